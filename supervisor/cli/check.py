@@ -83,13 +83,13 @@ def check(
     if wish.write and not wish.fix:
         raise UsageError("--write applies what --fix shows: say --fix --write.")
     remember_environment(environ)
-    look = _looked(named, wish, environ)
+    look = _look_in_time(named, wish, environ)
     if wish.fix:
-        fixing.show(look.found, write=wish.write, command=_command(named, wish))
+        fixing.show(look.found, write=wish.write, command=_same_command(named, wish))
         if not wish.write:
-            return _code(look, wish)
-        look = _looked(named, wish, environ)  # what is left, from the files as they are now
-    return _print(named, look, wish)
+            return _exit_code(look, wish)
+        look = _look_in_time(named, wish, environ)  # what is left, from the files as they are now
+    return _print_result(named, look, wish)
 
 
 def explain(name: str) -> int:
@@ -105,7 +105,7 @@ def problems(path: Path, run_file: RunFile, environ: Mapping[str, str] = os.envi
     """
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
     found = stopping([*examine(subject), *_store_library(subject)], run_file.check.overrule)
-    return [_problem(one) for one in found if one.where.file]
+    return [_tell_problem(one) for one in found if one.where.file]
 
 
 def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -141,15 +141,15 @@ class _Look:
         return stopping(self.found, self.overruled)
 
 
-def _looked(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
+def _look_in_time(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
     if not wish.limited:
-        return _look(paths, wish, environ)
+        return _look_at_files(paths, wish, environ)
     # What is printed afterwards may wait for a person who reads it page by page.
     with patience.within(SLOWEST_S if wish.online or wish.measure else LONGEST_S, "The check"):
-        return _look(paths, wish, environ)
+        return _look_at_files(paths, wish, environ)
 
 
-def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
+def _look_at_files(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
     report: dict[str, Any] = {"file": ", ".join(map(str, paths)), "ok": False, "problems": [], "notes": []}
     ours = len(paths) == 1 and looks_like_run_file(paths[0])
     job: Job | None = None
@@ -169,31 +169,31 @@ def _look(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Loo
     if run_file is not None:
         overruled |= frozenset(run_file.check.overrule)
         found += overrule_mistakes(subject)
-        report |= _places(run_file)
-        report["notes"] += _keys(run_file, paths[0], own, environ)
+        report |= _places_of_run(run_file)
+        report["notes"] += _missing_keys(run_file, paths[0], own, environ)
         found += _store_library(subject)
         if job is not None:
             _describe_job(run_file, job, report, startable=not stopping(found, overruled))
     elif not ours:
         _describe_configs(subject, report)
     if wish.online or wish.measure:
-        found += _online(subject, found, environ, report, measure=wish.measure)
+        found += _look_online(subject, found, environ, report, measure=wish.measure)
     looked = in_order(found)
     found = standing(looked, subject, overruled)
     look = _Look(report, found, overruled, ours)
     look.yields = ours and yielding(looked, subject, overruled)
     report["ok"] = not look.stopped
-    report["problems"] = [_problem(one) for one in look.stopped]
+    report["problems"] = [_tell_problem(one) for one in look.stopped]
     report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]
     return look
 
 
-def _problem(one: Finding) -> str:
+def _tell_problem(one: Finding) -> str:
     place = f"{one.where.file} line {one.where.line}: " if one.where.line else ""
     return f"{place}{one.sentence}"
 
 
-def _online(
+def _look_online(
     subject: Subject, found: Sequence[Finding], environ: Mapping[str, str], report: dict[str, Any], *, measure: bool
 ) -> list[Finding]:
     """The slow looks, side by side: each has its own patience."""
@@ -218,7 +218,7 @@ def _online(
     if run_file is not None and run_file.store.url and not _store_library(subject):
         # The embedded default is made when the daemon starts.
         store = f"The store {run_file.store_url}"
-        looks.append((store, NETWORK_S, lambda: _reach(subject, run_file, environ, report)))
+        looks.append((store, NETWORK_S, lambda: _look_at_store(subject, run_file, environ, report)))
     began = time.monotonic()
     under_way = [(what, limit_s, Beside(look)) for what, limit_s, look in looks]
     told: list[Finding] = []
@@ -236,7 +236,7 @@ def _online(
     return told
 
 
-def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+def _missing_keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
     file = path.with_suffix(".env")
     told = ""
@@ -253,7 +253,7 @@ def _keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mappin
     return [told] if told else []
 
 
-def _places(run_file: RunFile) -> dict[str, Any]:
+def _places_of_run(run_file: RunFile) -> dict[str, Any]:
     return {
         "run": run_file.run.id,
         "socket": str(run_file.socket),
@@ -273,12 +273,12 @@ def _describe_job(run_file: RunFile, job: Job, report: dict[str, Any], *, starta
             "No [store] url is set: steps are kept in a folder on this machine, which a lost pod takes with it."
         )
     report["max_steps"] = run_file.run.max_steps or job.max_steps()
-    report["gpus"] = _gpus(job.gpus())
+    report["gpus"] = _gpus_in_words(job.gpus())
     engine = job.engine()
     report["engine"] = engine.url if engine else None
-    report["recovery"] = _recovery(run_file)
+    report["recovery"] = _unusual_recovery(run_file)
     if startable and not job.problems():
-        report["commands"] = _commands(run_file, job)
+        report["commands"] = _command_lines(run_file, job)
 
 
 def _describe_configs(subject: Subject, report: dict[str, Any]) -> None:
@@ -287,18 +287,18 @@ def _describe_configs(subject: Subject, report: dict[str, Any]) -> None:
         how = {"installed": "", "as-of": ", as of the day that was named", "guessed": ", as its keys have it"}
         kind = "SFT of " if subject.kind == "sft" else ""
         report["job"] = f"{kind}{subject.dialect.name}{how.get(subject.dialect_from, '')}"
-        report["gpus"] = _gpus(subject.plan)
+        report["gpus"] = _gpus_in_words(subject.plan)
     report["max_steps"] = subject.max_steps
 
 
-def _gpus(plan: GpuPlan) -> str:
+def _gpus_in_words(plan: GpuPlan) -> str:
     if plan.is_shared:
         return f"{', '.join(plan.inference)} shared by engine and trainer"
     parts = [(plan.inference, "inference"), (plan.trainer, "trainer")]
     return "; ".join(f"{name} {', '.join(gpus)}" for gpus, name in parts if gpus) or "not named"
 
 
-def _recovery(run_file: RunFile) -> str:
+def _unusual_recovery(run_file: RunFile) -> str:
     """What is unusual about it, "" where nothing is."""
     told = []
     if run_file.recovery.mode == "observe":
@@ -308,7 +308,7 @@ def _recovery(run_file: RunFile) -> str:
     return "; ".join(told)
 
 
-def _commands(run_file: RunFile, job: Job) -> list[str]:
+def _command_lines(run_file: RunFile, job: Job) -> list[str]:
     """The command lines of a fresh start, in the job's own dialect."""
     request = StartRequest(
         run_id=run_file.run.id,
@@ -337,7 +337,7 @@ def _store_library(subject: Subject) -> list[Finding]:
     return [Finding("refused", told, replace(subject.run_where("store", "url"), line=0), remedy=f"Run: {pip}")]
 
 
-def _reach(
+def _look_at_store(
     subject: Subject, run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
 ) -> Sequence[Finding]:
     """Look at the store, its key and who holds the run; what is found becomes findings and notes. Writes nothing."""
@@ -351,7 +351,7 @@ def _reach(
         found = survey(store, run_file.run.id)
         report["notes"] += [note for note in found.notes if note not in found.ids]
         if not found.problems:
-            report["notes"] += _holder(store, run_file.run.id)
+            report["notes"] += _holder_of_run(store, run_file.run.id)
     except SupervisorError as error:
         told = f"The store {run_file.store_url} cannot be used: {str(error).rstrip('.')}."
         return [Finding("store-unusable", told, where)]
@@ -360,7 +360,7 @@ def _reach(
     return [*noted, *(Finding("store-unusable", problem, replace(where, line=0)) for problem in found.problems)]
 
 
-def _holder(store: Store, run_id: str) -> list[str]:
+def _holder_of_run(store: Store, run_id: str) -> list[str]:
     """The pod that holds the run now, if one does."""
     from supervisor.checkpoints.claims import look
     from supervisor.checkpoints.writers import host_of
@@ -379,22 +379,22 @@ def _holder(store: Store, run_id: str) -> list[str]:
 # ---------------------------------------------------------------- printing
 
 
-def _code(look: _Look, wish: Wish) -> int:
+def _exit_code(look: _Look, wish: Wish) -> int:
     if look.stopped:
         return EXIT_ERRORS
     minded = any(one.weight == "warning" for one in look.found)
     return EXIT_WARNINGS if wish.strict and minded else 0
 
 
-def _print(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
+def _print_result(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
     if wish.as_json:
         print(json.dumps(masked_all(look.report), indent=2, ensure_ascii=False))
     else:
-        print("\n".join(_lines(paths, look, wish)))
-    return _code(look, wish)
+        print("\n".join(_lines_to_print(paths, look, wish)))
+    return _exit_code(look, wish)
 
 
-def _lines(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
+def _lines_to_print(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     report = look.report
     paint, columns = Paint.for_stdout(), findings.width()
     number = findings.count(look.found, look.overruled)
@@ -434,7 +434,7 @@ def _lines(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     return lines
 
 
-def _command(paths: Sequence[Path], wish: Wish) -> str:
+def _same_command(paths: Sequence[Path], wish: Wish) -> str:
     """The same check again, to be pasted."""
     words = ["rl-supervisor", "check", *map(str, paths)]
     words += ["--job", str(wish.job_dir)] if wish.job_dir else []
@@ -444,7 +444,7 @@ def _command(paths: Sequence[Path], wish: Wish) -> str:
 
 def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
     """What to type next. What scrolled away comes first, and what goes around the errors last."""
-    again, told = _command(paths, wish), []
+    again, told = _same_command(paths, wish), []
     if len(look.found) > MANY:
         told.append(f"All in one line each:    {again} --brief")
     if any(one.edits for one in look.found):

@@ -45,15 +45,15 @@ class Client:
         wait = query.get("wait")
         extra = float(wait) if isinstance(wait, (int, float)) else 0.0
         asked = f"{page}?{urlencode(query)}" if query else page
-        return self._exchange("GET", asked, None, self._timeout_s + extra)
+        return self._exchange_messages("GET", asked, None, self._timeout_s + extra)
 
     def command(self, verb: str, args: list[str]) -> tuple[bool, str]:
         """Give an order: (taken or not, what happens now or why not)."""
         body = json.dumps({"verb": verb, "args": args}).encode()
-        answer = self._exchange("POST", "/v1/command", body, self._timeout_s)
+        answer = self._exchange_messages("POST", "/v1/command", body, self._timeout_s)
         return bool(answer.get("ok")), str(answer.get("sentence", ""))
 
-    def _exchange(self, method: str, page: str, body: bytes | None, timeout_s: float) -> dict[str, Any]:
+    def _exchange_messages(self, method: str, page: str, body: bytes | None, timeout_s: float) -> dict[str, Any]:
         connection = _UnixConnection(self.path, timeout_s)
         try:
             connection.request(method, page, body, {"Content-Type": "application/json"} if body else {})

@@ -29,29 +29,29 @@ a name lists all runs.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``supervisorctl`` and ``rl-supervisorctl``."""
-    return run_cli(lambda: _main(sys.argv[1:] if argv is None else argv), "supervisorctl")
+    return run_cli(lambda: _run_command(sys.argv[1:] if argv is None else argv), "supervisorctl")
 
 
-def _main(argv: Sequence[str]) -> int:
+def _run_command(argv: Sequence[str]) -> int:
     if argv and (instead := familiar.INSTEAD.get(argv[0].partition("=")[0])):
         raise UsageError(instead)
-    options = _parser().parse_args(list(argv) or ["status"])
+    options = _build_parser().parse_args(list(argv) or ["status"])
     verb: Verb = options.verb
     return verb(options)
 
 
-def _parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
+def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
     """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
         program,
-        parents=[_which(None, False)],
+        parents=[_options_everywhere(None, False)],
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Shows and steers the RL runs that rl-supervisor watches on this machine.",
     )
-    parser.set_defaults(verb=_status)
+    parser.set_defaults(verb=_show_status)
     # After the command these options are suppressed, not defaulted: else they would undo what stood before it.
-    common = _which(argparse.SUPPRESS, argparse.SUPPRESS)
+    common = _options_everywhere(argparse.SUPPRESS, argparse.SUPPRESS)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def verb(name: str, about: str, function: Verb) -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def _parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
     def of_run(sub: argparse.ArgumentParser, about: str = "name of the run, or its RUN.toml") -> None:
         sub.add_argument("name", nargs="?", metavar="NAME", help=about)
 
-    of_run(verb("status", "what each run does and what happened to it", _status))
+    of_run(verb("status", "what each run does and what happened to it", _show_status))
     for name, about in (
         ("start", "start the job from its last good step"),
         ("stop", "stop the job; it stays stopped, also after a reboot"),
@@ -71,7 +71,7 @@ def _parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
         ("resume", "act again, after `pause`"),
         ("shutdown", "stop the job and end the daemon; the next start goes on"),
     ):
-        sub = verb(name, about, _order)
+        sub = verb(name, about, _send_order)
         of_run(sub, "name of the run, its RUN.toml, or `all`")
         if name == "restart":
             sub.add_argument("--new-config", action="store_true", help="take the configuration files as they are now")
@@ -84,27 +84,27 @@ def _parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
         ("rollback", "stop the job and go on at this step; what is above it is left, and deleted nowhere"),
     ):
         sub = verb(name, about, _with_step)
-        sub.add_argument("step", type=_step, metavar="STEP", help="number of the step; `checkpoints` lists them")
+        sub.add_argument("step", type=_parse_step, metavar="STEP", help="number of the step; `checkpoints` lists them")
         of_run(sub)
     said.add_tail(verb("tail", "the newest lines of a log; without a role: which logs there are", said.tail))
-    events = verb("events", "what the supervisor said and did, newest last", _events)
+    events = verb("events", "what the supervisor said and did, newest last", _show_events)
     said.add_events(events)
     of_run(events)
     about = "put the program that is installed now in the daemon's place; the job runs on"
-    of_run(verb("upgrade", about, _upgrade))
-    of_run(verb("checkpoints", "every step, here and in the store", _checkpoints))
+    of_run(verb("upgrade", about, _ask_upgrade))
+    of_run(verb("checkpoints", "every step, here and in the store", _show_checkpoints))
     incidents.add_arguments(verb("incidents", "what went wrong, what was done, where its evidence is", incidents.main))
-    of_run(verb("explain", "why the supervisor thinks what it thinks", _explain))
-    of_run(verb("pid", "pid of the daemon; with a NAME, or `all`, of the job", _pid), "name of the run, or `all`")
-    verb("avail", "the runs of this machine, also those without a daemon", _avail)
-    of_run(verb("reread", "which configuration files differ from what runs; none is taken", _changes))
-    of_run(verb("update", "the same; ends with 1 where one differs", _changes))
-    verb("help", "what a command does", _help).add_argument("about", nargs="?", metavar="COMMAND")
-    of_run(verb("version", "versions of this command and of the daemons", _version))
+    of_run(verb("explain", "why the supervisor thinks what it thinks", _show_explanation))
+    of_run(verb("pid", "pid of the daemon; with a NAME, or `all`, of the job", _show_pid), "name of the run, or `all`")
+    verb("avail", "the runs of this machine, also those without a daemon", _show_available)
+    of_run(verb("reread", "which configuration files differ from what runs; none is taken", _show_changes))
+    of_run(verb("update", "the same; ends with 1 where one differs", _show_changes))
+    verb("help", "what a command does", _show_help).add_argument("about", nargs="?", metavar="COMMAND")
+    of_run(verb("version", "versions of this command and of the daemons", _show_version))
     return parser
 
 
-def _which(nothing: Any, no_json: Any) -> argparse.ArgumentParser:
+def _options_everywhere(nothing: Any, no_json: Any) -> argparse.ArgumentParser:
     """The options that may stand before and after the command. argparse shares actions, so each use needs its own."""
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("-r", "--run", metavar="NAME", help="name of the run, or its RUN.toml", default=nothing)
@@ -114,7 +114,7 @@ def _which(nothing: Any, no_json: Any) -> argparse.ArgumentParser:
     return options
 
 
-def _step(text: str) -> int:
+def _parse_step(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
     return int(text)
@@ -123,12 +123,12 @@ def _step(text: str) -> int:
 # ---------------------------------------------------------------- which run
 
 
-def _meant(options: argparse.Namespace) -> Here:
+def _meant_run(options: argparse.Namespace) -> Here:
     """The run that is named as a word or with --run; both is a mistake unless they agree."""
-    return which.meant(_named(options), options.socket)
+    return which.meant(_named_runs(options), options.socket)
 
 
-def _named(options: argparse.Namespace) -> str | None:
+def _named_runs(options: argparse.Namespace) -> str | None:
     word, flag = getattr(options, "name", None), options.run
     if word and flag and word != flag:
         raise UsageError(f"Two runs are named, {flag} and {word}: name one.")
@@ -138,12 +138,12 @@ def _named(options: argparse.Namespace) -> str | None:
 # ---------------------------------------------------------------- status
 
 
-def _status(options: argparse.Namespace) -> int:
-    one = options.socket is not None or _named(options) not in (None, "all")
+def _show_status(options: argparse.Namespace) -> int:
+    one = options.socket is not None or _named_runs(options) not in (None, "all")
     try:
-        runs = [_meant(options)] if one else which.watched() or which.left()
+        runs = [_meant_run(options)] if one else which.watched() or which.left()
     except (NotThereError, UsageError) as error:
-        return _say_status(options, str(error), _named(options))
+        return _say_status(options, str(error), _named_runs(options))
     if not runs:
         return _say_status(options, which.no_run(), None)
     answers = [_ask_status(run) for run in runs]
@@ -209,17 +209,17 @@ def _print_status(answers: list[dict[str, Any]]) -> None:
 # ---------------------------------------------------------------- orders
 
 
-def _order(options: argparse.Namespace) -> int:
+def _send_order(options: argparse.Namespace) -> int:
     args = [f"--{word.replace('_', '-')}" for word in ("new_config", "take_over") if getattr(options, word, False)]
-    runs = _runs(options) if _named(options) == "all" else [_meant(options)]
-    return max(_tell(options, run, args) for run in runs)
+    runs = _runs_to_show(options) if _named_runs(options) == "all" else [_meant_run(options)]
+    return max(_print_answer(options, run, args) for run in runs)
 
 
 def _with_step(options: argparse.Namespace) -> int:
-    return _tell(options, _meant(options), [str(options.step)])
+    return _print_answer(options, _meant_run(options), [str(options.step)])
 
 
-def _tell(options: argparse.Namespace, run: Here, args: list[str]) -> int:
+def _print_answer(options: argparse.Namespace, run: Here, args: list[str]) -> int:
     try:
         done, sentence = run.client.command(options.command, args)
     except (NotThereError, UnclearError, RefusedError) as error:
@@ -227,61 +227,61 @@ def _tell(options: argparse.Namespace, run: Here, args: list[str]) -> int:
     return reply(run.id, done, sentence, as_json=options.json)
 
 
-def _upgrade(options: argparse.Namespace) -> int:
+def _ask_upgrade(options: argparse.Namespace) -> int:
     from supervisor.cli import upgrading
 
-    return upgrading.upgrade(_meant(options), as_json=options.json)
+    return upgrading.upgrade(_meant_run(options), as_json=options.json)
 
 
 # ---------------------------------------------------------------- the rest
 
 
-def _events(options: argparse.Namespace) -> int:
-    return said.events(options, _meant(options).client)
+def _show_events(options: argparse.Namespace) -> int:
+    return said.events(options, _meant_run(options).client)
 
 
-def _checkpoints(options: argparse.Namespace) -> int:
-    return _show(options, "/v1/checkpoints", render.checkpoints)
+def _show_checkpoints(options: argparse.Namespace) -> int:
+    return _show_page(options, "/v1/checkpoints", render.checkpoints)
 
 
-def _explain(options: argparse.Namespace) -> int:
-    return _show(options, "/v1/explain", render.explanation)
+def _show_explanation(options: argparse.Namespace) -> int:
+    return _show_page(options, "/v1/explain", render.explanation)
 
 
-def _show(options: argparse.Namespace, page: str, text: Callable[[dict[str, Any]], list[str]]) -> int:
-    answer = _meant(options).client.get(page)
+def _show_page(options: argparse.Namespace, page: str, text: Callable[[dict[str, Any]], list[str]]) -> int:
+    answer = _meant_run(options).client.get(page)
     print(json.dumps(answer, indent=2, ensure_ascii=False) if options.json else "\n".join(text(answer)))
     return 0
 
 
-def _runs(options: argparse.Namespace) -> list[Here]:
+def _runs_to_show(options: argparse.Namespace) -> list[Here]:
     """Those that are named; all that have a daemon where none is. Raises NotThereError where there is none."""
-    one = options.socket is not None or _named(options) not in (None, "all")
-    runs = [_meant(options)] if one else which.watched()
+    one = options.socket is not None or _named_runs(options) not in (None, "all")
+    runs = [_meant_run(options)] if one else which.watched()
     if not runs:
         raise NotThereError(which.no_run())
     return runs
 
 
-def _pid(options: argparse.Namespace) -> int:
-    return familiar.pid(_runs(options), of_job=_named(options) is not None, as_json=options.json)
+def _show_pid(options: argparse.Namespace) -> int:
+    return familiar.pid(_runs_to_show(options), of_job=_named_runs(options) is not None, as_json=options.json)
 
 
-def _help(options: argparse.Namespace) -> int:
-    return _main([options.about, "--help"] if options.about else ["--help"])
+def _show_help(options: argparse.Namespace) -> int:
+    return _run_command([options.about, "--help"] if options.about else ["--help"])
 
 
-def _avail(options: argparse.Namespace) -> int:
+def _show_available(options: argparse.Namespace) -> int:
     return familiar.avail(as_json=options.json)
 
 
-def _changes(options: argparse.Namespace) -> int:
-    differs = familiar.changes(_runs(options), as_json=options.json)
+def _show_changes(options: argparse.Namespace) -> int:
+    differs = familiar.changes(_runs_to_show(options), as_json=options.json)
     return 1 if differs and options.command == "update" else 0
 
 
-def _version(options: argparse.Namespace) -> int:
-    runs = [_meant(options)] if _named(options) or options.socket else which.watched()
+def _show_version(options: argparse.Namespace) -> int:
+    runs = [_meant_run(options)] if _named_runs(options) or options.socket else which.watched()
     daemons = {}
     for run in runs:
         try:

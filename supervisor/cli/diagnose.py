@@ -26,7 +26,7 @@ NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
 
 def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     """Say it. 0: something is named; 3: nothing known was found, or the run is well; 1: nothing could be read."""
-    places = _wanted(paths)
+    places = _places_to_read(paths)
     left_out = [place.left_out for place in places if place.left_out]
     logs: list[Log] = []
     progress = Progress(itertools.chain.from_iterable(places))
@@ -52,13 +52,13 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 
-def _wanted(paths: Sequence[str]) -> list[Sources]:
+def _places_to_read(paths: Sequence[str]) -> list[Sources]:
     if not paths:
         return [_of_this_machine()]  # standard input may be the rest of a script, so it has to be named
     found: list[Sources] = []
     for name in paths:
         try:
-            found.append(Sources([Source("stdin")]) if name == "-" else _of(name))
+            found.append(Sources([Source("stdin")]) if name == "-" else _logs_of_place(name))
         except UnreadableError as error:
             if len(paths) == 1:
                 raise
@@ -66,7 +66,7 @@ def _wanted(paths: Sequence[str]) -> list[Sources]:
     return found
 
 
-def _of(name: str) -> Sources:
+def _logs_of_place(name: str) -> Sources:
     """The logs of a file, a folder or a run file. Raises UnreadableError where there are none."""
     of_a_run = name.endswith(".toml")
     path = _state_dir(Path(name)) if of_a_run else Path(name)

@@ -36,25 +36,25 @@ def lines(
         word, kind = ("overruled", "warning") if beaten(one, overruled) else (one.weight, _KINDS[one.weight])
         head = f"{paint(word, kind)}  {one.id}"
         if brief:
-            text.append(f"{head}  {_place(one)}: {safe(one.sentence)}")
+            text.append(f"{head}  {_place_in_words(one)}: {safe(one.sentence)}")
             continue
-        text += ["", head, *_wrapped(_place(one), "  ", columns), *_wrapped(one.sentence, "  ", columns)]
+        text += ["", head, *_wrap_text(_place_in_words(one), "  ", columns), *_wrap_text(one.sentence, "  ", columns)]
         if one.id not in reasons:
-            text += _wrapped(f"Why: {one.rule.why}", "  ", columns, hang="       ")
+            text += _wrap_text(f"Why: {one.rule.why}", "  ", columns, hang="       ")
             reasons.add(one.id)
-        text += _wrapped(f"Do:  {one.remedy or one.rule.remedy}", "  ", columns, hang="       ")
+        text += _wrap_text(f"Do:  {one.remedy or one.rule.remedy}", "  ", columns, hang="       ")
     return text
 
 
-def _place(one: Finding) -> str:
+def _place_in_words(one: Finding) -> str:
     where = one.where
     if not where.file:
         return where.key or "this machine"
-    file = f"{_short(where.file)}:{where.line}" if where.line else _short(where.file)
+    file = f"{_short_path(where.file)}:{where.line}" if where.line else _short_path(where.file)
     return f"{file} {where.key}".rstrip()
 
 
-def _short(file: str) -> str:
+def _short_path(file: str) -> str:
     """The path from here, for what lies below."""
     try:
         near = os.path.relpath(file)
@@ -63,7 +63,7 @@ def _short(file: str) -> str:
     return near if len(near) < len(file) and not near.startswith("..") else file
 
 
-def _wrapped(text: str, indent: str, columns: int | None, *, hang: str | None = None) -> list[str]:
+def _wrap_text(text: str, indent: str, columns: int | None, *, hang: str | None = None) -> list[str]:
     text = safe(text)
     if columns is None:
         return [indent + text]
@@ -93,9 +93,9 @@ def explained(name: str, *, columns: int | None) -> list[str]:
     """What an id means. Raises UsageError for an unknown one, with the nearest."""
     rule = known(name)
     text = [f"{rule.id} ({rule.severity}): {rule.title}."]
-    text += _wrapped(f"Why:    {rule.why}", "  ", columns, hang=" " * 10)
-    text += _wrapped(f"Do:     {rule.remedy}", "  ", columns, hang=" " * 10)
-    text += _wrapped(f"Source: {rule.source}", "  ", columns, hang=" " * 10)
+    text += _wrap_text(f"Why:    {rule.why}", "  ", columns, hang=" " * 10)
+    text += _wrap_text(f"Do:     {rule.remedy}", "  ", columns, hang=" " * 10)
+    text += _wrap_text(f"Source: {rule.source}", "  ", columns, hang=" " * 10)
     return text
 
 

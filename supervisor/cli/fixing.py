@@ -23,43 +23,45 @@ def show(found: Sequence[Finding], *, write: bool, command: str) -> Fixes:
     for patch in made.patches:
         sys.stdout.write(patch.diff())
         if masked(patch.diff()) != patch.diff():
-            _tell(f"A secret in {patch.file} is shown as ***: `patch` will not take this diff, --fix --write will.")
+            _print_sentence(
+                f"A secret in {patch.file} is shown as ***: `patch` will not take this diff, --fix --write will."
+            )
     sys.stdout.flush()
-    _say(made, found, write=write)
+    _say_what_was_made(made, found, write=write)
     if write:
-        _put(made)
+        _put_files(made)
     elif made.patches:
-        _tell(f"Nothing is written yet: {command} --fix --write")
+        _print_sentence(f"Nothing is written yet: {command} --fix --write")
     return made
 
 
-def _say(made: Fixes, found: Sequence[Finding], *, write: bool) -> None:
+def _say_what_was_made(made: Fixes, found: Sequence[Finding], *, write: bool) -> None:
     minded = [one for one in found if one.weight != "note"]
     if not made.patches:
-        _tell(
+        _print_sentence(
             "No finding has a remedy that is certain enough to be a patch." if minded else "There is nothing to mend."
         )
     else:
-        _tell(f"Mended by this patch: {', '.join(dict.fromkeys(_named(one) for one in made.mended))}.")
+        _print_sentence(f"Mended by this patch: {', '.join(dict.fromkeys(_name_finding(one) for one in made.mended))}.")
     # After --write the check tells all that is left. No patch is asked for what is wrong with the machine.
     if not write and (rest := [one for one in minded if one not in made.mended and one.where.file]):
-        _tell("A person has to decide:")
+        _print_sentence("A person has to decide:")
         for line in findings.lines(rest, brief=True, paint=PLAIN, columns=None):
-            _tell(f"  {line}")
+            _print_sentence(f"  {line}")
     for one, reason in made.left:
-        _tell(f"{one.id} is left out: {reason}. Check again after this patch.")
+        _print_sentence(f"{one.id} is left out: {reason}. Check again after this patch.")
 
 
-def _named(one: Finding) -> str:
+def _name_finding(one: Finding) -> str:
     return f"{one.id} (line {one.where.line})" if one.where.line else one.id
 
 
-def _put(made: Fixes) -> None:
+def _put_files(made: Fixes) -> None:
     for patch in made.patches:
         kept = patching.write(patch)
         link = f", a link to {patch.file.resolve()}," if patch.file.is_symlink() else ""
-        _tell(f"{patch.file}{link} is written; its former text is {kept}.")
+        _print_sentence(f"{patch.file}{link} is written; its former text is {kept}.")
 
 
-def _tell(sentence: str) -> None:
+def _print_sentence(sentence: str) -> None:
     print(safe(sentence), file=sys.stderr, flush=True)

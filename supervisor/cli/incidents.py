@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """List the incidents, or show one. Raises SupervisorError."""
-    number, name = _meant(options)
-    found = _found(options, name, number)
+    number, name = _meant_incident(options)
+    found = _find_incidents(options, name, number)
     if options.json:
         print(json.dumps(found if number is None else found[0], indent=2, ensure_ascii=False))
     elif number is not None:
@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _meant(options: argparse.Namespace) -> tuple[int | None, str | None]:
+def _meant_incident(options: argparse.Namespace) -> tuple[int | None, str | None]:
     words = list(options.what)
     numbers = [word for word in words if word.isascii() and word.isdigit() and len(word) <= 9]
     names = [word for word in words if word not in numbers]
@@ -53,7 +53,7 @@ def _meant(options: argparse.Namespace) -> tuple[int | None, str | None]:
     return (int(numbers[0]) if numbers else None), (names[0] if names else options.run)
 
 
-def _found(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
+def _find_incidents(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
     """From the daemon, else from the journal."""
     run = which.meant(name, options.socket, options.state_dir)
     query = {"open": int(options.open), **({"id": number} if number is not None else {})}
@@ -82,79 +82,82 @@ def listed(found: Sequence[Mapping[str, Any]], *, only_open: bool) -> list[str]:
         return ["No incident is open." if only_open else "No incident."]
     lines: list[str] = []
     for item in found:
-        lines += _paragraph(item)
+        lines += _paragraph_of_incident(item)
     return lines
 
 
-def _paragraph(item: Mapping[str, Any]) -> list[str]:
-    head = f"#{item['id']}  {_when(item['opened'])}  {_word(item)}  [{render.safe(item['cause'])}]"
-    lines = [*render.fold(head, "    "), *_lines(str(item["sentence"])), *_roots(item)]
+def _paragraph_of_incident(item: Mapping[str, Any]) -> list[str]:
+    head = f"#{item['id']}  {_time_of_day(item['opened'])}  {_word_for_state(item)}  [{render.safe(item['cause'])}]"
+    lines = [*render.fold(head, "    "), *_indent_lines(str(item["sentence"])), *_root_causes(item)]
     done = [str(sentence) for sentence in item.get("done") or ()]
     shown = done[:SHOWN_STEPS] if len(done) <= SHOWN_STEPS else [*done[: SHOWN_STEPS - 1], done[-1]]
     for sentence in shown:
-        lines += _lines(sentence, "    - ")
+        lines += _indent_lines(sentence, "    - ")
     if paths := [str(bundle["path"]) for bundle in item.get("bundles") or ()]:
-        lines += _lines(f"evidence: {paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else ""))
+        lines += _indent_lines(f"evidence: {paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else ""))
     return lines
 
 
 def one(item: Mapping[str, Any]) -> list[str]:
     """The story of one incident in sentences, and its evidence part by part."""
     lines = [
-        f"Incident {item['id']} of attempt {item['attempt']}: {_word(item)}.",
-        *_lines(str(item["sentence"]), "  "),
+        f"Incident {item['id']} of attempt {item['attempt']}: {_word_for_state(item)}.",
+        *_indent_lines(str(item["sentence"]), "  "),
     ]
-    lines += _roots(item, "  ")
+    lines += _root_causes(item, "  ")
     if signals := item.get("signals"):
         lines.append("What convicted:")
         for sentence in signals:
-            lines += _lines(str(sentence), "  - ")
+            lines += _indent_lines(str(sentence), "  - ")
     lines.append("What happened:")
     for event in item.get("story") or ():
         level = str(event.get("level") or "")
         mark = "" if level in ("", "info", "debug") else f"{level.upper()}  "
-        lines += _lines(f"{_when(event['wall'], seconds=True)}  {mark}{event['sentence']}", "  ")
+        lines += _indent_lines(f"{_time_of_day(event['wall'], seconds=True)}  {mark}{event['sentence']}", "  ")
     if not item.get("bundles"):
         lines.append("There is no evidence of it on this machine any more, or none was collected.")
     for bundle in item.get("bundles") or ():
-        lines += _evidence(bundle)
+        lines += _evidence_of_bundle(bundle)
     return lines
 
 
-def _roots(item: Mapping[str, Any], indent: str = "    ") -> list[str]:
+def _root_causes(item: Mapping[str, Any], indent: str = "    ") -> list[str]:
     """What the logs show as the root cause, and what helps."""
     lines: list[str] = []
     for root in item.get("roots") or ():
         line = root_line(str(root["name"]), str(root["role"]), str(root["text"]), str(item["sentence"]))
-        lines += _lines(f"{line[0].upper()}{line[1:]}", indent)
+        lines += _indent_lines(f"{line[0].upper()}{line[1:]}", indent)
         helps = "Remedy" if item.get("open") else "If it returns"
-        lines += _lines(f"{helps}: {root['remedy']}", indent) if root.get("remedy") else []
+        lines += _indent_lines(f"{helps}: {root['remedy']}", indent) if root.get("remedy") else []
     return lines
 
 
-def _evidence(bundle: Mapping[str, Any]) -> list[str]:
+def _evidence_of_bundle(bundle: Mapping[str, Any]) -> list[str]:
     if not bundle.get("finished"):
         return [f"Evidence: {render.safe(bundle['path'])} (it was not finished)"]
     took = f"{float(bundle.get('seconds') or 0.0):.1f} s, {size(float(bundle.get('size_bytes') or 0))}"
     lines = [f"Evidence: {render.safe(bundle['path'])} ({took})"]
     parts = bundle.get("parts") or ()
-    rows = [(render.safe(part["name"]), render.safe(part["state"]), _took(part), _files(part)) for part in parts]
+    rows = [
+        (render.safe(part["name"]), render.safe(part["state"]), _time_in_words(part), _file_names(part))
+        for part in parts
+    ]
     for line, part in zip(render.table(rows) if rows else (), parts, strict=True):
         lines.append(f"  {line}")
         for note in part.get("notes") or ():
-            lines += _lines(str(note), " " * (4 + len(render.safe(part["name"]))))
+            lines += _indent_lines(str(note), " " * (4 + len(render.safe(part["name"]))))
     return lines
 
 
-def _took(part: Mapping[str, Any]) -> str:
+def _time_in_words(part: Mapping[str, Any]) -> str:
     return f"{float(part['seconds']):>5.1f} s"
 
 
-def _files(part: Mapping[str, Any]) -> str:
+def _file_names(part: Mapping[str, Any]) -> str:
     return ", ".join(render.safe(name) for name in part.get("files") or ()) or "nothing"
 
 
-def _word(item: Mapping[str, Any]) -> str:
+def _word_for_state(item: Mapping[str, Any]) -> str:
     lasted = span(float(item["down_s"]))
     if item["open"]:
         return f"open for {lasted}"
@@ -162,12 +165,12 @@ def _word(item: Mapping[str, Any]) -> str:
     return f"over after {lasted}" + (f", with step {step}" if step is not None else "")
 
 
-def _when(wall: float, *, seconds: bool = False) -> str:
+def _time_of_day(wall: float, *, seconds: bool = False) -> str:
     shape = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
     return datetime.fromtimestamp(float(wall)).astimezone().strftime(shape)
 
 
-def _lines(text: str, indent: str = "    ") -> list[str]:
+def _indent_lines(text: str, indent: str = "    ") -> list[str]:
     hang = " " * (len(indent) + 2)
     return textwrap.wrap(
         render.safe(text),

@@ -40,7 +40,7 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     if os.path.lexists(output):
         raise ConfigError(f"{output} exists already and is left as it is: name another file with -o.")
     remember_environment(environ)
-    given = _given(launch) if launch is not None else None  # before anything is asked that takes time
+    given = _read_given_launch(launch) if launch is not None else None  # before anything is asked that takes time
     machine = look(job_dir)
     if given is not None:
         wanted = _from_line(given, machine, job_dir, environ)
@@ -52,16 +52,16 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     python = wanted.settings.get("job.python")
     pod = survey(machine, environ, Path(python) if python else None)
     name = wanted.name if re.fullmatch(RUN_ID, wanted.name) else _run_id(output.stem, machine, wanted)
-    _write(output, run_file_text(pod, wanted, name))
+    _write_file(output, run_file_text(pod, wanted, name))
     run = load(output).run.id
     print(f"{output} is written, for the run {run}.")
-    _say(wanted, [] if given is not None else machine.notes)
-    _check(output, environ)
+    _print_notes(wanted, [] if given is not None else machine.notes)
+    _check_file(output, environ)
     _say_next(output, run, pod)
     return 0
 
 
-def _write(output: Path, text: str) -> None:
+def _write_file(output: Path, text: str) -> None:
     try:
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -82,24 +82,24 @@ class _Given:
     script: Path | None = None
 
 
-def _given(launch: str) -> _Given:
+def _read_given_launch(launch: str) -> _Given:
     """What --from names. Raises ConfigError for a file that cannot be read."""
     if launch == "-":
-        return _Given(_decoded(sys.stdin.buffer.read(LARGEST + 1), "What comes from standard input"))
+        return _Given(_decode_text(sys.stdin.buffer.read(LARGEST + 1), "What comes from standard input"))
     if "\n" not in launch and len(launch) < 4096:
         path = Path(launch).expanduser()
         if path.is_file():
             try:
                 with path.open("rb") as file:
-                    return _Given(_decoded(file.read(LARGEST + 1), str(path)), path.absolute())
+                    return _Given(_decode_text(file.read(LARGEST + 1), str(path)), path.absolute())
             except OSError as error:
                 raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
         if re.fullmatch(r"\S+\.(sh|bash)", launch):
             raise ConfigError(f"{path} does not exist: name the script, or give the launch line itself.")
-    return _Given(_decoded(launch.encode("utf-8", "surrogateescape"), "The launch line"))
+    return _Given(_decode_text(launch.encode("utf-8", "surrogateescape"), "The launch line"))
 
 
-def _decoded(data: bytes, what: str) -> str:
+def _decode_text(data: bytes, what: str) -> str:
     if len(data) > LARGEST:
         raise ConfigError(f"{what} has more than {LARGEST >> 20} MiB: that is no launch script.")
     try:
@@ -165,7 +165,7 @@ def _run_id(stem: str, machine: Machine, wanted: Draft) -> str:
 # ---------------------------------------------------------------- what is said
 
 
-def _say(wanted: Draft, notes: Sequence[str]) -> None:
+def _print_notes(wanted: Draft, notes: Sequence[str]) -> None:
     for title, sentences in (
         ("What stands where:" if wanted.source else "Taken from the configuration:", wanted.kept),
         ("Not as it was:", wanted.changed),
@@ -179,7 +179,7 @@ def _say(wanted: Draft, notes: Sequence[str]) -> None:
         print(f"  note: {note}")
 
 
-def _check(output: Path, environ: Mapping[str, str]) -> None:
+def _check_file(output: Path, environ: Mapping[str, str]) -> None:
     """What `check` says of the new file. Findings are no failure of init's: the file is there to be mended."""
     from supervisor.cli import check
 
@@ -197,7 +197,7 @@ def _say_next(output: Path, run: str, pod: Pod) -> None:
     if pod.systemd:
         print(f"  2. rl-supervisor install --run {named}   makes the unit, and an .env beside the run file's copy")
         print("  3. Put the store's key into that .env: it is never written anywhere else.")
-        print(f"  4. rl-supervisor check --online {_installed(run)}")
+        print(f"  4. rl-supervisor check --online {_installed_place(run)}")
         print(f"  5. systemctl {'' if os.geteuid() == 0 else '--user '}enable --now rl-supervisor@{run}")
     else:
         b2, s3 = (" and ".join(KEYS[kind]) for kind in ("b2", "s3"))
@@ -206,7 +206,7 @@ def _say_next(output: Path, run: str, pod: Pod) -> None:
         print(f"  4. rl-supervisor run {named}")
 
 
-def _installed(run: str) -> Path:
+def _installed_place(run: str) -> Path:
     """Where `install` puts the run file."""
     own = homes.config_home() if os.geteuid() != 0 else None
     return (own / "rl-supervisor" if own else homes.SYSTEM_CONFIG) / f"{run}.toml"

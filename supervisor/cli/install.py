@@ -26,7 +26,7 @@ def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | N
     if run_file and prefix is None:
         _refuse_what_check_refuses(run_file)
     plan = installing.plan_install(where, unit_files.program(), run_file, now=now, manuals=manuals.texts())
-    _do(plan, dry_run=dry_run, nothing="Nothing to do: it is installed.")
+    _carry_out_plan(plan, dry_run=dry_run, nothing="Nothing to do: it is installed.")
     return 0
 
 
@@ -36,7 +36,7 @@ def uninstall(*, dry_run: bool, prefix: Path | None) -> int:
     if reason := installing.why_not(where):
         print(reason, file=sys.stderr)
         return 1
-    _do(
+    _carry_out_plan(
         installing.plan_uninstall(where, manuals.texts()),
         dry_run=dry_run,
         nothing="Nothing to do: nothing of install is here.",
@@ -53,7 +53,7 @@ def _refuse_what_check_refuses(path: Path) -> None:
         raise ConfigError("\n".join([*found, f"Nothing was done. Mend {path}, then: rl-supervisor check {path}"]))
 
 
-def _do(plan: installing.Plan, *, dry_run: bool, nothing: str) -> None:
+def _carry_out_plan(plan: installing.Plan, *, dry_run: bool, nothing: str) -> None:
     if not plan.steps:
         print(nothing)
     elif dry_run:

@@ -67,7 +67,7 @@ class _Finder:
     def __init__(self, environ: Mapping[str, str], folder: Path, script: Path | None) -> None:
         self.found = Found()
         self.folder: Path | None = folder
-        self.scope = Scope(environ, known=self._known)
+        self.scope = Scope(environ, known=self._known_answer)
         self.scripts = [script] if script else []
         self.exported: dict[str, Word] = {}
         self.all_exported = False
@@ -84,13 +84,13 @@ class _Finder:
             return
         self.depth += 1
         parsed = read(text)
-        self.found.told += [_capital(problem) for problem in parsed.problems]
+        self.found.told += [_capitalize(problem) for problem in parsed.problems]
         lone = len([one for one in parsed.commands if one.words]) == 1 and not from_script
         for command in parsed.commands:
-            self._command(command, lone=lone)
+            self._read_command(command, lone=lone)
         self.depth -= 1
 
-    def _command(self, command: Command, *, lone: bool) -> None:
+    def _read_command(self, command: Command, *, lone: bool) -> None:
         before = dict(self.scope.own)
         given = {one.name: self.scope.assign(one) for one in command.assignments}
         words = [word for raw in command.words for word in self.scope.expand(raw)]
@@ -105,7 +105,7 @@ class _Finder:
         self.scope.own = before  # what stands before a command holds for it alone
         name = words[0].text
         if name in ("export", "declare", "typeset", "readonly", "local"):
-            self._export(command.words[1:], name == "export" or "-x" in [word.text for word in words])
+            self._read_export(command.words[1:], name == "export" or "-x" in [word.text for word in words])
         elif name == "unset":
             for word in words[1:]:
                 self.scope.own.pop(word.text, None)
@@ -116,18 +116,18 @@ class _Finder:
                 self.all_exported or bool(re.search(r"-\w*a|-o allexport", options))
             ) and not re.search(r"\+\w*a|\+o allexport", options)
         elif name in ("cd", "pushd"):
-            self._cd(words)
+            self._read_cd(words)
         elif name in ("source", "."):
-            self._source(words)
+            self._read_source(words)
         elif name == "ulimit":
-            self._ulimit(words)
+            self._read_ulimit(words)
         elif command.before in ("|", "|&"):
             if name != "tee":
                 self._left_out(command, "what it is piped into: the supervisor keeps all output itself")
         else:
-            self._program(words, {**self.exported, **given}, command, lone=lone)
+            self._read_program(words, {**self.exported, **given}, command, lone=lone)
 
-    def _export(self, raws: Sequence[Raw], outward: bool) -> None:
+    def _read_export(self, raws: Sequence[Raw], outward: bool) -> None:
         for raw in raws:
             one = assigned(raw)
             if one is not None:
@@ -137,7 +137,7 @@ class _Finder:
             elif outward and raw.bare in self.scope.own:
                 self.exported[raw.bare] = joined(self.scope.own[raw.bare])
 
-    def _cd(self, words: Sequence[Word]) -> None:
+    def _read_cd(self, words: Sequence[Word]) -> None:
         target = next((word for word in words[1:] if word.text not in ("--", "-P", "-L")), None)
         if target is None:
             home = self.scope.environ.get("HOME")
@@ -148,16 +148,16 @@ class _Finder:
                 f"`cd {masked(target.text)}`: which folder that is, is not known here. See [job] dir."
             )
         elif self.folder is not None or Path(target.text).is_absolute():
-            self.folder = Path(_normal((self.folder or Path("/")) / target.text))
+            self.folder = Path(_normalize_path((self.folder or Path("/")) / target.text))
         if self.folder is not None:
             self.scope.own["PWD"] = (Word(str(self.folder)),)
 
-    def _source(self, words: Sequence[Word]) -> None:
+    def _read_source(self, words: Sequence[Word]) -> None:
         if len(words) < 2:
             return
         path = words[1].text
         if path.endswith("bin/activate") and not words[1].unknown:
-            self.venv = Path(_normal((self.folder or Path("/")) / path)).parent.parent
+            self.venv = Path(_normalize_path((self.folder or Path("/")) / path)).parent.parent
             self.venv_below = not Path(path).is_absolute()
         elif not re.search(
             r"(?:^|/)(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|conda\.sh|uv/env|\.local/bin/env)$", path
@@ -167,7 +167,7 @@ class _Finder:
                 "into [job.env], secrets into the .env beside the run file."
             )
 
-    def _ulimit(self, words: Sequence[Word]) -> None:
+    def _read_ulimit(self, words: Sequence[Word]) -> None:
         text = " ".join(word.text for word in words[1:])
         if found := re.search(r"-[SH]*n[SH]*\s*(\d+)\b", text):
             self.found.nofile = int(found[1])
@@ -176,7 +176,7 @@ class _Finder:
 
     # ---------------------------------------------------------------- one program
 
-    def _program(self, words: list[Word], env: dict[str, Word], command: Command, *, lone: bool) -> None:
+    def _read_program(self, words: list[Word], env: dict[str, Word], command: Command, *, lone: bool) -> None:
         kept: list[Word] = []
         while words:
             name = Path(words[0].text).name
@@ -194,22 +194,22 @@ class _Finder:
                 end = table.options_end(words, 1, values) + more
                 kept, words = [*kept, *words[:end]], words[end:]
             elif name in table.LEFT_OUT_BEFORE:
-                words = self._prefixed(name, words, env)
+                words = self._read_prefixed(name, words, env)
             elif name in ("bash", "sh", "zsh", "dash"):
-                return self._shell(words, command)
+                return self._read_shell(words, command)
             elif name == "eval":
                 return self.text(joined(words[1:]).text, True)
             elif name == "tmux":
-                return self._tmux(words)
+                return self._read_tmux(words)
             elif name == "screen":
-                return self._screen(words)
+                return self._read_screen(words)
             else:
                 break
         if words:
-            self._entry(kept, words, env, command, lone=lone)
+            self._read_entry(kept, words, env, command, lone=lone)
         return None
 
-    def _prefixed(self, name: str, words: list[Word], env: dict[str, Word]) -> list[Word]:
+    def _read_prefixed(self, name: str, words: list[Word], env: dict[str, Word]) -> list[Word]:
         values, more, why = table.LEFT_OUT_BEFORE[name]
         end = table.options_end(words, 1, values) + more
         while end < len(words) and (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[end].text, re.DOTALL)):
@@ -219,7 +219,7 @@ class _Finder:
             self.found.told.append(f"`{masked(joined(words[:end]).text)}` is left out: {why}.")
         return words[end:]
 
-    def _shell(self, words: Sequence[Word], command: Command) -> None:
+    def _read_shell(self, words: Sequence[Word], command: Command) -> None:
         """`bash -c TEXT`, or a script, which is read."""
         end = 1
         while end < len(words) and words[end].text.startswith(("-", "+")):
@@ -229,10 +229,10 @@ class _Finder:
                 return
             end += 1
         if end < len(words):
-            self._script(words[end:], command)
+            self._read_script(words[end:], command)
 
-    def _script(self, words: Sequence[Word], command: Command) -> None:
-        path = Path(_normal((self.folder or Path("/")) / Path(words[0].text).expanduser()))
+    def _read_script(self, words: Sequence[Word], command: Command) -> None:
+        path = Path(_normalize_path((self.folder or Path("/")) / Path(words[0].text).expanduser()))
         if words[0].unknown or path in self.scripts or path.name == "tmux.sh":
             return  # tmux.sh: prime-rl's own, which only opens panes
         try:
@@ -249,29 +249,29 @@ class _Finder:
         self.scripts.pop()
         self.scope.places = before
 
-    def _tmux(self, words: Sequence[Word]) -> None:
+    def _read_tmux(self, words: Sequence[Word]) -> None:
         at = table.options_end(words, 1, {"-f", "-L", "-S"})
         verb = words[at].text if at < len(words) else ""
         if verb in ("new", "new-session", "new-window", "neww", "split-window", "respawn-pane"):
             folder = next((words[n + 1].text for n in range(at, len(words) - 1) if words[n].text == "-c"), None)
             if folder and self.folder is not None:
-                self.folder = Path(_normal(self.folder / folder))
+                self.folder = Path(_normalize_path(self.folder / folder))
             rest = words[table.options_end(words, at + 1, table.TMUX_VALUES) :]
-            self._again(rest)
+            self._read_again(rest)
         elif verb in ("send-keys", "send"):
             rest = list(words[table.options_end(words, at + 1, {"-t", "-N"}) :])
             keys = [word for word in rest if word.text not in ("C-m", "Enter", "KPEnter", "ENTER", "C-c", "C-l")]
             self.text(joined(keys, "").text, True)
 
-    def _screen(self, words: Sequence[Word]) -> None:
+    def _read_screen(self, words: Sequence[Word]) -> None:
         at = table.options_end(words, 1, table.SCREEN_VALUES)
         stuffed = [number for number, word in enumerate(words) if word.text == "stuff"]
         if stuffed:
             self.text(joined(words[stuffed[0] + 1 :]).text.replace("\\n", "\n").replace("^M", "\n"), True)
         else:
-            self._again(words[at:])
+            self._read_again(words[at:])
 
-    def _again(self, words: Sequence[Word]) -> None:
+    def _read_again(self, words: Sequence[Word]) -> None:
         """Words that are a command, or one word that is a text for a shell."""
         if len(words) == 1:
             self.text(words[0].text, True)
@@ -280,7 +280,7 @@ class _Finder:
 
     # ---------------------------------------------------------------- what the program is
 
-    def _entry(
+    def _read_entry(
         self, kept: list[Word], words: list[Word], env: Mapping[str, Word], command: Command, *, lone: bool
     ) -> None:
         at, project, plain = 0, None, not kept
@@ -304,10 +304,10 @@ class _Finder:
         length, kind, entry, processes, options = table.entry_of(words, name)
         arguments = tuple(words[length:])
         if not kind:
-            self._other(before, words, name, env, command, lone=lone, kept=kept)
+            self._note_other(before, words, name, env, command, lone=lone, kept=kept)
             return
         launch = replace(
-            self._launch(kind, (*kept, *before, *words[:length]), entry, env, command),
+            self._add_launch(kind, (*kept, *before, *words[:length]), entry, env, command),
             arguments=arguments,
             project=(self.folder or Path("/")) / project if project else None,
             plain=plain and length == 1 and "/" not in words[0].text,
@@ -318,9 +318,11 @@ class _Finder:
         self.found.launches.append(launch)
         for operator, target in command.redirects:
             if operator.lstrip("0123456789") in ("<", "<<<") and target.bare != "/dev/null":
-                self.found.told.append(f"What is read from {_shown(target)} is left out: the job's input is empty.")
+                self.found.told.append(
+                    f"What is read from {_show_words(target)} is left out: the job's input is empty."
+                )
 
-    def _other(
+    def _note_other(
         self,
         before: list[Word],
         words: list[Word],
@@ -342,29 +344,31 @@ class _Finder:
             self._left_out(command, why)
         elif why == "":
             return
-        elif rank := table.rank_of(name, words, lone=lone and self._there(words[0])):
+        elif rank := table.rank_of(name, words, lone=lone and self._is_program(words[0])):
             part = table.component_of(name, words)
-            launch = replace(self._launch("command", (*kept, *before, *words), part or name, env, command), rank=rank)
+            launch = replace(
+                self._add_launch("command", (*kept, *before, *words), part or name, env, command), rank=rank
+            )
             engine = name in table.ENGINES or part == "inference"
             (self.found.parts if engine else self.found.launches).append(launch)
         elif table.prepares(name, words) or (before and table.prepares(words[0].text, words)):
-            self.prepared.append(self._seen(command))
+            self.prepared.append(self._is_seen(command))
         elif name.endswith(".sh"):
-            self._script(words, command)
+            self._read_script(words, command)
         elif not lone:
-            self.others.append(self._seen(command))
+            self.others.append(self._is_seen(command))
 
-    def _launch(
+    def _add_launch(
         self, kind: table.Kind, launcher: tuple[Word, ...], entry: str, env: Mapping[str, Word], command: Command
     ) -> Launch:
         """A launch where the text stands now: its folder and virtual environment."""
         seen = command.line, command.source
         return Launch(kind, *seen, launcher, entry, (), env, self.folder, self.venv, self.venv_below)
 
-    def _seen(self, command: Command) -> _Other:
-        return _Other(len(self.found.launches), command.line, _short(command.source))
+    def _is_seen(self, command: Command) -> _Other:
+        return _Other(len(self.found.launches), command.line, _shorten_text(command.source))
 
-    def _there(self, program: Word) -> bool:
+    def _is_program(self, program: Word) -> bool:
         """Is it a program, and not the first word of a sentence?"""
         return "/" in program.text or shutil.which(program.text, path=self.scope.environ.get("PATH")) is not None
 
@@ -376,7 +380,7 @@ class _Finder:
         chosen, launches = self.found.chosen(), self.found.launches
         at = launches.index(chosen) if chosen is not None else len(launches)
         lesser = [
-            _Other(number, one.line, _short(one.source))
+            _Other(number, one.line, _shorten_text(one.source))
             for number, one in enumerate(launches)
             if chosen is not None and one.rank < chosen.rank
         ]
@@ -385,20 +389,20 @@ class _Finder:
         self.found.prepared += [safe(one.source) for one in self.prepared if one.after <= at]
         beside = [one for one in before if chosen is not None and one.line == chosen.line]
         if beside:
-            self.found.told.append(f"No part of the launch line, and left out: {_quoted(beside)}.")
+            self.found.told.append(f"No part of the launch line, and left out: {_quote_words(beside)}.")
         if lines := list(dict.fromkeys(str(one.line) for one in before if one not in beside)):
             more = f" and {len(lines) - 12} more" if len(lines) > 12 else ""
             self.found.told.append(f"No part of the launch line, and left out: line {', '.join(lines[:12])}{more}.")
         if behind:
             self.found.told.append(
-                f"Behind the launch line, and left out: {_quoted(behind)}. What is to be done once the last step is "
-                "published belongs into [hooks] finish."
+                f"Behind the launch line, and left out: {_quote_words(behind)}. What is to be done once the last step "
+                "is published belongs into [hooks] finish."
             )
 
     def _left_out(self, command: Command, why: str) -> None:
-        self.found.told.append(f"Line {command.line} is left out: {why}: `{_short(command.source)}`")
+        self.found.told.append(f"Line {command.line} is left out: {why}: `{_shorten_text(command.source)}`")
 
-    def _known(self, text: str) -> str | None:
+    def _known_answer(self, text: str) -> str | None:
         """A ``$(...)`` whose answer is where we are."""
         flat = " ".join(text.split())
         if flat in ("$(pwd)", "`pwd`", "$( pwd )"):
@@ -411,26 +415,26 @@ class _Finder:
         found = re.fullmatch(
             rf'\$\( ?cd (?:-- )?"?{_HERE}((?:/[\w./-]*)?)"?(?: &> ?/dev/null)? ?(?:&&|;) ?pwd(?: -P)? ?\)', flat
         )
-        return _normal(here / found[1].lstrip("/")) if found else None
+        return _normalize_path(here / found[1].lstrip("/")) if found else None
 
 
-def _quoted(others: Sequence[_Other]) -> str:
+def _quote_words(others: Sequence[_Other]) -> str:
     texts = [f"`{one.source}`" for one in others]
     return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
-def _normal(path: Path) -> str:
+def _normalize_path(path: Path) -> str:
     return os.path.normpath(path)  # not resolve(): a folder that is a link keeps its name
 
 
-def _shown(raw: Raw) -> str:
+def _show_words(raw: Raw) -> str:
     return masked("".join(piece.text for piece in raw.pieces))
 
 
-def _short(text: str) -> str:
+def _shorten_text(text: str) -> str:
     flat = safe(text)
     return flat if len(flat) <= 100 else flat[:97] + "..."
 
 
-def _capital(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]

@@ -116,12 +116,12 @@ class _Drawer:
             self.out.changed.append(
                 f"The text has several launch lines: that of line {launch.line} was taken, not that of line {lines}."
             )
-        self._limits()
-        self._environment()
+        self._settings_of_limits()
+        self._settings_of_environment()
 
     # ---------------------------------------------------------------- what holds around the line
 
-    def _limits(self) -> None:
+    def _settings_of_limits(self) -> None:
         asked = self.found.nofile
         if asked is None:
             return
@@ -131,7 +131,7 @@ class _Drawer:
         else:
             self.out.kept.append(f"ulimit -n {asked}: the job gets {NOFILE} here, [job] nofile")
 
-    def _environment(self) -> None:
+    def _settings_of_environment(self) -> None:
         out = self.out
         for name, given in self.launch.env.items():
             value = _beside_the_pods(name, given, self.environ.get(name))
@@ -149,7 +149,7 @@ class _Drawer:
                     f"{name}={masked(value.text)} is left out: what {masked(value.unknown[0])} is, is not known."
                 )
             elif name in _WANDB_NAMES:
-                self._wandb(name, value.text)
+                self._settings_of_wandb(name, value.text)
             elif name in FIXED_ENVIRONMENT:
                 out.changed.append(
                     f"{name}={value.text} is left out: the supervisor needs {FIXED_ENVIRONMENT[name]} there."
@@ -168,14 +168,14 @@ class _Drawer:
             told = "which only the supervisor sees" if never else "from where the job gets it by [job] pass_env"
             out.changed.append(f"{name} is a secret: it is not written here. Put it into the .env, {told}.")
 
-    def _wandb(self, name: str, value: str) -> None:
+    def _settings_of_wandb(self, name: str, value: str) -> None:
         if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", value):
             self.out.settings["wandb.id"] = value
             self.out.kept.append(f"{name} is [wandb] id")
         else:
             self.out.changed.append(f"{name} is left out: {masked(value)!r} is no id of W&B.")
 
-    def _visible(self) -> list[int] | None:
+    def _visible_gpus(self) -> list[int] | None:
         text = self.out.env.get("CUDA_VISIBLE_DEVICES")
         parts = [part.strip() for part in (text or "").split(",")]
         return [int(part) for part in parts] if text and all(re.fullmatch(r"\d{1,4}", part) for part in parts) else None
@@ -184,33 +184,38 @@ class _Drawer:
 
     def prime_rl(self, job_dir: Path | None, installed: Path | None) -> None:
         out, launch = self.out, self.launch
-        self._settle(job_dir or installed)
+        self._settle_checkout(job_dir or installed)
         checkout = job_dir.absolute() if job_dir is not None else self.folder
         out.settings["job.kind"] = launch.kind
         out.settings["job.dir"] = str(checkout)
-        venv = self._venv()
-        if venv is None and launch.kind != "vf-rl" and not is_prime_rl(checkout) and (elsewhere := self._checkout()):
+        venv = self._find_venv()
+        if (
+            venv is None
+            and launch.kind != "vf-rl"
+            and not is_prime_rl(checkout)
+            and (elsewhere := self._find_checkout())
+        ):
             venv = elsewhere / ".venv"
         if venv is not None and venv != checkout / ".venv":
             out.settings["job.python"] = str(venv / "bin" / "python")
             out.kept.append(f"the environment {venv} is [job] python")
         words = [word.text for word in launch.arguments]
         unknown = {number: word.unknown[0] for number, word in enumerate(launch.arguments) if word.unknown}
-        visible = self._visible()
+        visible = self._visible_gpus()
         told = translate(words, unknown, kind=launch.kind, visible=visible, shown=launch.entry)
-        files = self._files(told)
+        files = self._configuration_files(told)
         if files is not None and launch.kind == "rl" and not files.has("inference"):
             told = translate(words, unknown, kind=launch.kind, visible=visible, shown=launch.entry, engine=False)
         if any(f"${name}" in unknown.values() for name in self.found.loops):
             told.to_do.append("The line stands in a loop: each round is a run of its own, with a run file of its own.")
         if files is not None:
             of_files(told, files, sft=launch.kind == "sft")
-        self._launcher(told, checkout, venv, visible)
+        self._settings_of_launcher(told, checkout, venv, visible)
         self._engine_beside(told)
         settle(told)
-        self._take(told, checkout)
+        self._take_flags(told, checkout)
 
-    def _settle(self, checkout: Path | None) -> None:
+    def _settle_checkout(self, checkout: Path | None) -> None:
         """A line that was not typed where it runs: its files are not below this folder, and prime-rl is elsewhere."""
         program = self.launch.launcher[-1].text
         if checkout is None or self.launch.kind == "vf-rl" or is_prime_rl(self.folder) or program.startswith("/"):
@@ -222,7 +227,7 @@ class _Drawer:
             self.folder = checkout.absolute()
             self.out.changed.append(f"The line is taken to run in {self.folder}, where prime-rl is.")
 
-    def _checkout(self) -> Path | None:
+    def _find_checkout(self) -> Path | None:
         """The prime-rl that the line means, where it does not run in its folder."""
         launch, program = self.launch, self.launch.launcher[-1].text
         places = [launch.project] if launch.project else []
@@ -231,7 +236,7 @@ class _Drawer:
         places += self.folder.parents  # as uv itself looks for a project
         return next((Path(os.path.normpath(place)) for place in places if is_prime_rl(place)), None)
 
-    def _venv(self) -> Path | None:
+    def _find_venv(self) -> Path | None:
         program = self.launch.launcher[-1].text if not self.launch.torchrun else self.launch.launcher[0].text
         if re.search(r"/bin/(rl|sft|vf-rl|rl_local|torchrun)$", program):
             return Path(os.path.normpath(self.folder / program)).parent.parent
@@ -240,11 +245,11 @@ class _Drawer:
             return Path(os.path.normpath(self.folder / os.path.relpath(venv, ran)))  # as its files: see _settle
         return venv
 
-    def _files(self, told: Translation) -> Settings | None:
+    def _configuration_files(self, told: Translation) -> Settings | None:
         """The configuration as the line names it, where all of it is here."""
         named = [*(("", path) for path in told.config), *((part, path) for part, path in told.parts.items())]
         files = [
-            Source(Path(os.path.normpath(self.folder / Path(self._path(path, self.folder)).expanduser())), part)
+            Source(Path(os.path.normpath(self.folder / Path(self._resolve_path(path, self.folder)).expanduser())), part)
             for part, path in named
         ]
         try:
@@ -252,11 +257,13 @@ class _Drawer:
         except ConfigError:
             return None  # the check says what is wrong with it
 
-    def _launcher(self, told: Translation, checkout: Path, venv: Path | None, visible: Sequence[int] | None) -> None:
+    def _settings_of_launcher(
+        self, told: Translation, checkout: Path, venv: Path | None, visible: Sequence[int] | None
+    ) -> None:
         launch = self.launch
         words = launch.launcher
         if launch.processes is not None or launch.torchrun or "torchrun" in [Path(word.text).name for word in words]:
-            if self._torchrun(told, visible):
+            if self._settings_of_torchrun(told, visible):
                 return
         elif launch.plain and launch.entry != "rl_local":
             return
@@ -290,7 +297,7 @@ class _Drawer:
             '"own-role". Where it runs elsewhere: [job] engine_url.'
         )
 
-    def _torchrun(self, told: Translation, visible: Sequence[int] | None) -> bool:
+    def _settings_of_torchrun(self, told: Translation, visible: Sequence[int] | None) -> bool:
         """[gpus] says as much as this torchrun line does; if it does not, the words stay as they are."""
         processes = self.launch.processes.text if self.launch.processes else "1"
         count = int(processes) if re.fullmatch(r"\d{1,3}", processes) else 0
@@ -312,36 +319,36 @@ class _Drawer:
             )
         return usual
 
-    def _take(self, told: Translation, checkout: Path) -> None:
+    def _take_flags(self, told: Translation, checkout: Path) -> None:
         out = self.out
         out.name = told.name
         out.settings |= told.settings
-        if "gpus.trainer" in told.settings and self._visible() is not None:
-            shown = self._visible() or []
+        if "gpus.trainer" in told.settings and self._visible_gpus() is not None:
+            shown = self._visible_gpus() or []
             chosen = [*told.settings.get("gpus.inference", []), *told.settings["gpus.trainer"]]
             if set(chosen) <= set(shown):
                 del out.env["CUDA_VISIBLE_DEVICES"]
                 out.kept.append("CUDA_VISIBLE_DEVICES is in [gpus]")
         if told.config:
-            out.settings["job.config"] = [self._path(path, checkout) for path in told.config]
+            out.settings["job.config"] = [self._resolve_path(path, checkout) for path in told.config]
         for part, path in told.parts.items():
-            out.settings[f"job.{part}_config"] = self._path(path, checkout)
+            out.settings[f"job.{part}_config"] = self._resolve_path(path, checkout)
         if checkout != self.folder:
             folder = told.settings.get("job.output_dir", "outputs")
-            out.settings["job.output_dir"] = self._path(folder, checkout)
+            out.settings["job.output_dir"] = self._resolve_path(folder, checkout)
             out.changed.append(
                 f"The job runs in {checkout}, the line ran in {self.folder}: its files and output folder are written "
                 "as full paths. Relative paths in other words, or in the configuration, are below the former now."
             )
         elif "job.output_dir" in out.settings:
-            out.settings["job.output_dir"] = self._path(out.settings["job.output_dir"], checkout)
+            out.settings["job.output_dir"] = self._resolve_path(out.settings["job.output_dir"], checkout)
         if told.args:
             out.settings["job.args"] = told.args
         out.kept += told.kept
         out.changed += told.changed
         out.to_do += told.to_do
 
-    def _path(self, path: str, checkout: Path) -> str:
+    def _resolve_path(self, path: str, checkout: Path) -> str:
         if path.startswith("~") and path != "~" and not path.startswith("~/"):
             return str(self.folder / path)  # nobody's home: the shell left it, and it is a name like others
         if path.startswith((TO_DO, "/", "~")) or checkout == self.folder:
@@ -354,7 +361,7 @@ class _Drawer:
         out, launch = self.out, self.launch
         out.settings["job.kind"] = "command"
         out.settings["job.dir"] = str(self.folder)
-        if (visible := self._visible()) is not None:
+        if (visible := self._visible_gpus()) is not None:
             out.settings["gpus.trainer"] = visible
             del out.env["CUDA_VISIBLE_DEVICES"]
             out.kept.append(f"CUDA_VISIBLE_DEVICES is [gpus] trainer = {visible}")
@@ -363,10 +370,10 @@ class _Drawer:
             self._engine_of_a_command(engines[-1])
         words = launch.launcher
         if engines or any(word.unknown for word in words):
-            words = self._whole(script, engines) or words
-        out.plain["start"] = self._argv(words)
+            words = self._whole_script(script, engines) or words
+        out.plain["start"] = self._safe_words(words)
         out.plain["resume"] = list(out.plain["start"])
-        self._output(launch.launcher)
+        self._output_folder(launch.launcher)
         out.to_do.append(
             "[job.plain] resume: these are the words of a fresh start. Add those that make your trainer go on from a "
             "step: {checkpoint} is the step's folder, {step} its number (with Hugging Face's Trainer often "
@@ -388,7 +395,7 @@ class _Drawer:
             self.out.settings["gpus.inference"] = [int(part) for part in seen.split(",")]
             self.out.kept.append(f"CUDA_VISIBLE_DEVICES of {engine.entry} is [gpus] inference = [{seen}]")
 
-    def _whole(self, script: Path | None, engines: Sequence[Launch]) -> tuple[Word, ...] | None:
+    def _whole_script(self, script: Path | None, engines: Sequence[Launch]) -> tuple[Word, ...] | None:
         """The script itself as the command, where its line alone would not be the same."""
         out, launch = self.out, self.launch
         if engines:
@@ -406,7 +413,7 @@ class _Drawer:
         out.changed.append(f"{script} itself is the command: its launch line alone would not be the same.")
         return Word("bash"), Word(str(script))
 
-    def _argv(self, words: Sequence[Word]) -> list[str]:
+    def _safe_words(self, words: Sequence[Word]) -> list[str]:
         """The words without secrets, and without those whose value nobody knows."""
         kept: list[str] = []
         at = 0
@@ -429,14 +436,14 @@ class _Drawer:
             at += len(group)
         return kept
 
-    def _output(self, words: Sequence[Word]) -> None:
+    def _output_folder(self, words: Sequence[Word]) -> None:
         for number, word in enumerate(words):
             found = _OUTPUT.fullmatch(word.text)
             if found is None or word.unknown:
                 continue
             value = found[1] or (words[number + 1].text if number + 1 < len(words) else "")
             if value and not value.startswith("-"):
-                self.out.settings["job.output_dir"] = self._path(value, self.folder)
+                self.out.settings["job.output_dir"] = self._resolve_path(value, self.folder)
                 self.out.kept.append(f"the output folder {value} is [job] output_dir, too")
 
 

@@ -117,14 +117,14 @@ def entry_of(words: Sequence[Word], name: str) -> tuple[int, Kind | Literal[""],
     processes: Word | None = None
     options: tuple[Word, ...] = ()
     if name == "torchrun":
-        at, processes, options = _torchrun(words, 1)
+        at, processes, options = _split_torchrun(words, 1)
     elif re.fullmatch(r"python[\d.]*", name):
         at = 1
         while at < len(words) and words[at].text.startswith("-") and words[at].text != "-m":
             at += 2 if words[at].text in ("-X", "-W") else 1
         launched = [word.text for word in words[at : at + 2]]
         if launched in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
-            at, processes, options = _torchrun(words, at + 2)
+            at, processes, options = _split_torchrun(words, at + 2)
     else:
         return none
     module = at + 1 < len(words) and words[at].text in ("-m", "--module")
@@ -135,7 +135,7 @@ def entry_of(words: Sequence[Word], name: str) -> tuple[int, Kind | Literal[""],
     return (at + module + 1, kind, name_of, processes, options) if kind else none
 
 
-def _torchrun(words: Sequence[Word], at: int) -> tuple[int, Word | None, tuple[Word, ...]]:
+def _split_torchrun(words: Sequence[Word], at: int) -> tuple[int, Word | None, tuple[Word, ...]]:
     """Where torchrun's own options end, its --nproc-per-node, and the others."""
     processes: Word | None = None
     options: list[Word] = []
@@ -186,7 +186,7 @@ def options_end(words: Sequence[Word], at: int, values: Collection[str]) -> int:
 
 def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
     """Could this program be a training of its own? The first row of the table that fits decides."""
-    line = _line(words[0].text if name.endswith(".py") else name, words)
+    line = _line_of_words(words[0].text if name.endswith(".py") else name, words)
     for pattern, rank in _RANKS:
         if pattern.match(line):
             return rank
@@ -208,7 +208,7 @@ def looks_like_training(words: Sequence[Word]) -> bool:
 
 def prepares(name: str, words: Sequence[Word]) -> bool:
     """Installs or fetches something."""
-    return _PREPARES.match(_line(name, words)) is not None
+    return _PREPARES.match(_line_of_words(name, words)) is not None
 
 
 def left_out_because(name: str, words: Sequence[Word], *, wrapped: bool) -> str | None:
@@ -216,9 +216,9 @@ def left_out_because(name: str, words: Sequence[Word], *, wrapped: bool) -> str 
 
     ``wrapped``: another program starts it (`uv run hf ...`).
     """
-    line = _line(name, words)
+    line = _line_of_words(name, words)
     return next((why for bare, pattern, why in _LEFT_OUT if not (bare and wrapped) and pattern.match(line)), None)
 
 
-def _line(name: str, words: Sequence[Word]) -> str:
+def _line_of_words(name: str, words: Sequence[Word]) -> str:
     return " ".join([name, *(word.text for word in words[1:])])

@@ -34,7 +34,7 @@ nothing known was found.
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``rl-supervisor``."""
     words = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser()
+    parser = _build_parser()
     if not words:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
@@ -47,7 +47,7 @@ AddVerb = Callable[..., argparse.ArgumentParser]
 """Adds a command by name, description and function; returns its parser."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
         "rl-supervisor",
@@ -78,9 +78,9 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
-    run = verb("run", "watch the run until it is finished", _run, contract=True)
+    run = verb("run", "watch the run until it is finished", _run_daemon, contract=True)
     run.add_argument("--fresh", action="store_true", help="start from scratch although checkpoints exist")
-    run.add_argument("--step", type=_step, metavar="N", help="resume at this step, not at the last good one")
+    run.add_argument("--step", type=_parse_step, metavar="N", help="resume at this step, not at the last good one")
     take_over = "take the run from the pod that holds it now; that one stops publishing"
     run.add_argument("--take-over", action="store_true", help=take_over)
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
@@ -88,30 +88,34 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     overrule = "start although `check` finds this error; may be given several times"
     run.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
-    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _onstart, contract=True)
+    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _run_onstart, contract=True)
     onstart.add_argument("--take-over", action="store_true", help=take_over)
     onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
     onstart.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
-    attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach, contract=True)
-    attach.add_argument("--pid", type=_pid, metavar="PID", help="its process, where it is not found or not clear")
-    verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade)
-    _add_check(verb("check", "find what is wrong with a run before it is started, and say what would be done", _check))
-    init = verb("init", "write a run file for this machine", _init)
+    attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach_to_job, contract=True)
+    attach.add_argument("--pid", type=_parse_pid, metavar="PID", help="its process, where it is not found or not clear")
+    verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade_daemon)
+    _add_check(
+        verb("check", "find what is wrong with a run before it is started, and say what would be done", _check_run)
+    )
+    init = verb("init", "write a run file for this machine", _write_run_file)
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
     init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
     launch = "take this launch line, script, or standard input (-) and keep its meaning; nothing of it is executed"
     init.add_argument("--from", dest="launch", metavar="'COMMAND'|FILE.sh|-", help=launch)
-    install = verb("install", "put the systemd unit, its folders and a run file in place", _install)
+    install = verb("install", "put the systemd unit, its folders and a run file in place", _install_run)
     install.add_argument("--run", type=Path, metavar="RUN.toml", help="copy it under its run.id, and an .env beside it")
     install.add_argument("--now", action="store_true", help="also enable and start it (systemctl enable --now)")
-    uninstall = verb("uninstall", "remove what install put there; runs, state and keys stay", _uninstall)
+    uninstall = verb("uninstall", "remove what install put there; runs, state and keys stay", _uninstall_run)
     for sub in (install, uninstall):
         sub.add_argument("--dry-run", action="store_true", help="only list what would be done, with a diff")
         sub.add_argument("--prefix", type=Path, metavar="ROOT", help="another root than /; no systemd is spoken to")
     _add_store_commands(verb)
     _add_reading_commands(verb)
-    _add_simulate(verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate))
-    verb("version", "print the version", _version)
+    _add_simulate(
+        verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate_pods)
+    )
+    verb("version", "print the version", _show_version)
     return parser
 
 
@@ -134,15 +138,17 @@ def _add_store_commands(verb: AddVerb) -> None:
             to = "make DIR/step_N; default: the run's output folder, ready to resume"
             sub.add_argument("--to", type=Path, metavar="DIR", help=to)
         sub.add_argument("--json", action="store_true", help="print JSON")
-    verify = verb("verify", "compare the store with its manifests; never deletes", _verify)
+    verify = verb("verify", "compare the store with its manifests; never deletes", _verify_store)
     verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
-    verify.add_argument("--deep", type=_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)")
     verify.add_argument(
-        "--seed", type=_number, default=None, metavar="N", help="choice of parts for --deep; default: any"
+        "--deep", type=_parse_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)"
+    )
+    verify.add_argument(
+        "--seed", type=_parse_number, default=None, metavar="N", help="choice of parts for --deep; default: any"
     )
     verify.add_argument("--json", action="store_true", help="print JSON")
-    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _logs)
-    logs.add_argument("--attempt", type=_number, metavar="N", help="print those of attempt N; default: list all")
+    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _show_logs)
+    logs.add_argument("--attempt", type=_parse_number, metavar="N", help="print those of attempt N; default: list all")
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
     logs.add_argument("--json", action="store_true", help="print JSON")
 
@@ -150,27 +156,35 @@ def _add_store_commands(verb: AddVerb) -> None:
 def _add_reading_commands(verb: AddVerb) -> None:
     """Those that only read what a run left."""
     about = "say what went wrong and what helps, the root cause first, from logs, a folder of them, or stdin"
-    diagnose = verb("diagnose", about, _diagnose)
+    diagnose = verb("diagnose", about, _diagnose_logs)
     what = (
         "logs, folders of logs, the evidence of an incident (STATE/incidents/...), RUN.toml, or - for stdin; "
         "default: the run of this machine"
     )
     diagnose.add_argument("paths", nargs="*", metavar="LOGS|BUNDLE|-", help=what)
     diagnose.add_argument("--json", action="store_true", help="print JSON")
-    replay = verb("replay", "run recorded observations through the core and print its decisions", _replay)
+    replay = verb("replay", "run recorded observations through the core and print its decisions", _replay_journal)
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
-    replay.add_argument("--incident", type=_number, metavar="N", help="of a journal, only what lies around incident N")
+    replay.add_argument(
+        "--incident", type=_parse_number, metavar="N", help="of a journal, only what lies around incident N"
+    )
     replay.add_argument("--json", action="store_true", help="print a line of JSON for each decision")
     replay.add_argument("--all", action="store_true", help="print each observation, too")
-    trace = verb("trace", "write the observations of a journal to a file for replay", _trace)
+    trace = verb("trace", "write the observations of a journal to a file for replay", _write_trace)
     trace.add_argument("file", type=Path, metavar="RUN.toml|journal.db", help="the run, or its journal")
-    trace.add_argument("--incident", type=_number, metavar="N", help="only what lies around incident N")
+    trace.add_argument("--incident", type=_parse_number, metavar="N", help="only what lies around incident N")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.jsonl or FILE.jsonl.gz; default stdout")
-    report = verb("report", "where the time went, each incident, what was saved, how often to save", _report)
-    report.add_argument("--price", type=_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour")
+    report = verb("report", "where the time went, each incident, what was saved, how often to save", _show_report)
     report.add_argument(
-        "--person-every", type=_amount, default=8.0, metavar="HOURS", help="how often a person would look else (8)"
+        "--price", type=_parse_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour"
+    )
+    report.add_argument(
+        "--person-every",
+        type=_parse_amount,
+        default=8.0,
+        metavar="HOURS",
+        help="how often a person would look else (8)",
     )
     report.add_argument("--json", action="store_true", help="print JSON")
 
@@ -186,7 +200,7 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     simulate.add_argument(
         "--set", action="append", default=[], dest="sets", metavar="KEY=VALUE", help="change a number of the scenario"
     )
-    simulate.add_argument("--price", type=_amount, metavar="D", help="dollars an hour: count money, too")
+    simulate.add_argument("--price", type=_parse_amount, metavar="D", help="dollars an hour: count money, too")
     simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
     simulate.add_argument("--json", action="store_true", help="print JSON")
     simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
@@ -236,37 +250,37 @@ def _add_check(check: argparse.ArgumentParser) -> None:
     job = "folder of the installed prime-rl, where no run file names it"
     check.add_argument("--job", type=Path, metavar="DIR", help=job)
     day = "as with the prime-rl of this day (2026-01-06), where none is installed"
-    check.add_argument("--as-of", type=_day, metavar="DAY", help=day)
+    check.add_argument("--as-of", type=_parse_day, metavar="DAY", help=day)
     check.add_argument("--fix", action="store_true", help="print a patch with what can be mended for certain")
     check.add_argument("--write", action="store_true", help="with --fix: apply it, keep FILE.orig, and check again")
 
 
-def _day(text: str) -> date:
+def _parse_day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"a day is wanted, such as 2026-01-06, not {text!r}") from None
 
 
-def _step(text: str) -> int:
+def _parse_step(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
     return int(text)
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"a whole number is wanted, not {text!r}")
     return int(text)
 
 
-def _pid(text: str) -> int:
+def _parse_pid(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"a process is named by its number, as `ps` shows it, not {text!r}")
     return int(text)
 
 
-def _amount(text: str) -> float:
+def _parse_amount(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -277,7 +291,7 @@ def _amount(text: str) -> float:
 
 
 def _step_or_latest(text: str) -> int | None:
-    return None if text == "latest" else _step(text)
+    return None if text == "latest" else _parse_step(text)
 
 
 def _step_latest_or_best(text: str) -> int | str | None:
@@ -285,11 +299,11 @@ def _step_latest_or_best(text: str) -> int | str | None:
 
 
 def _step_or_all(text: str) -> int | None:
-    return None if text == "all" else _step(text)
+    return None if text == "all" else _parse_step(text)
 
 
-def _percent(text: str) -> float:
-    value = _amount(text.removesuffix("%"))
+def _parse_percent(text: str) -> float:
+    value = _parse_amount(text.removesuffix("%"))
     if value > 100:
         raise argparse.ArgumentTypeError(f"a share from 0 to 100 is wanted, not {text!r}")
     return value
@@ -298,9 +312,9 @@ def _percent(text: str) -> float:
 # ---------------------------------------------------------------- verbs; each imports only what it needs
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_daemon(options: argparse.Namespace) -> int:
     _known_ids(options)
-    _nanny(options, "run")
+    _become_nanny(options, "run")
     _hold_signals()
     from supervisor.daemon import loop
 
@@ -308,9 +322,9 @@ def _run(options: argparse.Namespace) -> int:
     return loop.main(options.run_file, asked)
 
 
-def _onstart(options: argparse.Namespace) -> int:
+def _run_onstart(options: argparse.Namespace) -> int:
     _known_ids(options)
-    _nanny(options, "onstart")
+    _become_nanny(options, "onstart")
     _hold_signals()
     from supervisor.daemon import loop
 
@@ -341,7 +355,7 @@ def _hold_signals() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
 
 
-def _nanny(options: argparse.Namespace, verb: str) -> None:
+def _become_nanny(options: argparse.Namespace, verb: str) -> None:
     """Become the daemon's nanny where that is wanted; the daemon is then its child, started without --restart."""
     import os
 
@@ -361,13 +375,13 @@ def _nanny(options: argparse.Namespace, verb: str) -> None:
     nanny.turn_into([*program, verb, str(options.run_file), "--no-restart", *overrule], once)
 
 
-def _attach(options: argparse.Namespace) -> int:
+def _attach_to_job(options: argparse.Namespace) -> int:
     from supervisor.cli import attach
 
     return attach.attach(options.run_file, options.pid)
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check_run(options: argparse.Namespace) -> int:
     from supervisor.cli import check
 
     if options.explain:
@@ -388,31 +402,31 @@ def _check(options: argparse.Namespace) -> int:
     return check.check(options.files, wish=wish)
 
 
-def _init(options: argparse.Namespace) -> int:
+def _write_run_file(options: argparse.Namespace) -> int:
     from supervisor.cli import init
 
     return init.init(options.output, options.job, options.launch)
 
 
-def _install(options: argparse.Namespace) -> int:
+def _install_run(options: argparse.Namespace) -> int:
     from supervisor.cli import install
 
     return install.install(options.run, now=options.now, dry_run=options.dry_run, prefix=options.prefix)
 
 
-def _uninstall(options: argparse.Namespace) -> int:
+def _uninstall_run(options: argparse.Namespace) -> int:
     from supervisor.cli import install
 
     return install.uninstall(dry_run=options.dry_run, prefix=options.prefix)
 
 
-def _verify(options: argparse.Namespace) -> int:
+def _verify_store(options: argparse.Namespace) -> int:
     from supervisor.cli import steps
 
     return steps.verify(options)
 
 
-def _logs(options: argparse.Namespace) -> int:
+def _show_logs(options: argparse.Namespace) -> int:
     from supervisor.cli import store_logs
 
     return store_logs.logs(options)
@@ -424,13 +438,13 @@ def _by_hand(options: argparse.Namespace) -> int:
     return steps.by_hand(options)
 
 
-def _diagnose(options: argparse.Namespace) -> int:
+def _diagnose_logs(options: argparse.Namespace) -> int:
     from supervisor.cli import diagnose
 
     return diagnose.diagnose(options.paths, json_wanted=options.json)
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay_journal(options: argparse.Namespace) -> int:
     from supervisor.cli import replay
 
     return replay.replay_file(
@@ -438,13 +452,13 @@ def _replay(options: argparse.Namespace) -> int:
     )
 
 
-def _trace(options: argparse.Namespace) -> int:
+def _write_trace(options: argparse.Namespace) -> int:
     from supervisor.cli import replay
 
     return replay.export(options.file, incident=options.incident, output=options.output)
 
 
-def _report(options: argparse.Namespace) -> int:
+def _show_report(options: argparse.Namespace) -> int:
     from supervisor.cli import report
 
     return report.report(
@@ -452,13 +466,13 @@ def _report(options: argparse.Namespace) -> int:
     )
 
 
-def _simulate(options: argparse.Namespace) -> int:
+def _simulate_pods(options: argparse.Namespace) -> int:
     from supervisor.cli import simulate
 
     return simulate.run(options)
 
 
-def _upgrade(options: argparse.Namespace) -> int:
+def _upgrade_daemon(options: argparse.Namespace) -> int:
     from supervisor.cli import upgrading, which
 
     return upgrading.upgrade(which.of_file(options.run_file), as_json=False)
@@ -491,7 +505,7 @@ def _read_state(options: argparse.Namespace) -> int:
     return read_state.print_answer(options.what, options.path, options.query)
 
 
-def _version(options: argparse.Namespace) -> int:
+def _show_version(options: argparse.Namespace) -> int:
     print(f"rl-supervisor {__version__}")
     return 0
 

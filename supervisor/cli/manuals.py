@@ -28,10 +28,10 @@ _RUNS = {
 def texts() -> dict[str, str]:
     """Each file by its place below a `share` folder."""
     found = {}
-    for parser in (main._parser(), ctl._parser(), ctl._parser("rl-supervisorctl")):
+    for parser in (main._build_parser(), ctl._build_parser(), ctl._build_parser("rl-supervisorctl")):
         _say_what_completes(parser)
         name = parser.prog
-        found[f"man/man1/{name}.1"] = f'{_page(parser)}.\\" {MANUALS_MARK}\n'
+        found[f"man/man1/{name}.1"] = f'{_page_of_command(parser)}.\\" {MANUALS_MARK}\n'
         for shell, path in (("bash", f"bash-completion/completions/{name}"), ("zsh", f"zsh/site-functions/_{name}")):
             found[path] = (
                 f"{shtab.complete(parser, shell, preamble=_RUNS[shell].format(prog=name))}\n# {MANUALS_MARK}\n"
@@ -42,21 +42,21 @@ def texts() -> dict[str, str]:
 # ---------------------------------------------------------------- what the parsers say
 
 
-def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _commands_of_parser(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """argparse has no public way to ask for them; shtab asks the same."""
     subs = next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
     return dict(subs.choices) if subs is not None else {}
 
 
-def _words(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+def _words_of_parser(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Options and positional words, without the commands."""
     return [one for one in parser._actions if not isinstance(one, argparse._SubParsersAction)]
 
 
 def _say_what_completes(parser: argparse.ArgumentParser) -> None:
     """shtab reads an attribute of each word: a file, a folder, or a run of this machine."""
-    for sub in (parser, *_commands(parser).values()):
-        for one in _words(sub):
+    for sub in (parser, *_commands_of_parser(parser).values()):
+        for one in _words_of_parser(sub):
             if one.type is Path or "RUN.toml" in str(one.metavar):
                 folder = one.metavar in ("DIR", "ROOT")
                 one.complete = shtab.DIRECTORY if folder else shtab.FILE  # type: ignore[attr-defined]
@@ -67,35 +67,41 @@ def _say_what_completes(parser: argparse.ArgumentParser) -> None:
 # ---------------------------------------------------------------- man pages
 
 
-def _page(parser: argparse.ArgumentParser) -> str:
+def _page_of_command(parser: argparse.ArgumentParser) -> str:
     about = parser.description or ""
     lines = [
         f'.TH "{parser.prog.upper()}" 1 "" "rl-supervisor {__version__}" "rl-supervisor"',
-        *(".SH NAME", f"{_roff(parser.prog)} \\- {_roff(about)}"),
-        *(".SH SYNOPSIS", _roff(_usage(parser))),
-        *(".SH OPTIONS", *_described(parser)),
+        *(".SH NAME", f"{_escape_roff(parser.prog)} \\- {_escape_roff(about)}"),
+        *(".SH SYNOPSIS", _escape_roff(_usage_of_command(parser))),
+        *(".SH OPTIONS", *_describe_words(parser)),
         ".SH COMMANDS",
     ]
-    for name, sub in _commands(parser).items():
-        lines += [f".SS {_roff(name)}", _roff(_usage(sub)), ".PP", _roff(sub.description or ""), *_described(sub)]
-    lines += [".SH NOTES", ".nf", _roff(parser.epilog or ""), ".fi", ""]
+    for name, sub in _commands_of_parser(parser).items():
+        lines += [
+            f".SS {_escape_roff(name)}",
+            _escape_roff(_usage_of_command(sub)),
+            ".PP",
+            _escape_roff(sub.description or ""),
+            *_describe_words(sub),
+        ]
+    lines += [".SH NOTES", ".nf", _escape_roff(parser.epilog or ""), ".fi", ""]
     return "\n".join(lines)
 
 
-def _usage(parser: argparse.ArgumentParser) -> str:
+def _usage_of_command(parser: argparse.ArgumentParser) -> str:
     return " ".join(parser.format_usage().removeprefix("usage: ").split())
 
 
-def _described(parser: argparse.ArgumentParser) -> Iterator[str]:
+def _describe_words(parser: argparse.ArgumentParser) -> Iterator[str]:
     formatter = parser._get_formatter()
-    for one in _words(parser):
+    for one in _words_of_parser(parser):
         if one.help is not argparse.SUPPRESS and one.dest != "help":
             yield ".TP"
-            yield f"\\fB{_roff(formatter._format_action_invocation(one))}\\fR"
-            yield _roff(formatter._expand_help(one)) if one.help else ""
+            yield f"\\fB{_escape_roff(formatter._format_action_invocation(one))}\\fR"
+            yield _escape_roff(formatter._expand_help(one)) if one.help else ""
 
 
-def _roff(text: str) -> str:
+def _escape_roff(text: str) -> str:
     """Plain text: no line of it is a request, and a hyphen stays the one that can be typed."""
     return re.sub(r"(?m)^(?=[.'])", r"\\&", text.replace("\\", "\\e").replace("-", "\\-"))
 
@@ -103,7 +109,7 @@ def _roff(text: str) -> str:
 # ---------------------------------------------------------------- the image's own call
 
 
-def _write(folder: Path) -> int:
+def _write_pages(folder: Path) -> int:
     for name, text in texts().items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,4 +118,4 @@ def _write(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_cli(lambda: _write(Path(sys.argv[1])), "manuals"))
+    sys.exit(run_cli(lambda: _write_pages(Path(sys.argv[1])), "manuals"))

@@ -13,14 +13,14 @@ from supervisor.journal.attempt_logs import AttemptLog, logs_of
 
 def list_logs(state_dir: Path, attempt: int | None) -> list[dict[str, Any]]:
     """Every log that is kept, or those of one attempt. Raises NotThereError or UnclearError."""
-    numbers = _attempts(state_dir, attempt)
+    numbers = _attempt_numbers(state_dir, attempt)
     chosen = numbers if attempt is None else [attempt]
     return [_as_json(log) for number in chosen for log in logs_of(state_dir, number)]
 
 
 def read_log(state_dir: Path, attempt: int | None, role: str, lines: int) -> dict[str, Any]:
     """The last lines of a role's log, of the newest attempt where none is named. Raises as ``list_logs``."""
-    numbers = _attempts(state_dir, attempt)
+    numbers = _attempt_numbers(state_dir, attempt)
     attempt = numbers[-1] if attempt is None else attempt
     there = logs_of(state_dir, attempt)
     log = next((one for one in there if one.role == role), None)
@@ -35,7 +35,7 @@ def read_log(state_dir: Path, attempt: int | None, role: str, lines: int) -> dic
     return {"role": role, "attempt": attempt, "path": str(log.pieces[-1]), "text": text}
 
 
-def _attempts(state_dir: Path, attempt: int | None) -> list[int]:
+def _attempt_numbers(state_dir: Path, attempt: int | None) -> list[int]:
     """The numbers of all that there are; ``attempt`` has to be one of them."""
     folder = state_dir / "attempts"
     if not os.access(folder, os.R_OK | os.X_OK):
@@ -47,7 +47,7 @@ def _attempts(state_dir: Path, attempt: int | None) -> list[int]:
     if not numbers:
         raise NotThereError(f"Nothing was ever started from {state_dir}: there is no attempt.")
     if attempt is not None and attempt not in numbers:
-        raise NotThereError(f"There is no attempt {attempt} in {state_dir}; there are {_spans(numbers)}.")
+        raise NotThereError(f"There is no attempt {attempt} in {state_dir}; there are {_spans_in_words(numbers)}.")
     return numbers
 
 
@@ -73,7 +73,7 @@ def _as_json(log: AttemptLog) -> dict[str, Any]:
     }
 
 
-def _spans(numbers: list[int]) -> str:
+def _spans_in_words(numbers: list[int]) -> str:
     """1 to 4, 6."""
     spans: list[tuple[int, int]] = []
     for number in numbers:

@@ -58,7 +58,7 @@ def survey(machine: Machine, environ: Mapping[str, str], python: Path | None = N
         environ=environ,
         process_one=sorted(set(first) - set(environ) - {"_", "PWD", "OLDPWD", "SHLVL"}),
         systemd=transient.BOOTED.is_dir(),
-        trainer=_trainer(machine.job_dir, python),
+        trainer=_find_trainer(machine.job_dir, python),
         told_by=next((name for name in sorted(both) if site.provider and look.provider({name: "x"})), ""),
     )
 
@@ -73,7 +73,7 @@ def _environment_of_process_one() -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _trainer(folder: Path | None, python: Path | None) -> str:
+def _find_trainer(folder: Path | None, python: Path | None) -> str:
     if folder is None:
         return ""
     roots = find_roots(folder, python or folder / ".venv" / "bin" / "python")
@@ -92,7 +92,7 @@ def _trainer(folder: Path | None, python: Path | None) -> str:
 
 def told(pod: Pod) -> list[str]:
     """Comments for the head of the run file: what was found, a line each."""
-    lines = [_gpus(pod.machine)]
+    lines = [_describe_gpus(pod.machine)]
     if pod.trainer:
         lines.append(f"{pod.machine.job_dir}: {pod.trainer}.")
     by = f" ({pod.told_by} is set)" if pod.told_by else ""
@@ -102,13 +102,13 @@ def told(pod: Pod) -> list[str]:
         if pod.systemd
         else "systemd: does not run here; `rl-supervisor run`, or onstart.sh in a container."
     )
-    lines += [_volume(what, volume) for what, volume in _volumes(pod)]
+    lines += [_describe_volume(what, volume) for what, volume in _describe_volumes(pod)]
     if pod.site.container:
-        lines += _persistent(pod.site)
-    return [*lines, *_variables(pod)]
+        lines += _is_persistent(pod.site)
+    return [*lines, *_describe_variables(pod)]
 
 
-def _gpus(machine: Machine) -> str:
+def _describe_gpus(machine: Machine) -> str:
     gpus = machine.gpus
     if not gpus:
         return "GPUs: none is known."
@@ -122,18 +122,18 @@ def _gpus(machine: Machine) -> str:
 _WHAT = {"output": "outputs", "state": "the supervisor's state", "hf-cache": "models (HF cache)"}
 
 
-def _volumes(pod: Pod) -> list[tuple[str, Volume]]:
+def _describe_volumes(pod: Pod) -> list[tuple[str, Volume]]:
     return [(_WHAT[name], pod.site.volumes[name]) for name in _WHAT if name in pod.site.volumes]
 
 
-def _volume(what: str, volume: Volume) -> str:
+def _describe_volume(what: str, volume: Volume) -> str:
     return (
         f"Disk: {what} would lie on {volume.mount} ({volume.kind}): {size(volume.free_bytes)} free of "
         f"{size(volume.total_bytes)}."
     )
 
 
-def _persistent(site: Site) -> list[str]:
+def _is_persistent(site: Site) -> list[str]:
     if not site.persistent:
         return ["Disk: no volume was found that outlives this container: without [store] url all is lost with it."]
     shown = ", ".join(
@@ -142,7 +142,7 @@ def _persistent(site: Site) -> list[str]:
     return [f"Disk: given to this container from outside, so likely to outlive it: {shown}."]
 
 
-def _variables(pod: Pod) -> list[str]:
+def _describe_variables(pod: Pod) -> list[str]:
     wanted = [*ASKED_FOR, *KEYS["b2"]]
     there = [name for name in wanted if pod.environ.get(name)]
     missing = [name for name in wanted if name not in there]

@@ -47,20 +47,20 @@ class Progress:
         again = self._out.isatty()
         if not self._said:
             newest = _newest_failure(self._sources)
-            self._write(f"{newest}\n" if newest else "")
+            self._write_text(f"{newest}\n" if newest else "")
             whole = _size_of(self._sources)
             self._of = f" of {size(whole)}" if whole else ""
         self._due = self._clock() + AGAIN_S if again else float("inf")
         self._said = True
         read = f"Reading the logs: {size(self._done)}{self._of} so far."
-        self._write(f"{CLEAR}{read}" if again else f"{read}\n")
+        self._write_text(f"{CLEAR}{read}" if again else f"{read}\n")
 
     def end(self) -> None:
         """Wipe the line on a terminal."""
         if self._said and self._out.isatty():
-            self._write(CLEAR)
+            self._write_text(CLEAR)
 
-    def _write(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
 
@@ -69,7 +69,7 @@ def _newest_failure(sources: Sequence[Source]) -> str:
     """What the ends of the newest logs say, in one line; "" where that is no failure."""
     ends: list[tuple[float, Source, bytes]] = []
     for source in sources:
-        if source.pieces and (end := _end(source.pieces[-1])):
+        if source.pieces and (end := _read_end(source.pieces[-1])):
             ends.append((end[0], source, end[1]))
     logs: list[Log] = []
     for _, source, end_of_it in sorted(ends, key=lambda one: one[0])[-MOST_LOGS:]:
@@ -80,7 +80,7 @@ def _newest_failure(sources: Sequence[Source]) -> str:
     return render.safe(masked(f"The newest lines say: {headline(found.root)}"))
 
 
-def _end(path: Path) -> tuple[float, bytes] | None:
+def _read_end(path: Path) -> tuple[float, bytes] | None:
     """When a plain file was written last, and its last lines; None of any other."""
     try:
         with path.open("rb") as file:

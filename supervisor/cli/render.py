@@ -158,49 +158,49 @@ def progress(status: Mapping[str, Any]) -> str:
 def status_block(status: Mapping[str, Any], now: float | None = None) -> list[str]:
     """The lines below the headline; what is not known is left out or says why."""
     now = time.time() if now is None else now
-    rows: list[tuple[str, str]] = [("progress", progress(status) + _remaining(status))]
-    rows.append(("attempt", _attempt(status, now)))
+    rows: list[tuple[str, str]] = [("progress", progress(status) + _remaining_time(status))]
+    rows.append(("attempt", _attempt_row(status, now)))
     if spent := status.get("goodput"):
-        rows.append(("time", _goodput(spent)))
-    rows.append(("checkpoints", _checkpoints(status)))
-    rows.append(("store", _store(status)))
+        rows.append(("time", _goodput_in_words(spent)))
+    rows.append(("checkpoints", _checkpoints_row(status)))
+    rows.append(("store", _store_row(status)))
     if publishing := status.get("publishing"):
         rows.append((str(publishing.get("what") or "publishing"), transfer(publishing)))
-    rows.append(("disk", _disk(status.get("disk") or {})))
-    rows.extend(_gpus(status))
+    rows.append(("disk", _disk_row(status.get("disk") or {})))
+    rows.extend(_gpu_rows(status))
     if engine := status.get("engine"):
-        rows.append(("engine", _engine(engine)))
+        rows.append(("engine", _engine_row(engine)))
     told = str(status.get("sentence") or "")
     if incident := status.get("incident"):
         lasts = f"open for {span(incident.get('seconds') or 0)}"
-        rows += [("incident", _incident(incident, now, lasts, told)), *_roots(incident, told, REMEDY)]
+        rows += [("incident", _incident_lines(incident, now, lasts, told)), *_root_cause_lines(incident, told, REMEDY)]
     if last := status.get("last_incident"):
         step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
         lasts = f"over after {span(last.get('seconds') or 0)}{step}"
-        rows += [("last incident", _incident(last, now, lasts, told)), *_roots(last, told, AGAIN)]
+        rows += [("last incident", _incident_lines(last, now, lasts, told)), *_root_cause_lines(last, told, AGAIN)]
     for one in status.get("would") or ():
-        rows.append(("not done", _would(one, now)))
+        rows.append(("not done", _would_in_words(one, now)))
     for path in status.get("config_changed") or ():
         rows.append(("changed", f"{path} differs from what runs; take it with: supervisorctl restart --new-config"))
-    rows.append(("job", _job(status)))
+    rows.append(("job", _job_row(status)))
     rows.extend(("note", str(note)) for note in status.get("notes") or ())
     if status.get("exit_code") is not None:
         rows.append(("exit code", str(status["exit_code"])))
-    return _rows(rows)
+    return _align_rows(rows)
 
 
-def _rows(rows: Iterable[tuple[str, str]]) -> list[str]:
+def _align_rows(rows: Iterable[tuple[str, str]]) -> list[str]:
     return [line for label, text in rows if text for line in fold(f"  {label:<13} {safe(text)}", " " * 16)]
 
 
-def _remaining(status: Mapping[str, Any]) -> str:
+def _remaining_time(status: Mapping[str, Any]) -> str:
     step, most, seconds = (status.get(name) for name in ("step", "max_steps", "step_seconds"))
     if step is None or most is None or not seconds or most <= step or status.get("state") != "running":
         return ""
     return f"; about {span((most - step) * seconds)} to go"
 
 
-def _goodput(spent: Mapping[str, Any]) -> str:
+def _goodput_in_words(spent: Mapping[str, Any]) -> str:
     """``effective training time 96.4 % over 31 h (2 pods); lost most to starting the job, to its first step``."""
     pods = f" ({spent['pods']} pods)" if spent.get("pods", 1) > 1 else ""
     text = f"effective training time {100 * spent['ettr']:.1f} % over {span(spent['seconds'])}{pods}"
@@ -208,7 +208,7 @@ def _goodput(spent: Mapping[str, Any]) -> str:
     return f"{text}; lost most to {WORDS.get(most, most)}" if most else text
 
 
-def _attempt(status: Mapping[str, Any], now: float) -> str:
+def _attempt_row(status: Mapping[str, Any], now: float) -> str:
     if not status.get("attempt"):
         return ""
     restarts = status.get("restarts") or 0
@@ -220,25 +220,25 @@ def _attempt(status: Mapping[str, Any], now: float) -> str:
     return text
 
 
-def _checkpoints(status: Mapping[str, Any]) -> str:
+def _checkpoints_row(status: Mapping[str, Any]) -> str:
     local = status.get("local_steps") or []
     complete = [step["step"] for step in local if step.get("state") == "complete"]
     others = [f"{step['step']} {step.get('state')}" for step in local if step.get("state") != "complete"]
-    parts = [f"here {_steps(complete)}" if complete else "none complete here", *others]
+    parts = [f"here {_steps_in_words(complete)}" if complete else "none complete here", *others]
     if status.get("last_good_step") is not None:
         parts.append(f"last good step {status['last_good_step']}")
     return ", ".join(parts)
 
 
-def _store(status: Mapping[str, Any]) -> str:
+def _store_row(status: Mapping[str, Any]) -> str:
     committed = [step for step in status.get("stored_steps") or () if step.get("committed")]
     stored = [step["step"] for step in committed if not step.get("left")]
-    held = f"holds {_steps(stored)}" if stored else "holds no published step"
+    held = f"holds {_steps_in_words(stored)}" if stored else "holds no published step"
     reason = status.get("store_reason")
     return f"{status.get('store', '')} {f'is unclear: {reason}' if reason else held}".strip()
 
 
-def _steps(steps: Sequence[int]) -> str:
+def _steps_in_words(steps: Sequence[int]) -> str:
     shown = [str(step) for step in sorted(steps)[-5:]]
     more = f" and {len(steps) - 5} older" if len(steps) > 5 else ""
     return f"step{'s' if len(steps) > 1 else ''} {', '.join(shown)}{more}"
@@ -261,14 +261,14 @@ def transfer(moving: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _disk(disk: Mapping[str, Any]) -> str:
+def _disk_row(disk: Mapping[str, Any]) -> str:
     total, free = disk.get("total_bytes"), disk.get("free_bytes")
     if not total or free is None:
         return f"{disk.get('path', '')} unknown: {disk.get('reason') or 'not looked at yet'}".strip()
     return f"{disk.get('path', '')} {(total - free) / total:.0%} used, {size(free)} of {size(total)} free".strip()
 
 
-def _gpus(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _gpu_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for gpu in status.get("gpus") or ():
         used, total = gpu.get("used_bytes"), gpu.get("total_bytes")
@@ -279,7 +279,7 @@ def _gpus(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _engine(engine: Mapping[str, Any]) -> str:
+def _engine_row(engine: Mapping[str, Any]) -> str:
     parts = [f"/health {engine.get('health')}"]
     if engine.get("liveness") not in (None, "absent"):
         parts.append(f"/liveness {engine['liveness']}")
@@ -287,7 +287,7 @@ def _engine(engine: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _incident(incident: Mapping[str, Any], now: float, lasts: str, told: str) -> str:
+def _incident_lines(incident: Mapping[str, Any], now: float, lasts: str, told: str) -> str:
     """Its sentence only where the headline has not told it."""
     at = f" at {clock(incident['opened'], now)}" if incident.get("opened") is not None else ""
     sentence = str(incident.get("sentence") or incident.get("cause") or "").rstrip(".")
@@ -295,7 +295,7 @@ def _incident(incident: Mapping[str, Any], now: float, lasts: str, told: str) ->
     return f"#{incident.get('id')}{at}, {lasts}{said} (supervisorctl incidents {incident.get('id')})"
 
 
-def _roots(incident: Mapping[str, Any], told: str, helps: str) -> list[tuple[str, str]]:
+def _root_cause_lines(incident: Mapping[str, Any], told: str, helps: str) -> list[tuple[str, str]]:
     """What the logs show as the root cause, where the headline has not told it, and what helps against the newest."""
     roots = incident.get("roots") or ()
     lines = [root_line(str(one["name"]), str(one["role"]), str(one["text"]), told) for one in roots]
@@ -330,7 +330,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     now = time.time() if now is None else now
     told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
     is_over, finished = not incident.get("open"), found.get("finished")
-    rows = [] if is_over else _roots(incident, told, REMEDY)
+    rows = [] if is_over else _root_cause_lines(incident, told, REMEDY)
     if job := found.get("job"):
         rows.append(("job", _living_job(job, now)))
     elif not finished:
@@ -343,14 +343,14 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     if incident:
         step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
         lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
-        rows.append(("last incident" if is_over else "incident", _incident(incident, now, lasts, told)))
-        rows += _roots(incident, told, AGAIN) if is_over else []
+        rows.append(("last incident" if is_over else "incident", _incident_lines(incident, now, lasts, told)))
+        rows += _root_cause_lines(incident, told, AGAIN) if is_over else []
     rows.append(("note", str(found.get("worthless") or "")))
     if not finished:
         paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]
         rows += [("job's logs", f"rl-supervisor diagnose {path}") for path in paths[-1:]]
         rows.append(("daemon's log", str((found.get("commands") or {}).get("log") or "")))
-    return _rows(rows)
+    return _align_rows(rows)
 
 
 def _before_the_end(found: Mapping[str, Any]) -> str:
@@ -377,7 +377,7 @@ def _living_job(job: Mapping[str, Any], now: float) -> str:
     return f"attempt {job['attempt']} lives: {step}{are}: {', '.join(pids[:MOST_PIDS])}{more}{grew}"
 
 
-def _job(status: Mapping[str, Any]) -> str:
+def _job_row(status: Mapping[str, Any]) -> str:
     parts = [str(status.get("job") or "")]
     if status.get("wandb_id"):
         parts.append(f"W&B run {status['wandb_id']}")
@@ -429,28 +429,28 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
 
 def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str]:
     """Why the supervisor thinks what it thinks, in lines of at most a hundred columns where words allow it."""
-    lines = _wrapped(str(answer.get("sentence") or ""), "")
-    lines += [line for finding in answer.get("worthless") or () for line in _wrapped(f"But: {finding}", "  ")]
+    lines = _wrap_text(str(answer.get("sentence") or ""), "")
+    lines += [line for finding in answer.get("worthless") or () for line in _wrap_text(f"But: {finding}", "  ")]
     lines += _not_acting(answer)
     if deadline := answer.get("deadline"):
         left = deadline.get("seconds_left")
         when = "" if left is None else f" ({span(left)} left)" if left >= 0 else f" (overdue by {span(-left)})"
-        lines += _wrapped(f"waits for: {str(deadline.get('sentence')).rstrip('.')}{when}", "  ")
+        lines += _wrap_text(f"waits for: {str(deadline.get('sentence')).rstrip('.')}{when}", "  ")
     if evidence := answer.get("evidence"):
-        lines += ["Evidence:", *_evidence(evidence)]
+        lines += ["Evidence:", *_evidence_lines(evidence)]
     if forecast := answer.get("forecast"):
         lines.append("If nothing moved from now on:")
         for item in forecast:
             acts = "acted upon" if item.get("act") else "suspected"
-            lines += _wrapped(f"in {span(item['in_s'])}, {acts}: {item.get('sentence')}", "  ")
+            lines += _wrap_text(f"in {span(item['in_s'])}, {acts}: {item.get('sentence')}", "  ")
     if would := answer.get("would"):
         lines += ["Not done, since the run is only observed:"]
-        lines += [line for one in would for line in _wrapped(_would(one, now), "  ")]
+        lines += [line for one in would for line in _wrap_text(_would_in_words(one, now), "  ")]
     if start := answer.get("start"):
         lines += ["A start has, beside your own configuration:"]
-        lines += [line for one in start for line in _wrapped(_change(one), "  ")]
+        lines += [line for one in start for line in _wrap_text(_change_in_words(one), "  ")]
     if history := answer.get("history"):
-        lines += ["Before:", *(line for sentence in history for line in _wrapped(str(sentence), "  "))]
+        lines += ["Before:", *(line for sentence in history for line in _wrap_text(str(sentence), "  "))]
     return lines
 
 
@@ -459,15 +459,15 @@ def _not_acting(answer: Mapping[str, Any]) -> list[str]:
     would = str(answer.get("would_do") or "")
     lines = []
     if answer.get("paused"):
-        lines += _wrapped("Paused: nothing is done about it. `supervisorctl resume` lets it act.", "  ")
+        lines += _wrap_text("Paused: nothing is done about it. `supervisorctl resume` lets it act.", "  ")
     if observed := str(answer.get("observed") or ""):
-        lines += _wrapped(f"{observed[:1].upper()}{observed[1:]}", "  ")
+        lines += _wrap_text(f"{observed[:1].upper()}{observed[1:]}", "  ")
     if would and (answer.get("paused") or observed or answer.get("mode") == "observe"):
-        lines += _wrapped(f"Otherwise {would}.", "  ")
+        lines += _wrap_text(f"Otherwise {would}.", "  ")
     return lines
 
 
-def _evidence(items: Sequence[Mapping[str, Any]]) -> list[str]:
+def _evidence_lines(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for what was seen, and below it what it is measured against."""
     rows = []
     for item in items:
@@ -475,21 +475,21 @@ def _evidence(items: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append((safe(item.get("name")), f"{span(age)} ago" if age is not None else "", safe(item.get("sentence"))))
     lines = []
     for line, item in zip(table(rows), items, strict=True):
-        lines += _wrapped(line, "  ", hang=" " * 6, keep=True)
+        lines += _wrap_text(line, "  ", hang=" " * 6, keep=True)
         if would := item.get("would"):
             left = item.get("left_s")
             when = "" if left is None else f" ({span(left)} left)" if left > 0 else f" (passed {span(-left)} ago)"
-            lines += _wrapped(f"{would}{when}", "      ", hang=" " * 6)
+            lines += _wrap_text(f"{would}{when}", "      ", hang=" " * 6)
     return lines
 
 
-def _change(one: Mapping[str, Any]) -> str:
+def _change_in_words(one: Mapping[str, Any]) -> str:
     """``--ckpt.keep-last 1000000: only the supervisor deletes checkpoints (your ckpt.keep_last = 1 is overruled)``."""
     text = f"{one.get('what')}: {one.get('why')}"
     return f"{text} (your {one.get('yours')} is overruled)" if one.get("yours") else text
 
 
-def _would(one: Mapping[str, Any], now: float | None = None) -> str:
+def _would_in_words(one: Mapping[str, Any], now: float | None = None) -> str:
     """``03:12 Would have restarted the job: vLLM died silently; 03:16 the run went on by itself``."""
     text = f"{clock(one.get('wall') or 0.0, now)} {str(one.get('sentence')).rstrip('.')}"
     if outcome := one.get("outcome"):
@@ -497,7 +497,7 @@ def _would(one: Mapping[str, Any], now: float | None = None) -> str:
     return text
 
 
-def _wrapped(text: str, indent: str, *, hang: str | None = None, keep: bool = False) -> list[str]:
+def _wrap_text(text: str, indent: str, *, hang: str | None = None, keep: bool = False) -> list[str]:
     """``text`` in lines of at most so many columns as the terminal has, those after the first a little further in."""
     hang = f"{indent}  " if hang is None else hang
     text = safe(text)

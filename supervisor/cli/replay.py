@@ -24,9 +24,9 @@ RECORD = 200  # characters of one value in it
 def replay_file(path: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
     """Print the decisions on a trace or journal; 1 when they are not those that were recorded. Raises TraceError."""
     source = trace.load(path, incident)
-    change = _change(config) if config is not None else None
+    change = _change_settings(config) if config is not None else None
     tell = _Json() if as_json else _Text(every)
-    for note in _notes(source):
+    for note in _notes_of_source(source):
         tell.note(note)
     for turn in replay(source, change):
         tell.turn(turn, every=every)
@@ -56,7 +56,7 @@ def _journal_of(path: Path) -> Path:
     return journal
 
 
-def _change(config: Path) -> Change:
+def _change_settings(config: Path) -> Change:
     from supervisor.config.core_settings import under
     from supervisor.config.run_file import load
 
@@ -64,7 +64,7 @@ def _change(config: Path) -> Change:
     return lambda settings: under(run_file, settings) if settings.run_id else settings
 
 
-def _notes(source: trace.Trace) -> Iterator[str]:
+def _notes_of_source(source: trace.Trace) -> Iterator[str]:
     yield from source.notes
     others = [version for version in source.versions if version != __version__]
     if source.decisions and others:
@@ -122,16 +122,16 @@ class _Text(_Told):
         self.count(turn)
         if turn.instead:
             print(f"-- from here on counterfactual; under the settings of the recording {turn.instead} --")
-        when = _when(turn, self.first or 0.0)
+        when = _time_of_turn(turn, self.first or 0.0)
         mark = "  counterfactual" if turn.counterfactual else ""
         if every:
-            print(f"{when}{mark}  saw    {_short(turn.observation.fact)}")
+            print(f"{when}{mark}  saw    {_shorten_value(turn.observation.fact)}")
         for action in turn.actions:
-            print(f"{when}{mark}  {_told(action)}")
+            print(f"{when}{mark}  {_action_in_words(action)}")
         if turn.differs and turn is self.differs:
             print("-- first difference: recorded was --")
             for text in turn.recorded or ():
-                print(f"{when}  {_recorded(text)}")
+                print(f"{when}  {_recorded_action(text)}")
             print("-- end of what was recorded --" if turn.recorded else "-- nothing --")
 
     def end(self, source: trace.Trace, config: Path | None) -> int:
@@ -180,7 +180,7 @@ class _Json(_Told):
         return 1 if self.differs else 0
 
 
-def _when(turn: Turn, first: float) -> str:
+def _time_of_turn(turn: Turn, first: float) -> str:
     try:
         wall = datetime.fromtimestamp(turn.observation.wall, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -188,26 +188,28 @@ def _when(turn: Turn, first: float) -> str:
     return f"{wall} {turn.observation.t - first:+11.1f} s"
 
 
-def _told(action: a.Action) -> str:
+def _action_in_words(action: a.Action) -> str:
     if isinstance(action, a.Say):
         return f"{action.level:<7} {action.event}: {action.sentence}"
-    return f"action  {_short(action)}"
+    return f"action  {_shorten_value(action)}"
 
 
-def _recorded(text: str) -> str:
+def _recorded_action(text: str) -> str:
     value = json.loads(text)
     if value.get("@") == "Say":
         return f"{value.get('level', ''):<7} {value.get('event')}: {value.get('sentence')}"
     return f"action  {text}"
 
 
-def _value(item: object) -> str:
+def _value_as_python(item: object) -> str:
     """A value as it is written in Python; of a large record only its name."""
     text = repr(item)
     return text if isinstance(item, str) or len(text) <= RECORD else f"{type(item).__name__}(…)"
 
 
-def _short(value: f.Fact | a.Action) -> str:
-    words = [f"{key}={_value(item)}" for key, item in vars(value).items() if item not in (None, "", (), False)]
+def _shorten_value(value: f.Fact | a.Action) -> str:
+    words = [
+        f"{key}={_value_as_python(item)}" for key, item in vars(value).items() if item not in (None, "", (), False)
+    ]
     text = f"{type(value).__name__}({', '.join(words)})"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

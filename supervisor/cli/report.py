@@ -35,40 +35,42 @@ def report(run_file: RunFile, *, price: float | None, person_every_h: float, as_
 
 def text(answer: Mapping[str, Any]) -> list[str]:
     """The report as a page of text."""
-    lines = [*_head(answer), "", "Where the time went", *_ledger(answer)]
+    lines = [*_head_of_report(answer), "", "Where the time went", *_ledger_lines(answer)]
     if len(answer["pods"]) > 1:
-        lines += ["", "Pods", *_pods(answer["pods"])]
-    lines += ["", *_incidents(answer)]
-    lines += ["", *_saved(answer), "", *_wrapped(answer["interval"]["sentence"])]
+        lines += ["", "Pods", *_pod_lines(answer["pods"])]
+    lines += ["", *_incident_lines(answer)]
+    lines += ["", *_checkpoint_lines(answer), "", *_wrap_sentence(answer["interval"]["sentence"])]
     if answer["interval"]["warning"]:
-        lines += _wrapped(f"Note: {answer['interval']['warning']}")
+        lines += _wrap_sentence(f"Note: {answer['interval']['warning']}")
     for note in answer["notes"]:
-        lines += _wrapped(f"Note: {note}")
+        lines += _wrap_sentence(f"Note: {note}")
     return lines
 
 
-def _head(answer: Mapping[str, Any]) -> list[str]:
+def _head_of_report(answer: Mapping[str, Any]) -> list[str]:
     pods = len(answer["pods"])
     where = f" on {pods} pods" if pods > 1 else ""
     lost = answer["steps_lost"]
-    told = f"{_count(answer['steps_kept'], 'step')} stayed"
+    told = f"{_count_in_words(answer['steps_kept'], 'step')} stayed"
     told += (
         f", {lost} {'was' if lost == 1 else 'were'} lost and had to be done again. " if lost else ", none was lost. "
     )
-    told += f"{_count(answer['incident_count'], 'incident')}, {_count(answer['restarts'], 'restart')}."
+    told += (
+        f"{_count_in_words(answer['incident_count'], 'incident')}, {_count_in_words(answer['restarts'], 'restart')}."
+    )
     first = (
-        f"Run {answer['run']}: {_percent(answer['ettr'])} of {span(answer['seconds'])}{where} was "
+        f"Run {answer['run']}: {_percent_in_words(answer['ettr'])} of {span(answer['seconds'])}{where} was "
         f"effective training (ETTR), {clock(answer['began'])} to {clock(answer['until'])}."
     )
-    lines = [*_wrapped(first), *_wrapped(told)]
+    lines = [*_wrap_sentence(first), *_wrap_sentence(told)]
     if answer["categories"].get(STOPPED, 0.0) > 0.001 * answer["seconds"]:
-        lines += _wrapped(
-            f"Of the time in which it was not stopped by a person: {_percent(answer['ettr_while_wanted'])}."
+        lines += _wrap_sentence(
+            f"Of the time in which it was not stopped by a person: {_percent_in_words(answer['ettr_while_wanted'])}."
         )
     return lines
 
 
-def _ledger(answer: Mapping[str, Any]) -> list[str]:
+def _ledger_lines(answer: Mapping[str, Any]) -> list[str]:
     pods = answer["pods"][-MOST_COLUMNS:] if len(answer["pods"]) > 1 else []
     numbers = range(len(answer["pods"]) - len(pods) + 1, len(answer["pods"]) + 1)
     shares = [percentages(part["categories"]) for part in (answer, *pods)]
@@ -96,7 +98,7 @@ def percentages(seconds: Mapping[str, float]) -> dict[str, str]:
     return {name: f"{value / 10:.1f} %" for name, value in tenths.items()}
 
 
-def _pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+def _pod_lines(pods: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [("", "from", "to", "time", "training", "steps", "lost", "incidents")]
     for number, pod in enumerate(pods, 1):
         rows.append(
@@ -105,7 +107,7 @@ def _pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
                 clock(pod["began"]),
                 clock(pod["until"]),
                 span(pod["seconds"]),
-                _percent(pod["ettr"]),
+                _percent_in_words(pod["ettr"]),
                 str(pod["steps_kept"]),
                 str(pod["steps_lost"]),
                 str(pod["incident_count"]),
@@ -114,7 +116,7 @@ def _pods(pods: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"  {line}" for line in table(rows)]
 
 
-def _incidents(answer: Mapping[str, Any]) -> list[str]:
+def _incident_lines(answer: Mapping[str, Any]) -> list[str]:
     incidents = answer["incidents"]
     if not incidents:
         return ["No incident."]
@@ -124,15 +126,15 @@ def _incidents(answer: Mapping[str, Any]) -> list[str]:
         pod = f"pod {numbers[one['journal']]} " if len(numbers) > 1 and one["journal"] in numbers else ""
         where = f" (after step {one['step']})" if one["step"] is not None else ""
         head = f"{pod}#{one['number']}  {clock(one['opened'])}  {safe(one['sentence']).rstrip('.')}{where}"
-        lines += _wrapped(f"{head}  [{safe(one['cause'])}]", "  ", "      ")
-        lines += _wrapped(_took(one), "      ", "      ")
+        lines += _wrap_sentence(f"{head}  [{safe(one['cause'])}]", "  ", "      ")
+        lines += _wrap_sentence(_time_taken(one), "      ", "      ")
     missing = answer["incident_count"] - len(incidents)
     if missing > 0:
         lines.append(f"  and {missing} older ones, with stories that are no longer kept")
     return lines
 
 
-def _took(one: Mapping[str, Any]) -> str:
+def _time_taken(one: Mapping[str, Any]) -> str:
     if one.get("open"):
         return f"noticed in {span(one['noticed_s'])}; open for {span(one['seconds'])}"
     parts = [f"noticed in {span(one['noticed_s'])}"]
@@ -142,48 +144,52 @@ def _took(one: Mapping[str, Any]) -> str:
         parts.append(f"ready after {span(one['prepared_s'])} more")
     if one["first_step_s"]:
         parts.append(f"first step {span(one['first_step_s'])} after the launch")
-    lost = f"; {_count(one['steps_lost'], 'step')} lost" if one["steps_lost"] else "; no step lost"
+    lost = f"; {_count_in_words(one['steps_lost'], 'step')} lost" if one["steps_lost"] else "; no step lost"
     end = f"; {span(one['seconds'])} in all" if one["recovered"] else "; not recovered by itself"
     return ", ".join(parts) + lost + end
 
 
-def _saved(answer: Mapping[str, Any]) -> list[str]:
+def _checkpoint_lines(answer: Mapping[str, Any]) -> list[str]:
     saved, cost = answer["saved"], answer["cost"]
     lines: list[str] = []
     if cost is not None:
-        lines += _wrapped(
-            f"At {_dollars(cost['dollars_per_hour'])} an hour that is {_dollars(cost['dollars'])}, of which "
-            f"{_dollars(cost['training_dollars'])} went into steps that stayed"
+        lines += _wrap_sentence(
+            f"At {_dollars_in_words(cost['dollars_per_hour'])} an hour that is {_dollars_in_words(cost['dollars'])}, "
+            f"of which {_dollars_in_words(cost['training_dollars'])} went into steps that stayed"
             f"{'; the time between pods is counted as paid.' if len(answer['pods']) > 1 else '.'}"
         )
     if not saved["incidents"]:
         return [*lines, "The supervisor recovered from nothing yet, so it saved nothing yet."]
-    each = f"{_count(saved['incidents'], 'incident')} that it recovered from by itself"
+    each = f"{_count_in_words(saved['incidents'], 'incident')} that it recovered from by itself"
     baseline = (
         f"Estimated against this baseline: {saved['baseline']}, so a dead job stands for "
         f"{saved['person_every_h'] / 2:g} h on average before it is restarted. Lost pods are "
         "not counted; set another round with --person-every HOURS."
     )
     if saved["seconds"] <= 0:
-        return [*lines, *_wrapped(f"By that measure the supervisor saved nothing in the {each}."), *_wrapped(baseline)]
-    worth = f", {_dollars(saved['dollars'])}" if saved["dollars"] is not None else ""
+        return [
+            *lines,
+            *_wrap_sentence(f"By that measure the supervisor saved nothing in the {each}."),
+            *_wrap_sentence(baseline),
+        ]
+    worth = f", {_dollars_in_words(saved['dollars'])}" if saved["dollars"] is not None else ""
     told = f"What the supervisor saved: about {span(saved['seconds'])} of pod time{worth}, in the {each}."
-    return [*lines, *_wrapped(told), *_wrapped(baseline)]
+    return [*lines, *_wrap_sentence(told), *_wrap_sentence(baseline)]
 
 
-def _percent(share: float) -> str:
+def _percent_in_words(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _dollars(amount: float) -> str:
+def _dollars_in_words(amount: float) -> str:
     return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"
 
 
-def _count(number: int, thing: str) -> str:
+def _count_in_words(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def _wrapped(sentence: str, indent: str = "", hang: str = "  ") -> list[str]:
+def _wrap_sentence(sentence: str, indent: str = "", hang: str = "  ") -> list[str]:
     words = safe(sentence)
     return textwrap.wrap(
         words, WIDTH, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False

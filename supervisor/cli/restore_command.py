@@ -114,7 +114,7 @@ def restore(
     """
     transfers = transfers or PatientTransfers(os.environ, run_file.store.stall_s)
     if to is not None and not dry_run:
-        _usable(to)
+        _make_folder(to)
     choice = choose(run_file, transfers.run(request(run_file, "catalogue")), wanted)
     told = [f"Step {step} is damaged and left as it is ({problem})." for step, problem in choice.damaged.items()]
     told += [choice.why] if choice.why else []
@@ -125,10 +125,10 @@ def restore(
         told.append(f"Would restore step {step} ({amount}) from {run_file.store_url} to {where}.")
         return {"step": step, "size_bytes": choice.sizes[step], "to": str(where), "done": False}, told
     if to is not None:
-        answer, primary = _first_whole(choice, told, lambda step: _fetch(run_file, transfers, step, where))
+        answer, primary = _first_whole(choice, told, lambda step: _fetch_step(run_file, transfers, step, where))
     else:
         answer, primary = _to_the_job(run_file, transfers, choice, told)
-    told += _restored(answer, primary)
+    told += _tell_restored(answer, primary)
     return answer | {"to": str(primary), "reward": choice.rewards.get(int(answer["step"])), "done": True}, told
 
 
@@ -150,7 +150,7 @@ def _to_the_job(
 
         def fetch(step: int) -> tuple[dict[str, Any], Path]:
             primary = job.place(step, "x").parent.as_posix()
-            return _fetch(run_file, transfers, step, job.output_dir, primary)
+            return _fetch_step(run_file, transfers, step, job.output_dir, primary)
 
         answer, primary = _first_whole(choice, told, fetch)
         check = job.check_step(int(answer["step"]), settled=True)
@@ -159,7 +159,7 @@ def _to_the_job(
     return answer, primary
 
 
-def _fetch(
+def _fetch_step(
     run_file: RunFile, transfers: Transfers, step: int, where: Path, primary: str = ""
 ) -> tuple[dict[str, Any], Path]:
     primary = primary or f"step_{step}"
@@ -181,7 +181,7 @@ def _first_whole(choice: Choice, told: list[str], fetch: Any) -> tuple[dict[str,
     raise SupervisorError("There is no step to restore.")  # a choice has at least one
 
 
-def _usable(to: Path) -> None:
+def _make_folder(to: Path) -> None:
     """Make the folder. Raises SupervisorError when it cannot be one."""
     if to.exists() and not to.is_dir():
         raise SupervisorError(f"{to} is a file, and a folder is wanted: name another with --to.")
@@ -193,7 +193,7 @@ def _usable(to: Path) -> None:
         raise SupervisorError(f"Nothing may be written to {to}: name another folder with --to.")
 
 
-def _restored(answer: dict[str, Any], primary: Path) -> list[str]:
+def _tell_restored(answer: dict[str, Any], primary: Path) -> list[str]:
     how = "every byte verified" if answer.get("verified", True) else "it has no manifest: sizes were checked only"
     step, amount = answer["step"], size(int(answer["size_bytes"]))
     if answer.get("already"):

@@ -62,26 +62,32 @@ def run_file_text(pod: Pod, draft: Draft, run_id: str) -> str:
     """The whole file. Every value is written with TOML's own quoting, whatever a folder's name is."""
     settings, provider = draft.settings, pod.provider
     sections: list[Iterable[str]] = [
-        _head(pod, draft),
-        ["[run]", *_setting(draft, "run.id", run_id), *_setting(draft, "run.max_steps", None, "1000")],
-        _job(pod, draft, run_id),
+        _head_of_file(pod, draft),
+        ["[run]", *_setting_lines(draft, "run.id", run_id), *_setting_lines(draft, "run.max_steps", None, "1000")],
+        _job_table(pod, draft, run_id),
         ["[job.env]", *(f"{key_text(name)} = {value_text(value)}" for name, value in draft.env.items())]
         if draft.env
         else [],
-        ["[job.plain]", *_plain(draft)] if draft.plain else [],
-        ["[gpus]", *_gpus(pod, draft)],
-        ["[wandb]", *_setting(draft, "wandb.id")] if "wandb.id" in settings else [],
-        [_STORE, *_setting(draft, "store.keep_last", None, "3"), *_setting(draft, "store.keep_every", None, "100")],
-        [_DISK, *_setting(draft, "disk.keep_local", None, "2")],
-        _leaving(pod) if provider.grace_s is not None else [],
+        ["[job.plain]", *_plain_job_table(draft)] if draft.plain else [],
+        ["[gpus]", *_gpus_table(pod, draft)],
+        ["[wandb]", *_setting_lines(draft, "wandb.id")] if "wandb.id" in settings else [],
+        [
+            _STORE,
+            *_setting_lines(draft, "store.keep_last", None, "3"),
+            *_setting_lines(draft, "store.keep_every", None, "100"),
+        ],
+        [_DISK, *_setting_lines(draft, "disk.keep_local", None, "2")],
+        _leaving_table(pod) if provider.grace_s is not None else [],
         [_HEARTBEAT.format(provider=provider.name)] if not provider.notice else [],
-        [_SETUP, *(f"#   {value_text(_printable(line))}," for line in draft.prepared), "# ]"] if draft.prepared else [],
+        [_SETUP, *(f"#   {value_text(_printable_text(line))}," for line in draft.prepared), "# ]"]
+        if draft.prepared
+        else [],
         [_HOOKS, f"# finish = {value_text(provider.finish or '...')}"],
     ]
     return "\n\n".join("\n".join(lines) for section in sections if (lines := list(section))) + "\n"
 
 
-def _head(pod: Pod, draft: Draft) -> Iterator[str]:
+def _head_of_file(pod: Pod, draft: Draft) -> Iterator[str]:
     yield "# A run of rl-supervisor. All settings and their defaults are in docs/settings.md of its repository."
     yield "# Secrets (B2_APPLICATION_KEY_ID, B2_APPLICATION_KEY, WANDB_API_KEY, ...) never stand here: put them into"
     yield "# the daemon's environment, into the .env beside this file, or into systemd credentials."
@@ -105,7 +111,7 @@ def _head(pod: Pod, draft: Draft) -> Iterator[str]:
                 yield from comment(sentence, "  - ")
 
 
-def _job(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
+def _job_table(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
     settings = draft.settings
     yield "[job]"
     yield f"kind = {value_text(settings.get('job.kind', 'rl'))}"
@@ -113,23 +119,23 @@ def _job(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
         yield "# Where the command runs."
         yield f"dir = {value_text(settings['job.dir'])}"
     elif "job.dir" in settings:
-        yield from _setting(draft, "job.dir")
+        yield from _setting_lines(draft, "job.dir")
     else:
         yield "# The installed prime-rl. None was found on this machine: set this."
         yield 'dir = "/workspace/prime-rl"'
     for key in ("python", "launcher"):
-        yield from _setting(draft, f"job.{key}")
-    yield from _configs(pod, draft)
-    yield from _output(pod, draft, run_id)
+        yield from _setting_lines(draft, f"job.{key}")
+    yield from _config_lines(pod, draft)
+    yield from _output_lines(pod, draft, run_id)
     if settings.get("job.kind") != "command":  # which saves as often as its own words say
         if "job.checkpoint_interval" not in settings and draft.source:
             yield "# Nothing said how often; this is an assumption."
-        yield from _setting(draft, "job.checkpoint_interval", 10)
+        yield from _setting_lines(draft, "job.checkpoint_interval", 10)
     for key in ("args", "pass_env", "nofile"):
-        yield from _setting(draft, f"job.{key}")
+        yield from _setting_lines(draft, f"job.{key}")
 
 
-def _configs(pod: Pod, draft: Draft) -> Iterator[str]:
+def _config_lines(pod: Pod, draft: Draft) -> Iterator[str]:
     settings = draft.settings
     if settings.get("job.kind") == "command":
         return
@@ -151,7 +157,7 @@ def _configs(pod: Pod, draft: Draft) -> Iterator[str]:
         yield 'config = "rl.toml"'
 
 
-def _output(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
+def _output_lines(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
     better = pods.better_volume(pod)
     place = f"{better.mount.rstrip('/')}/outputs/{run_id}" if better else ""
     yield from comment(_ABOUT["job.output_dir"])
@@ -170,7 +176,7 @@ def _output(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
         yield f"# output_dir = {value_text(place or 'outputs')}"
 
 
-def _plain(draft: Draft) -> Iterator[str]:
+def _plain_job_table(draft: Draft) -> Iterator[str]:
     yield "# The command of a fresh start. {run_id}, {output_dir} and {wandb_id} are filled in."
     yield f"start = {value_text(draft.plain['start'])}"
     yield "# TO DO: the command that resumes. {checkpoint} is the folder of the step, {step} its number: one of them"
@@ -187,7 +193,7 @@ def _plain(draft: Draft) -> Iterator[str]:
     yield "# step_line = 'step (?P<step>\\d+)'"
 
 
-def _gpus(pod: Pod, draft: Draft) -> Iterator[str]:
+def _gpus_table(pod: Pod, draft: Draft) -> Iterator[str]:
     yield "# The GPUs of the run, as nvidia-smi numbers them. Without it, what the trainer's configuration says."
     for gpu in pod.machine.gpus:
         yield from comment(f"{gpu.index}: {gpu.name}, {size(gpu.total_bytes)}, {gpu.uuid}", "  ")
@@ -203,7 +209,7 @@ def _gpus(pod: Pod, draft: Draft) -> Iterator[str]:
         yield f"# trainer = {trainer}"
 
 
-def _leaving(pod: Pod) -> Iterator[str]:
+def _leaving_table(pod: Pod) -> Iterator[str]:
     provider = pod.provider
     yield "[leaving]"
     yield f"# Seconds from SIGTERM to the kill, on {provider.name}."
@@ -213,7 +219,7 @@ def _leaving(pod: Pod) -> Iterator[str]:
 # ---------------------------------------------------------------- TOML
 
 
-def _setting(draft: Draft, key: str, default: object = None, shown: str = "") -> Iterator[str]:
+def _setting_lines(draft: Draft, key: str, default: object = None, shown: str = "") -> Iterator[str]:
     """A setting with what it is about; one without a value as a comment with ``shown``, or not at all."""
     name = key.partition(".")[2]
     value = draft.settings.get(key, default)
@@ -235,11 +241,11 @@ def value_text(value: object) -> str:
     if isinstance(value, Sequence):
         parts = [value_text(part) for part in value]
         line = f"[{', '.join(parts)}]"
-        return line if len(line) <= COLUMNS - 20 else "[\n" + _rows(value, parts) + "]"
+        return line if len(line) <= COLUMNS - 20 else "[\n" + _list_on_rows(value, parts) + "]"
     return str(value)
 
 
-def _rows(values: Sequence[Any], parts: Sequence[str]) -> str:
+def _list_on_rows(values: Sequence[Any], parts: Sequence[str]) -> str:
     """A list on several lines; a flag and what belongs to it share one."""
     rows: list[str] = []
     for value, part in zip(values, parts, strict=True):
@@ -269,12 +275,12 @@ def comment(text: str, indent: str = "") -> list[str]:
     """``text`` as comment lines, with no character that a comment may not hold, and no secret."""
     first = f"# {indent}"
     rest = "# " + " " * len(indent)
-    plain = _printable(masked(text))
+    plain = _printable_text(masked(text))
     return textwrap.wrap(
         plain, COLUMNS, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     ) or [first.rstrip()]
 
 
-def _printable(text: str) -> str:
+def _printable_text(text: str) -> str:
     flat = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in flat)

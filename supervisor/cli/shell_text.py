@@ -98,12 +98,12 @@ class Text:
 
 def read(text: str) -> Text:
     """Read ``text``, also where it is pasted from a page or a terminal."""
-    reader = _Reader(_tidied(text))
+    reader = _Reader(_tidy_text(text))
     reader.everything()
     return Text(tuple(reader.commands), tuple(reader.problems))
 
 
-def _tidied(text: str) -> str:
+def _tidy_text(text: str) -> str:
     """Line ends of Windows, fences of Markdown, prompts, and quotes that an editor has bent."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     text = text.translate({0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0xA0: " "})
@@ -122,25 +122,25 @@ class _Reader:
         self._heredocs: list[str] = []
         self._before = "\n"
         self._open = 0
-        self._clear()
+        self._clear_command()
 
-    def _clear(self) -> None:
+    def _clear_command(self) -> None:
         self._words: list[Raw] = []
         self._assignments: list[Assignment] = []
         self._redirects: list[tuple[str, Raw]] = []
         self._begin, self._until = -1, 0
 
-    def _say(self, at: int, problem: str) -> None:
-        self.problems.append(f"line {self._line(at)}: {problem}")
+    def _say_problem(self, at: int, problem: str) -> None:
+        self.problems.append(f"line {self._line_number(at)}: {problem}")
 
-    def _line(self, at: int) -> int:
+    def _line_number(self, at: int) -> int:
         return bisect_left(self._newlines, at) + 1
 
     # ---------------------------------------------------------------- commands
 
     def everything(self) -> None:
         while True:
-            self._blanks()
+            self._skip_blanks()
             if self.at >= len(self.text):
                 break
             if found := _COMMENT.match(self.text, self.at):
@@ -150,21 +150,21 @@ class _Reader:
             redirect = _REDIRECT.match(self.text, self.at)
             is_redirect = redirect is not None and not self.text.startswith("(", redirect.end())
             if operator and not is_redirect:
-                self._end(operator[0])
+                self._end_command(operator[0])
             else:
                 self._begin = self.at if self._begin < 0 else self._begin
                 if redirect and is_redirect and not _PLACEHOLDER.match(self.text, self.at):
-                    self._redirect(redirect)
+                    self._read_redirect(redirect)
                 elif redirect and not is_redirect:
-                    self._words.append(Raw((self._unknown(self.at + 1, self._closing(self.at + 1)),)))
+                    self._words.append(Raw((self._add_unknown(self.at + 1, self._find_closing(self.at + 1)),)))
                 elif array := _ARRAY.match(self.text, self.at):
-                    self._array(array)
+                    self._read_array(array)
                 else:
-                    self._add(self._word())
+                    self._add_word(self._read_word())
             self._until = self.at
-        self._end("\n")
+        self._end_command("\n")
 
-    def _end(self, operator: str) -> None:
+    def _end_command(self, operator: str) -> None:
         """A command ends with ``operator``: keep it, without the words of the shell's own grammar."""
         source = self.text[self._begin : self._until].strip() if self._begin >= 0 else ""
         self._open += (operator == "(") - (operator == ")")
@@ -185,21 +185,21 @@ class _Reader:
                 assignments, words = [*assignments, found], words[1:]
         if words or assignments or self._redirects:
             kept = tuple(assignments), tuple(words), tuple(self._redirects)
-            self.commands.append(Command(self._line(self._begin), source, *kept, self._before, operator))
+            self.commands.append(Command(self._line_number(self._begin), source, *kept, self._before, operator))
         self._before = operator
         self.at += len(operator)
-        self._clear()
+        self._clear_command()
         if operator == "\n":
             self._skip_heredocs()
 
-    def _add(self, word: Raw) -> None:
+    def _add_word(self, word: Raw) -> None:
         found = assigned(word) if not self._words else None
         if found:
             self._assignments.append(found)
         else:
             self._words.append(word)
 
-    def _array(self, found: re.Match[str]) -> None:
+    def _read_array(self, found: re.Match[str]) -> None:
         self.at = found.end()
         items: list[Raw] = []
         while self.at < len(self.text) and self.text[self.at] != ")":
@@ -207,15 +207,15 @@ class _Reader:
             if skipped := _BETWEEN_ITEMS.match(self.text, self.at):
                 self.at = skipped.end()
             else:
-                items.append(self._word())
+                items.append(self._read_word())
             self.at += self.at == before  # a backslash before blanks that end the line
         self.at += 1
         self._assignments.append(Assignment(found[1], tuple(items), array=True, append=bool(found[2])))
 
-    def _redirect(self, found: re.Match[str]) -> None:
+    def _read_redirect(self, found: re.Match[str]) -> None:
         self.at = found.end()
-        self._blanks()
-        target = self._word()
+        self._skip_blanks()
+        target = self._read_word()
         if found[1].lstrip("0123456789") in ("<<", "<<-"):
             self._heredocs.append("".join(piece.text for piece in target.pieces))
         self._redirects.append((found[1], target))
@@ -224,14 +224,14 @@ class _Reader:
         for ending in self._heredocs:
             found = re.compile(rf"(?m)^[^\S\n]*{re.escape(ending)}[^\S\n]*$\n?").search(self.text, self.at)
             if found is None:
-                self._say(len(self.text), f"the text that ends with {ending} has no such end.")
+                self._say_problem(len(self.text), f"the text that ends with {ending} has no such end.")
             self.at = found.end() if found else len(self.text)
         self._heredocs = []
 
-    def _blanks(self) -> None:
+    def _skip_blanks(self) -> None:
         while found := _BLANKS.match(self.text, self.at) or _BLANK_LINE_END.match(self.text, self.at):
             if found.re is _BLANK_LINE_END:
-                self._say(
+                self._say_problem(
                     self.at,
                     "blanks stand behind the \\ at its end, so that a shell would end the command there. It was read "
                     "as meant: the next line goes on with it.",
@@ -240,7 +240,7 @@ class _Reader:
 
     # ---------------------------------------------------------------- words
 
-    def _word(self) -> Raw:
+    def _read_word(self) -> Raw:
         pieces: list[Piece] = []
         while self.at < len(self.text) and not _BLANK_LINE_END.match(self.text, self.at):
             char = self.text[self.at]
@@ -250,7 +250,7 @@ class _Reader:
                 self.at += 1
                 pieces += self._double_quoted(end='"')
             elif char in "$`":
-                pieces += self._expansion(quoted=False)
+                pieces += self._read_expansion(quoted=False)
             elif found := _TEXT.match(self.text, self.at):
                 self.at = found.end()
                 if found.lastgroup:
@@ -276,8 +276,10 @@ class _Reader:
         return Piece("text", re.sub(r"(?s)\\(.)", lambda escape: _ESCAPES[escape[1]], found[1]), quoted=True)
 
     def _never_closed(self, quote: str, begin: int) -> Piece:
-        piece = self._unknown(begin, len(self.text), quoted=True)
-        self._say(begin, f"a {quote} is never closed, and nothing behind it was understood: {_short(piece.text)}")
+        piece = self._add_unknown(begin, len(self.text), quoted=True)
+        self._say_problem(
+            begin, f"a {quote} is never closed, and nothing behind it was understood: {_shorten_text(piece.text)}"
+        )
         return piece
 
     def _double_quoted(self, end: str) -> list[Piece]:
@@ -293,7 +295,7 @@ class _Reader:
                 plain += "" if following == "\n" else following if following in '$`"\\' else char + following
                 self.at += 2
             elif char in "$`":
-                pieces += [Piece("text", plain, quoted=True), *self._expansion(quoted=True)]
+                pieces += [Piece("text", plain, quoted=True), *self._read_expansion(quoted=True)]
                 plain = ""
             else:
                 plain += char
@@ -303,11 +305,11 @@ class _Reader:
         # An empty text counts only where it is all there is: "$@" of nothing is no word.
         return [piece for piece in pieces if piece.text or piece.kind != "text"] or pieces[-1:]
 
-    def _unknown(self, begin: int, end: int, *, quoted: bool = False) -> Piece:
+    def _add_unknown(self, begin: int, end: int, *, quoted: bool = False) -> Piece:
         self.at = end
         return Piece("unknown", self.text[begin:end], quoted)
 
-    def _closing(self, at: int, opening: str = "(", closing: str = ")") -> int:
+    def _find_closing(self, at: int, opening: str = "(", closing: str = ")") -> int:
         """Behind the bracket that closes the one at ``at``; quotes within are passed over."""
         depth = 0
         for found in _BRACKETS.finditer(self.text, at):
@@ -316,17 +318,17 @@ class _Reader:
                 return found.end()
         return len(self.text)
 
-    def _expansion(self, *, quoted: bool) -> list[Piece]:
+    def _read_expansion(self, *, quoted: bool) -> list[Piece]:
         """What begins with a dollar or a backquote."""
         begin, following = self.at, self.text[self.at + 1 : self.at + 2]
         if self.text[begin] == "`":
             found = _BACKQUOTED.match(self.text, begin)
-            return [self._unknown(begin, found.end() if found else len(self.text), quoted=quoted)]
+            return [self._add_unknown(begin, found.end() if found else len(self.text), quoted=quoted)]
         if following == "(":
-            return [self._unknown(begin, self._closing(begin + 1), quoted=quoted)]
+            return [self._add_unknown(begin, self._find_closing(begin + 1), quoted=quoted)]
         if following == "{":
-            self.at = self._closing(begin + 1, "{", "}")
-            return [self._parameter(self.text[begin + 2 : self.at - 1], quoted=quoted)]
+            self.at = self._find_closing(begin + 1, "{", "}")
+            return [self._read_parameter(self.text[begin + 2 : self.at - 1], quoted=quoted)]
         if following == "'" and not quoted:
             return [self._quoted_whole(_ANSI)]
         if following == '"' and not quoted:
@@ -338,7 +340,7 @@ class _Reader:
         self.at += 1
         return [Piece("text", "$", quoted)]
 
-    def _parameter(self, inner: str, *, quoted: bool) -> Piece:
+    def _read_parameter(self, inner: str, *, quoted: bool) -> Piece:
         if found := _LIST.fullmatch(inner):
             return Piece("list", found[1], quoted)
         found = _PARAMETER.fullmatch(inner)
@@ -364,6 +366,6 @@ def assigned(word: Raw) -> Assignment | None:
     return Assignment(found[1], (Raw((*first, *word.pieces[1:])),), append=bool(found[2]))
 
 
-def _short(text: str) -> str:
+def _shorten_text(text: str) -> str:
     flat = masked(" ".join(text.split()))
     return flat if len(flat) <= 60 else flat[:57] + "..."

@@ -58,9 +58,9 @@ class Scope:
         fields: list[list[Word]] = []
         open_field = False
         for number, piece in enumerate(raw.pieces):
-            values = self._values(piece)
+            values = self._values_of_piece(piece)
             if piece.kind == "text" and not piece.quoted and number == 0:
-                values = [Word(self._home(piece.text))]
+                values = [Word(self._expand_home(piece.text))]
             if piece.kind == "variable" and not piece.quoted and split:
                 values = [Word(part, value.unknown) for value in values for part in value.text.split() or ()]
             for index, value in enumerate(values):
@@ -70,7 +70,7 @@ class Scope:
                 fields[-1].append(value)
         return [joined(parts, "") for parts in fields]
 
-    def _values(self, piece: Piece) -> list[Word]:
+    def _values_of_piece(self, piece: Piece) -> list[Word]:
         if piece.kind == "text":
             return [Word(piece.text)]
         if piece.kind == "unknown":
@@ -95,7 +95,7 @@ class Scope:
         if value and masked(value) == value:
             return [Word(value)]
         if piece.default is not None and not value:
-            default = joined([word for part in piece.default for word in self._values(part)], "")
+            default = joined([word for part in piece.default for word in self._values_of_piece(part)], "")
             known = found is not None or value == "" or (of_the_call and self.places is not None)
             if not default.text and not known:
                 return [Word(shown, (shown,))]  # "${1:-}": what may be given is no empty text
@@ -106,7 +106,7 @@ class Scope:
             return [Word("")]
         return [found[0]] if found else [Word(shown, (shown,))]
 
-    def _home(self, text: str) -> str:
+    def _expand_home(self, text: str) -> str:
         home = self.environ.get("HOME", "")
         return home + text[1:] if home and (text == "~" or text.startswith("~/")) else text
 

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--hours takes a number above 0 and up to a million, not {options.hours:g}.")
     scenario = load_scenario(options.scenario, options.sets)
     if options.compare or options.sensitivity:
-        return _several(options, scenario)
+        return _simulate_several(options, scenario)
     if options.seeds != 1:
         raise ConfigError("--seeds is for --compare and --sensitivity; one run has one seed: --seed N.")
     if options.story and options.json:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             options.seed,
             POLICIES[options.policy],
             faults=faults,
-            trace=_writer(options.trace, stack) if options.trace is not None else None,
+            trace=_open_writer(options.trace, stack) if options.trace is not None else None,
         )
     if options.json:
         print(json.dumps(outcome.as_json(options.price), indent=1))
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _several(options: argparse.Namespace, scenario: Scenario) -> int:
+def _simulate_several(options: argparse.Namespace, scenario: Scenario) -> int:
     """Many runs, in as many processes as there are cores."""
     one = {"--faults": options.faults, "--trace": options.trace, "--story": options.story}
     one["--policy"] = options.policy != "core"
@@ -84,7 +84,7 @@ def _several(options: argparse.Namespace, scenario: Scenario) -> int:
     return 0
 
 
-def _writer(path: Path, stack: contextlib.ExitStack) -> Callable[[str], None]:
+def _open_writer(path: Path, stack: contextlib.ExitStack) -> Callable[[str], None]:
     try:
         file = stack.enter_context(path.open("w", encoding="utf-8"))
     except OSError as error:
@@ -97,7 +97,7 @@ QUIET = frozenset(("step", "published", "pruned", "skipped"))
 
 def story(world: World) -> list[str]:
     """What the policy said besides steps and transfers, each with its time."""
-    return [f"{_clock(said.t)}  {said.sentence}" for said in world.said_sentences if said.event not in QUIET]
+    return [f"{_clock_in_words(said.t)}  {said.sentence}" for said in world.said_sentences if said.event not in QUIET]
 
 
 def sentences(outcome: Outcome, price: float | None, planned: Sequence[Planned] | None = None) -> list[str]:
@@ -118,7 +118,7 @@ def sentences(outcome: Outcome, price: float | None, planned: Sequence[Planned] 
         seconds = report.seconds[name]
         lines.append(f"  {name:42} {seconds / 36 / hours:8.3f} %  {seconds / 3600:10.2f} h")
     lines.append(f"  {'all':42} {100:8.3f} %  {hours:10.2f} h")
-    lines += ["", *_detections(report), "", *_counts(outcome, planned)]
+    lines += ["", *_detection_lines(report), "", *_count_lines(outcome, planned)]
     if price is not None:
         paid, lost = hours * price, report.dollars_lost(price)
         lines.append(
@@ -127,7 +127,7 @@ def sentences(outcome: Outcome, price: float | None, planned: Sequence[Planned] 
     return lines
 
 
-def _detections(report: Score) -> list[str]:
+def _detection_lines(report: Score) -> list[str]:
     if not report.needing:
         return ["No fault struck that needs an answer."]
     lines = [f"{'From fault to act, seconds':28} {'count':>6} {'acted':>6} {'median':>9} {'95th':>9} {'longest':>9}"]
@@ -138,7 +138,7 @@ def _detections(report: Score) -> list[str]:
     return lines
 
 
-def _counts(outcome: Outcome, planned: Sequence[Planned] | None) -> list[str]:
+def _count_lines(outcome: Outcome, planned: Sequence[Planned] | None) -> list[str]:
     report, world = outcome.account, outcome.world
     struck = ", ".join(f"{kind} {count}" for kind, count in report.struck_by_kind().items()) or "none"
     lines = [
@@ -148,13 +148,15 @@ def _counts(outcome: Outcome, planned: Sequence[Planned] | None) -> list[str]:
         f"False restarts: {len(report.false_restarts)}.",
     ]
     for one in report.false_restarts[:SHOWN_FALSE]:
-        lines.append(f"  at {_clock(one.t)}{f' (odd at that time: {one.odd})' if one.odd else ''}: {one.reason}")
+        lines.append(
+            f"  at {_clock_in_words(one.t)}{f' (odd at that time: {one.odd})' if one.odd else ''}: {one.reason}"
+        )
     late = [(fault, "the run was over by then") for fault in planned or () if fault.at > report.now - report.begun]
     for fault, why in [*world.not_struck, *late][:SHOWN_FALSE]:
-        lines.append(f"Not struck: {fault.kind} at {_clock(fault.at)}, since {why}.")
+        lines.append(f"Not struck: {fault.kind} at {_clock_in_words(fault.at)}, since {why}.")
     return lines
 
 
-def _clock(t: float) -> str:
+def _clock_in_words(t: float) -> str:
     hours, rest = divmod(max(0.0, t), 3600)
     return f"{hours:.0f}:{int(rest // 60):02d}:{rest % 60:04.1f}"

@@ -35,7 +35,7 @@ def by_hand(options: argparse.Namespace) -> int:
             done, told = store_commands.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
         else:
             done, told = store_commands.prune(run_file, dry_run=dry_run)
-    _print(done, told, as_json=options.json)
+    _print_steps(done, told, as_json=options.json)
     return 0
 
 
@@ -48,11 +48,11 @@ def verify(options: argparse.Namespace) -> int:
         found, told = store_commands.verify(
             run_file, options.step, options.deep, seed, transfers, has_job=where.has_run_file(options)
         )
-    _print(found | {"seed": seed}, told, as_json=options.json)
+    _print_steps(found | {"seed": seed}, told, as_json=options.json)
     return 1 if found["damaged"] else 0
 
 
-def _print(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
+def _print_steps(found: Mapping[str, Any], told: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**found, "sentences": told}, indent=2, ensure_ascii=False))
     else:

@@ -73,7 +73,7 @@ def publish(
         told = f"Step {wanted} ({size(int(answer['size_bytes']))}) is published already, in {run_file.store_url}"
         told += f"{proven}."
     note = str(answer.get("note") or "").rstrip(".")
-    return answer | {"done": True}, [told, *([_sentence(note)] if note else [])]
+    return answer | {"done": True}, [told, *([_as_sentence(note)] if note else [])]
 
 
 def _nothing_to_publish(job: Job, step: int | None, reasons: Mapping[int, str]) -> str:
@@ -98,7 +98,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
     catalogue = PatientTransfers(os.environ, run_file.store.stall_s).run(request(run_file, "catalogue"))
     state = State(
         settings=f.Settings(run_id=run_file.run.id),
-        local=Local(steps=tuple(_local(job, number) for number in job.steps())),
+        local=Local(steps=tuple(_local_step(job, number) for number in job.steps())),
         store=Store(
             steps=tuple(
                 f.StoredStep(
@@ -159,7 +159,7 @@ def verify(
         else:
             read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else ""
             told.append(f"{name} is good: {files_(int(one['files']))}, {amount}{read}.")
-    told += [_sentence(str(problem)) for problem in found["problems"]]
+    told += [_as_sentence(str(problem)) for problem in found["problems"]]
     whole = [int(one["step"]) for one in found["steps"] if one["committed"] and not one["problems"]]
     good = len(whole)
     if found["damaged"]:
@@ -287,7 +287,7 @@ def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
         )
     signed = {"writer": writer, "generation": int(found["generation"])}
     try:
-        with _beating(run_file, signed):
+        with _keep_beating(run_file, signed):
             yield signed
     finally:
         _give_back(run_file, signed)
@@ -305,7 +305,7 @@ def _give_back(run_file: RunFile, signed: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _beating(run_file: RunFile, signed: Mapping[str, Any]) -> Iterator[None]:
+def _keep_beating(run_file: RunFile, signed: Mapping[str, Any]) -> Iterator[None]:
     """Keep the heartbeat moving, as the daemon does: an upload may take longer than others are patient."""
     over = threading.Event()
     transfers = Transfers(os.environ, STALL_S)
@@ -343,7 +343,7 @@ def _not_anothers(run_file: RunFile) -> None:
         )
 
 
-def _sentence(problem: str) -> str:
+def _as_sentence(problem: str) -> str:
     """A clause as a sentence; a file's name stays as it is written."""
     first = problem.split(" ", 1)[0]
     return f"{problem if '.' in first else problem[:1].upper() + problem[1:]}."
@@ -354,6 +354,6 @@ def files_(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"
 
 
-def _local(job: Job, step: int) -> f.LocalStep:
+def _local_step(job: Job, step: int) -> f.LocalStep:
     check = job.check_step(step)
     return f.LocalStep(step, check.state, check.reason, check.size_bytes, check.changed_wall)

@@ -35,22 +35,22 @@ def run_cli(command: Callable[[], int], program: str, *, contract: bool = False)
         if isinstance(stream, io.TextIOWrapper):  # a sentence may hold what the terminal's encoding does not
             stream.reconfigure(errors="replace")
     remember_environment()
-    with contextlib.redirect_stdout(_outgoing(sys.stdout)), contextlib.redirect_stderr(_outgoing(sys.stderr)):
-        return _ended(command, program, contract=contract)
+    with contextlib.redirect_stdout(_flush_stream(sys.stdout)), contextlib.redirect_stderr(_flush_stream(sys.stderr)):
+        return _end_quietly(command, program, contract=contract)
 
 
-def _ended(command: Callable[[], int], program: str, *, contract: bool) -> int:
+def _end_quietly(command: Callable[[], int], program: str, *, contract: bool) -> int:
     try:
-        return _run(command)
+        return _run_command(command)
     except SupervisorError as error:
-        _tell(_whole(error))
+        _print_error(_as_whole_sentence(error))
         if contract or error.holds_by_hand:
             return error.exit_code
         return EXIT_USAGE if error.exit_code == EXIT_USAGE else 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # the outermost edge: a person gets a sentence, the file gets the rest
-        _tell(f"{program} failed in a way it does not know: {crash_note(program, error)}")
+        _print_error(f"{program} failed in a way it does not know: {crash_note(program, error)}")
         return EXIT_TRY_AGAIN if contract else 1
 
 
@@ -78,7 +78,7 @@ class _Outgoing(io.TextIOBase):
         return self._stream.fileno()
 
 
-def _outgoing(stream: TextIO | None) -> TextIO | None:
+def _flush_stream(stream: TextIO | None) -> TextIO | None:
     return None if stream is None else cast("TextIO", _Outgoing(stream))  # it was closed before the start
 
 
@@ -92,7 +92,7 @@ def reply(run: str, done: bool, sentence: str, *, as_json: bool) -> int:
     return 0 if done else 1
 
 
-def _run(command: Callable[[], int]) -> int:
+def _run_command(command: Callable[[], int]) -> int:
     """``supervisorctl ... | head`` ends quietly when head has seen enough."""
     try:
         code = command()
@@ -134,7 +134,7 @@ def crash_note(program: str, error: BaseException) -> str:
     return f"{summary}. Please report it with {Path(path)}, which holds the details."
 
 
-def _whole(error: SupervisorError) -> str:
+def _as_whole_sentence(error: SupervisorError) -> str:
     """The store's errors are clauses, since others quote them; alone, one is a sentence."""
     text = str(error)
     if not error.is_clause or not text:
@@ -142,7 +142,7 @@ def _whole(error: SupervisorError) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:

@@ -29,11 +29,11 @@ def upgrade(run: Here, *, as_json: bool) -> int:
     if done:
         if not as_json:
             reply(run.id, True, sentence, as_json=False)
-        done, sentence = _outcome(client, newest, pid)
+        done, sentence = _outcome_of_upgrade(client, newest, pid)
     return reply(run.id, done, sentence, as_json=as_json)
 
 
-def _outcome(client: Client, newest: int, pid: object) -> tuple[bool, str]:
+def _outcome_of_upgrade(client: Client, newest: int, pid: object) -> tuple[bool, str]:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:

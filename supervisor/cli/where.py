@@ -48,7 +48,7 @@ def run_file_of(options: argparse.Namespace) -> RunFile:
         )
     except ValidationError as error:
         raise UsageError(
-            " ".join(_sentence(options, detail["loc"], detail["msg"]) for detail in error.errors())
+            " ".join(_where_sentence(options, detail["loc"], detail["msg"]) for detail in error.errors())
         ) from None
 
 
@@ -57,7 +57,7 @@ def has_run_file(options: argparse.Namespace) -> bool:
     return options.run_file is not None
 
 
-def _sentence(options: argparse.Namespace, place: tuple[int | str, ...], message: str) -> str:
+def _where_sentence(options: argparse.Namespace, place: tuple[int | str, ...], message: str) -> str:
     if place[:2] == ("run", "id"):
         return (
             f"--run-id {options.run_id!r} is no name of a run: letters, digits, dots, dashes and underscores make one."

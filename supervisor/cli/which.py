@@ -130,11 +130,11 @@ def meant(name: str | None, socket: Path | None = None, state_dir: Path | None =
     if name is not None and name.endswith(".toml"):
         run = of_file(Path(name))
     elif socket is not None:
-        run = _at(socket.absolute())
+        run = _run_at_socket(socket.absolute())
     elif state_dir is not None:
         run = Here(name or state_dir.absolute().name)
     else:
-        run = _named(name) if name is not None else _only()
+        run = _run_of_name(name) if name is not None else _only_run()
     return replace(run, socket=socket or run.socket, state_dir=state_dir or run.state_dir)
 
 
@@ -180,11 +180,11 @@ def look() -> Machine:
     """Look for every run of this machine: its state folders, its run files, its daemons' sockets."""
     found = Machine()
     for folder in homes.state_dirs():
-        for path in _entries(folder, found.closed):
+        for path in _entries_of_folder(folder, found.closed):
             if re.fullmatch(run_place.RUN_ID, path.name) and os.path.isdir(path):  # noqa: PTH112 (never raises)
                 found.runs[path.name] = Here(path.name, state_dir=path)
     for folder in homes.run_file_dirs():
-        for path in _entries(folder, found.closed):
+        for path in _entries_of_folder(folder, found.closed):
             if path.suffix == ".toml" and (told := run_place.read_place(path)):
                 left = found.runs.get(told.id)
                 state_dir = told.state_dir or (left.state_dir if left else None)
@@ -197,7 +197,7 @@ def look() -> Machine:
             continue
         run = found.runs.get(stem)
         if run is None or run.socket is not None:  # its name says nothing: the daemon does
-            name = str((_asked(path) or {}).get("run") or stem)
+            name = str((_ask_daemon(path) or {}).get("run") or stem)
             run = found.runs.get(name, Here(name))
         found.runs[run.id] = replace(run, socket=path)
     return found
@@ -206,7 +206,7 @@ def look() -> Machine:
 # ---------------------------------------------------------------- the ways of naming one
 
 
-def _named(name: str) -> Here:
+def _run_of_name(name: str) -> Here:
     found = look()
     if name in found.runs:
         return found.runs[name]
@@ -217,7 +217,7 @@ def _named(name: str) -> Here:
     )
 
 
-def _only() -> Here:
+def _only_run() -> Here:
     """The only run with a daemon; where none has one, the only run that has left something."""
     found = look()
     every = list(found.runs.values())
@@ -230,16 +230,16 @@ def _only() -> Here:
     return choice[0]
 
 
-def _at(socket: Path) -> Here:
+def _run_at_socket(socket: Path) -> Here:
     """The run of the daemon that listens at ``socket``."""
-    if status := _asked(socket):
+    if status := _ask_daemon(socket):
         state_dir = status.get("state_dir")
         return Here(str(status.get("run") or ""), socket, Path(str(state_dir)) if state_dir else None)
     runs = look().runs
     return next((run for run in runs.values() if run.socket == socket), Here("", socket))
 
 
-def _asked(socket: Path) -> dict[str, Any] | None:
+def _ask_daemon(socket: Path) -> dict[str, Any] | None:
     """What the daemon there says of itself."""
     try:
         return Client(socket, LOOK_S).get("/v1/status")
@@ -247,7 +247,7 @@ def _asked(socket: Path) -> dict[str, Any] | None:
         return None
 
 
-def _entries(folder: Path, closed: list[Path]) -> Iterator[Path]:
+def _entries_of_folder(folder: Path, closed: list[Path]) -> Iterator[Path]:
     """What lies in a folder, by name; one that this user may not read is noted in ``closed``."""
     try:
         with os.scandir(folder) as entries:

@@ -37,7 +37,11 @@ PAGES = (
     "docs/preflight.md",
     "CHANGELOG.md",
 )
-PARSERS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser, "rl-supervisorctl": ctl._parser}
+PARSERS = {
+    "rl-supervisor": main._build_parser,
+    "supervisorctl": ctl._build_parser,
+    "rl-supervisorctl": ctl._build_parser,
+}
 PLACEHOLDERS = {"N": "7", "STEP": "7", "PERCENT": "5", "HOURS": "8", "D": "24", "PID": "4711", "KEY=VALUE": "a=1"}
 PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
 EVERY_SIGNATURE = signatures.read(PRIME_RL, signatures.VLLM, signatures.GENERAL).signatures

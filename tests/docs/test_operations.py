@@ -120,7 +120,7 @@ ELSEWHERE: list[tuple[str, str, str, str]] = [
     ),
     (r"trap 'kill -TERM .*' TERM", BESIDE, "test_a_trap_in_a_script_of_ones_own_.*", r"trap = "),
 ]
-OURS = {"rl-supervisor": main._parser, "supervisorctl": ctl._parser}
+OURS = {"rl-supervisor": main._build_parser, "supervisorctl": ctl._build_parser}
 SYSTEMD_TOOLS = ("systemctl", "loginctl", "journalctl", "systemd-analyze")
 NAMED = {
     # What the page names and no test can execute, with the reason. systemd's own are still checked to exist.

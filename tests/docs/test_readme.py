@@ -36,7 +36,9 @@ def test_every_command_is_in_the_table_and_every_command_of_the_table_exists(pro
     assert shown == known
 
 
-@pytest.mark.parametrize(("program", "parser"), [("rl-supervisor", main._parser()), ("supervisorctl", ctl._parser())])
+@pytest.mark.parametrize(
+    ("program", "parser"), [("rl-supervisor", main._build_parser()), ("supervisorctl", ctl._build_parser())]
+)
 def test_every_option_is_in_the_row_of_its_command(program: str, parser: argparse.ArgumentParser) -> None:
     said_below = {"--help", "--run", "--socket", "--store", "--run-id", "--endpoint", "--region", "--realm"}
     said_below |= {"--json"} if program == "supervisorctl" else {"--foreground"}

@@ -73,7 +73,7 @@ def test_a_slow_look_that_hangs_is_named_and_the_others_count(monkeypatch: pytes
     monkeypatch.setattr(dry_run, "findings", lambda *_, **__: ())
     monkeypatch.setattr(check, "WAITS_S", 0.0)
     monkeypatch.setattr(dry_run, "TIMEOUT_S", 30.0)
-    found = check._online(subject("max_steps = 3"), (), {}, {}, measure=False)
+    found = check._look_online(subject("max_steps = 3"), (), {}, {}, measure=False)
     back.set()
     assert found[0] is seen
     assert [(one.id, one.sentence) for one in found[1:]] == [
@@ -139,7 +139,7 @@ def test_a_check_by_hand_ends_where_a_file_hangs_and_not_while_somebody_reads_wh
         under_way.clear()
 
     monkeypatch.setattr(check.patience, "within", within)
-    monkeypatch.setattr(check, "_print", lambda *_: len(under_way))
+    monkeypatch.setattr(check, "_print_result", lambda *_: len(under_way))
     config = tmp_path / "rl.toml"
     config.write_text("max_steps = 3\n[trainer]\n[orchestrator]\n")
     assert main(["check", str(config)]) == 0

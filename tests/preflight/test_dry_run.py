@@ -322,7 +322,7 @@ def test_an_interrupt_ends_what_the_other_looks_have_started(
     monkeypatch.setattr(dry_run, "findings", waits)
     before = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        check._online(checkout.subject(), (), {}, {}, measure=False)
+        check._look_online(checkout.subject(), (), {}, {}, measure=False)
     assert time.monotonic() - before < 10
     assert len(ended) == 2, "each has ended what it started before the program ends"
 
