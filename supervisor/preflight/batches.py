@@ -42,7 +42,7 @@ _LENGTHS = {
 }
 
 
-def _groups(subject: Subject) -> Iterator[Finding]:
+def _check_groups(subject: Subject) -> Iterator[Finding]:
     """prime-rl refuses a batch that is no whole number of groups, in every era."""
     group = number(subject, *_GROUP)
     batch = number(subject, "orchestrator.batch_size")
@@ -90,7 +90,7 @@ def _in_flight(subject: Subject) -> Iterator[Finding]:
             yield Finding("in-flight-below-group", told, subject.where(most.path), remedy)
 
 
-def _oversampling(subject: Subject) -> Iterator[Finding]:
+def _check_oversampling(subject: Subject) -> Iterator[Finding]:
     found = first(subject, "orchestrator.oversampling_factor")
     if found is None or isinstance(found.value, bool) or not isinstance(found.value, int | float):
         return
@@ -129,7 +129,7 @@ def _no_steps(subject: Subject) -> Iterator[Finding]:
         yield Finding("no-steps", told, subject.where(found.path), severity=severe)
 
 
-def _practice(subject: Subject) -> Iterator[Finding]:
+def _check_practice_modes(subject: Subject) -> Iterator[Finding]:
     """Fake data and the benchmark mode, left on after trying something out."""
     fake = of_trainer(subject, "data.fake")
     if subject.kind == "sft" and subject.settings.get("data.type") == "fake":
@@ -155,12 +155,14 @@ def _engine_layout(subject: Subject) -> Iterator[Finding]:
     where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
     weight = _if_counted(subject, "inference")
     if gpus % tensor:
-        told = f"The engine has {_gpus(gpus)} and tensor parallelism of {tensor}, which does not divide {gpus}."
-        remedy = f"Give it a multiple of {tensor} GPUs, or set {_path(subject, TENSOR)} to a divisor of {gpus}."
+        told = (
+            f"The engine has {_gpus_in_words(gpus)} and tensor parallelism of {tensor}, which does not divide {gpus}."
+        )
+        remedy = f"Give it a multiple of {tensor} GPUs, or set {_first_path(subject, TENSOR)} to a divisor of {gpus}."
         yield Finding("tensor-parallel-divides", told, where, remedy, weight)
     elif tensor * data != gpus and has(subject, date(2025, 10, 31)) is False:
         # Since 6e8d6ac28 the launcher sets dp itself, whatever the configuration says.
-        told = f"The engine has {_gpus(gpus)}, and tp = {tensor} times dp = {data} uses {tensor * data}."
+        told = f"The engine has {_gpus_in_words(gpus)}, and tp = {tensor} times dp = {data} uses {tensor * data}."
         remedy = f"Set inference.parallel.dp to {gpus // tensor}."
         yield Finding("engine-uses-its-gpus", told, where, remedy, weight)
     heads = subject.model.heads if subject.model else 0
@@ -183,13 +185,15 @@ def _trainer_layout(subject: Subject) -> Iterator[Finding]:
     ]
     weight = _if_counted(subject, "trainer")
     if world % (replicas * cp * tp):
-        told = f"The trainer has {_gpus(world)}, which {' times '.join(named)} does not divide."
+        told = f"The trainer has {_gpus_in_words(world)}, which {' times '.join(named)} does not divide."
         set_anew = " and ".join(part.partition(" ")[0] for part in named)
         remedy = f"Set {set_anew} so that dp_replicate times cp times tp divides {world}."
         where = subject.where(*(keys[name] for name in ("cp", "tp", "dp_replicate")))
         yield Finding("trainer-layout-divides", told, where, remedy, weight)
     elif ep > 1 and (ep % cp or (world // (replicas * tp)) % ep):
-        told = f"{keys['ep']} = {ep} does not fit {_gpus(world)}" + (f" with {', '.join(named)}." if named else ".")
+        told = f"{keys['ep']} = {ep} does not fit {_gpus_in_words(world)}" + (
+            f" with {', '.join(named)}." if named else "."
+        )
         remedy = f"Let {keys['ep']} be a multiple of cp = {cp} and a divisor of {world // (replicas * tp)}."
         yield Finding("expert-parallel-fits", told, subject.where(keys["ep"]), remedy, weight)
     sequence = number(subject, "data.seq_len")
@@ -233,23 +237,23 @@ def _own_role(subject: Subject) -> bool:
     return subject.run_file is not None and subject.run_file.recovery.inference == "own-role"
 
 
-def _path(subject: Subject, paths: Sequence[str]) -> str:
+def _first_path(subject: Subject, paths: Sequence[str]) -> str:
     found = first(subject, *paths)
     return found.path if found else paths[-1]
 
 
-def _gpus(count: int) -> str:
+def _gpus_in_words(count: int) -> str:
     return "one GPU" if count == 1 else f"{count} GPUs"
 
 
 CHECKS: tuple[Check, ...] = (
-    _groups,
+    _check_groups,
     _micro_batches,
     _in_flight,
-    _oversampling,
+    _check_oversampling,
     _below_one,
     _no_steps,
-    _practice,
+    _check_practice_modes,
     _engine_layout,
     _trainer_layout,
     _gpus_once,

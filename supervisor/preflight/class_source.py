@@ -87,13 +87,13 @@ class Module:
         self.tree = tree
 
     @cached_property
-    def _names(self) -> Mapping[str, ast.stmt | tuple[str, str]]:
+    def _names_of_module(self) -> Mapping[str, ast.stmt | tuple[str, str]]:
         """What each name at the top level is: a definition, or (module, name) for an import."""
         names: dict[str, ast.stmt | tuple[str, str]] = {}
-        for statement in _flat(self.tree.body):
+        for statement in _flatten_body(self.tree.body):
             if isinstance(statement, ast.ImportFrom):
                 for one in statement.names:
-                    names[one.asname or one.name] = (self._absolute(statement), one.name)
+                    names[one.asname or one.name] = (self._absolute_name(statement), one.name)
             elif isinstance(statement, ast.Import):
                 for one in statement.names:
                     names[one.asname or one.name.partition(".")[0]] = (
@@ -111,7 +111,7 @@ class Module:
                 names[statement.name.id] = statement  # type: ignore[attr-defined]
         return names
 
-    def _absolute(self, statement: ast.ImportFrom) -> str:
+    def _absolute_name(self, statement: ast.ImportFrom) -> str:
         if not statement.level:
             return statement.module or ""
         package = [] if self.file.startswith("verifiers/") else ["prime_rl"]
@@ -136,7 +136,7 @@ class Module:
     def find(self, name: str, depth: int = 0) -> Class | Alias | Function | Foreign | None:
         """What a name (dotted for an attribute of a module) stands for here."""
         first, _, rest = name.partition(".")
-        found = self._names.get(first)
+        found = self._names_of_module.get(first)
         if found is None or depth > DEEPEST:
             return None
         if isinstance(found, tuple):
@@ -161,13 +161,13 @@ class Module:
         return Alias(self, value) if isinstance(value, ast.expr) else None
 
 
-def _flat(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _flatten_body(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements, those under a top-level ``if`` or ``try`` as well."""
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from _flat([*statement.body, *statement.orelse])
+            yield from _flatten_body([*statement.body, *statement.orelse])
         elif isinstance(statement, ast.Try):
-            yield from _flat([*statement.body, *(one for part in statement.handlers for one in part.body)])
+            yield from _flatten_body([*statement.body, *(one for part in statement.handlers for one in part.body)])
         else:
             yield statement
 

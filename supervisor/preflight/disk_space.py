@@ -21,7 +21,7 @@ _KEEP = ("ckpt.keep_last", "trainer.ckpt.keep_last", "ckpt.keep", "trainer.ckpt.
 def step_bytes(subject: Subject) -> tuple[Interval, str] | None:
     """What one checkpoint takes with the copies that are written beside it, and where the figure is from."""
     facts = subject.model
-    copies = _copies(subject, facts)
+    copies = _bytes_of_copies(subject, facts)
     if subject.steps:
         newest = max(subject.steps)
         size = float(subject.steps[newest])
@@ -43,7 +43,7 @@ def step_bytes(subject: Subject) -> tuple[Interval, str] | None:
     return size_of_it + copies, f"estimated from {facts.parameters / 1e9:.2f} B parameters, {kind}"
 
 
-def _copies(subject: Subject, facts: ModelFacts | None) -> Interval:
+def _bytes_of_copies(subject: Subject, facts: ModelFacts | None) -> Interval:
     """HF copies in weights/ and what was broadcast at a checkpoint's step, each kept as long as the checkpoint."""
     if facts is None or not facts.parameters:
         return Interval(0, 0)
@@ -76,22 +76,22 @@ def disk_space(subject: Subject) -> Iterator[Finding]:
     """Two checkpoints at least, those that are kept and one that is written, and the run as a whole."""
     volume = subject.site.volumes.get("output")
     known = step_bytes(subject)
-    if volume is None or known is None or not estimate_inputs.one_machine(subject) or not _saves(subject):
+    if volume is None or known is None or not estimate_inputs.one_machine(subject) or not _saves_checkpoints(subject):
         return
     size, source = known
     if size.low <= 0:
         return
-    here = sum(subject.steps.values()) + len(subject.steps) * _copies(subject, subject.model).high
+    here = sum(subject.steps.values()) + len(subject.steps) * _bytes_of_copies(subject, subject.model).high
     room = float(volume.free_bytes) + here
-    place = f"The output's volume {volume.mount} has {_gb(volume.free_bytes)} free"
+    place = f"The output's volume {volume.mount} has {_gb_in_words(volume.free_bytes)} free"
     if subject.run_file is not None and (quota_gb := subject.run_file.disk.capacity_gb) is not None:
         if quota_gb * 1e9 < room:
-            place = f"The output's volume {volume.mount} counts for {_gb(quota_gb * 1e9)} ([disk] capacity_gb)"
+            place = f"The output's volume {volume.mount} counts for {_gb_in_words(quota_gb * 1e9)} ([disk] capacity_gb)"
         room = min(room, quota_gb * 1e9)
     room -= _download_there(subject, volume.mount)
-    count = _count(subject)
+    count = _count_checkpoints(subject)
     where = subject.run_where("job", "output_dir") if subject.run_file is not None else Where()
-    each = f"a checkpoint takes {_between(size)} ({source})"
+    each = f"a checkpoint takes {_check_between(size)} ({source})"
     least = 2 if count is None or count + len(subject.steps) > 1 else 1
     if room < least * size.low:
         two = f"{place}, {each}, and two must fit: one that is whole and one that is being written."
@@ -99,25 +99,28 @@ def disk_space(subject: Subject) -> Iterator[Finding]:
         severity: Severity | None = "warning" if subject.site.job_lives or subject.site.elsewhere else None
         yield Finding("disk-too-small", two if least == 2 else f"{place}, and {each}.", where, severity=severity)
         return
-    kept, why = _kept(subject)
+    kept, why = _kept_checkpoints(subject)
     wanted = (kept + 1 if kept is not None else None, count)
     most = min((one for one in wanted if one is not None), default=None)
     if most is not None and room < most * size.high:
         told = f"{place}, {each}, and {most} of them are there at once ({why})."
         yield Finding("disk-tight" if kept is not None else "disk-full-before-end", told, where, _disk_remedy(subject))
     elif count is not None and count > 1 and (kept is None or room < count * size.low):
-        told = f"{place}, {each}, and the run writes {count}: {_between(_times(size, count))} if none were deleted"
+        told = (
+            f"{place}, {each}, and the run writes {count}: {_check_between(_times_in_words(size, count))} if none "
+            "were deleted"
+        )
         if room < count * size.low:
             told += f", so it would be full after {int(room // size.high)}; {why}"
         yield Finding("disk-forecast", f"{told}.", where)
 
 
-def _saves(subject: Subject) -> bool:
+def _saves_checkpoints(subject: Subject) -> bool:
     """Are checkpoints written? With a run file always: the supervisor asks for them."""
     return subject.run_file is not None or subject.settings.has("ckpt") or subject.settings.has("trainer.ckpt")
 
 
-def _count(subject: Subject) -> int | None:
+def _count_checkpoints(subject: Subject) -> int | None:
     """How many checkpoints the run will still write, None where it is open."""
     if subject.max_steps is None or subject.max_steps > estimate_inputs.SANE:
         return None
@@ -127,7 +130,7 @@ def _count(subject: Subject) -> int | None:
     return max(-(-left // subject.interval), 1)
 
 
-def _kept(subject: Subject) -> tuple[int | None, str]:
+def _kept_checkpoints(subject: Subject) -> tuple[int | None, str]:
     """How many whole ones stay, None for all, and why."""
     own = next(
         (one for path in _KEEP if (one := subject.settings.number(path)) and 0 < one <= estimate_inputs.SANE), None
@@ -152,23 +155,23 @@ def _disk_remedy(subject: Subject) -> str:
     return ""
 
 
-def _times(size: Interval, count: int) -> Interval:
+def _times_in_words(size: Interval, count: int) -> Interval:
     return Interval(size.low * count, size.high * count)
 
 
-def _gb(size: float) -> str:
+def _gb_in_words(size: float) -> str:
     return f"{size / 1e9:.0f} GB" if size >= 10e9 else f"{size / 1e9:.1f} GB"
 
 
-def _between(size: Interval) -> str:
-    low, high = _gb(size.low), _gb(size.high)
+def _check_between(size: Interval) -> str:
+    low, high = _gb_in_words(size.low), _gb_in_words(size.high)
     return low if low == high else f"{low.removesuffix(' GB')} to {high}"
 
 
 # ---------------------------------------------------------------- the download
 
 
-def _download(subject: Subject) -> Interval | None:
+def _bytes_of_download(subject: Subject) -> Interval | None:
     """What the hub will send; None where the model is here, or its size is not known."""
     facts = subject.model
     if facts is None or facts.local or not facts.parameters or facts.name in subject.site.hf_models:
@@ -177,18 +180,18 @@ def _download(subject: Subject) -> Interval | None:
 
 
 def _download_there(subject: Subject, mount: str) -> float:
-    cache, size = subject.site.volumes.get("hf-cache"), _download(subject)
+    cache, size = subject.site.volumes.get("hf-cache"), _bytes_of_download(subject)
     return size.low if size is not None and cache is not None and cache.mount == mount else 0.0
 
 
 def model_download(subject: Subject) -> Iterator[Finding]:
     """Is there room for the model itself?"""
-    volume, size = subject.site.volumes.get("hf-cache"), _download(subject)
+    volume, size = subject.site.volumes.get("hf-cache"), _bytes_of_download(subject)
     if volume is None or size is None or subject.model is None or volume.free_bytes >= size.low:
         return
     told = (
-        f"{subject.model.name} is not in the Hub's cache, its download takes {_gb(size.low)} at least, and "
-        f"{volume.mount} has {_gb(volume.free_bytes)} free."
+        f"{subject.model.name} is not in the Hub's cache, its download takes {_gb_in_words(size.low)} at least, and "
+        f"{volume.mount} has {_gb_in_words(volume.free_bytes)} free."
     )
     # Part of it may be there already, unless the volume is too small for it altogether.
     never = volume.total_bytes < size.low and not subject.site.elsewhere

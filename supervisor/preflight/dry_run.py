@@ -44,7 +44,7 @@ def findings(
     ``known``: what was found already; of what stands at the line of one of those errors nothing is said again.
     ``unwanted``: ends it when it is set.
     """
-    start = _start(subject)
+    start = _start_of_job(subject)
     if start is None:
         return ()
     try:
@@ -56,17 +56,17 @@ def findings(
     if answer.code == 0:
         return ()
     said = {(one.where.file, one.where.line) for one in known if one.weight == "error" and one.where.line}
-    found = list(_translated(subject, answer))
+    found = list(_translate_answer(subject, answer))
     return [one for one in found if (one.where.file, one.where.line) not in said]
 
 
-def _start(subject: Subject) -> Component | None:
+def _start_of_job(subject: Subject) -> Component | None:
     """A fresh start with an output folder that is deleted, and the word for a dry run; None where there is none."""
     run = subject.run_file
     if run is None or subject.kind not in ("rl", "sft") or not command.interpreter(run).exists():
         return None  # without an environment `uv run` would make one
-    flag = _flag(subject)
-    if not flag or (subject.dialect and subject.dialect.parser == "pydantic-settings" and _split(subject)):
+    flag = _flag_of_version(subject)
+    if not flag or (subject.dialect and subject.dialect.parser == "pydantic-settings" and _split_command(subject)):
         return None  # that parser writes split files anew into the folder it runs in
     try:
         job = open_job(run, subject.site.environ or os.environ)
@@ -80,7 +80,7 @@ def _start(subject: Subject) -> Component | None:
     return replace(start, argv=[*argv, *flag])
 
 
-def _flag(subject: Subject) -> list[str]:
+def _flag_of_version(subject: Subject) -> list[str]:
     """``--dry-run`` since 3d9aa90a2 (2026-02-26), ``--dump-config`` for two weeks before (258638503)."""
     names = ("configs/sft.py",) if subject.kind == "sft" else ("configs/rl.py", "rl_config.py", "rl.py")
     texts = [installed.text_of(root / name) for root in subject.roots for name in names]
@@ -89,17 +89,17 @@ def _flag(subject: Subject) -> list[str]:
     return ["--dump-config", "{scratch}/configs"] if any(DUMP.search(text) for text in texts) else []
 
 
-def _split(subject: Subject) -> bool:
+def _split_command(subject: Subject) -> bool:
     return any(text.table for text in subject.texts)
 
 
 # ---------------------------------------------------------------- what it said
 
 
-def _translated(subject: Subject, answer: ask_program.Answer) -> Iterator[Finding]:
+def _translate_answer(subject: Subject, answer: ask_program.Answer) -> Iterator[Finding]:
     refused = refusals(answer.text)
     for one in refused:
-        yield from _finding(subject, one)
+        yield from _finding_of_answer(subject, one)
     if not refused:
         lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
         last = lines[-1][:300] if lines else "it said nothing"
@@ -107,9 +107,9 @@ def _translated(subject: Subject, answer: ask_program.Answer) -> Iterator[Findin
         yield Finding("dry-run-failed", f"The dry run of prime-rl ended with {how}: {last.rstrip('.')}.")
 
 
-def _finding(subject: Subject, one: Refusal) -> Iterator[Finding]:
+def _finding_of_answer(subject: Subject, one: Refusal) -> Iterator[Finding]:
     if one.kind == "value":
-        place = _place(subject, one.path) if one.path else _mentioned(subject, one.told)
+        place = _place_of_key(subject, one.path) if one.path else _mentioned_key(subject, one.told)
         name = ".".join(str(part) for part in one.path)
         yield Finding("dry-run-refused", f"prime-rl refuses {name or 'the configuration'}: {one.told}.", place)
     elif one.kind == "words":
@@ -120,27 +120,27 @@ def _finding(subject: Subject, one: Refusal) -> Iterator[Finding]:
         )
     elif one.kind == "file":
         yield Finding(
-            "dry-run-refused", f"prime-rl refuses the configuration: {one.told}.", _mentioned(subject, one.told)
+            "dry-run-refused", f"prime-rl refuses the configuration: {one.told}.", _mentioned_key(subject, one.told)
         )
     elif _GPU.search(one.told) or _NETWORK.search(one.told) or one.error in _ELSEWHERE:
         # It was run without a GPU, and nobody knows what it reached: a start may do better.
         yield Finding("dry-run-failed", f"The dry run of prime-rl ended with {one.error}: {one.told}.")
     elif one.kind == "import":
         yield Finding(
-            "dry-run-import", f"prime-rl cannot be started: {one.error}: {one.told}.", _mentioned(subject, one.told)
+            "dry-run-import", f"prime-rl cannot be started: {one.error}: {one.told}.", _mentioned_key(subject, one.told)
         )
     else:
         yield Finding(
             "dry-run-refused",
             f"prime-rl refuses the configuration: {one.error}: {one.told}.",
-            _mentioned(subject, one.told),
+            _mentioned_key(subject, one.told),
         )
 
 
-def _place(subject: Subject, path: Sequence[str | int]) -> Where:
+def _place_of_key(subject: Subject, path: Sequence[str | int]) -> Where:
     """The key's line; that of the table above it where the key is a default, or a union's variant is named in it."""
     names = [str(part) for part in path if isinstance(part, str)]
-    exact = _exact(subject, path)
+    exact = _exact_path(subject, path)
     if exact.line:
         return exact
     tried = [names, *([*names[:at], *names[at + 1 :]] for at in range(1, len(names) - 1))]
@@ -152,7 +152,7 @@ def _place(subject: Subject, path: Sequence[str | int]) -> Where:
     return subject.file(".".join(names))
 
 
-def _exact(subject: Subject, path: Sequence[str | int]) -> Where:
+def _exact_path(subject: Subject, path: Sequence[str | int]) -> Where:
     """With the indices of lists: the third environment's id is not the first one's."""
     for text in reversed(subject.texts):
         key = tuple(path[1:]) if text.table and path[:1] == (text.table,) else tuple(path) if not text.table else ()
@@ -162,7 +162,7 @@ def _exact(subject: Subject, path: Sequence[str | int]) -> Where:
     return Where()
 
 
-def _mentioned(subject: Subject, told: str) -> Where:
+def _mentioned_key(subject: Subject, told: str) -> Where:
     """The environment or the key that a sentence speaks of, where it names one that is set once."""
     for one in environments.named(subject):
         if f"'{one.id}'" in told or f'"{one.id}"' in told:

@@ -102,33 +102,37 @@ def named(subject: Subject) -> list[Named]:
     """Every environment that the run's own processes would import, each id once."""
     found: list[Named] = []
     if subject.kind == "vf-rl":
-        _take(found, subject.settings.get("env"), ("env",), plugin=False)
+        _take_table(found, subject.settings.get("env"), ("env",), plugin=False)
     elif subject.kind == "rl":
         for path in LISTS:
             dotted = ".".join(path)
             value = subject.settings.get(dotted) if subject.counts(dotted) else None
             for index, item in enumerate(value if isinstance(value, list) else []):
                 _of_item(found, item, (*path, index))
-        _take(found, subject.settings.get("orchestrator.environment"), ("orchestrator", "environment"), plugin=False)
+        _take_table(
+            found, subject.settings.get("orchestrator.environment"), ("orchestrator", "environment"), plugin=False
+        )
         ids = subject.settings.get("orchestrator.eval.environment_ids")
         for index, one in enumerate(ids if isinstance(ids, list) else []):
-            _take(found, {"id": one}, ("orchestrator", "eval", "environment_ids", index), plugin=False, last=False)
+            _take_table(
+                found, {"id": one}, ("orchestrator", "eval", "environment_ids", index), plugin=False, last=False
+            )
     return list({one.id: one for one in reversed(found)}.values())[::-1]
 
 
 def _of_item(found: list[Named], item: object, key: Key) -> None:
-    if not isinstance(item, Mapping) or item.get("address") or _table(item, "serve").get("address"):
+    if not isinstance(item, Mapping) or item.get("address") or _table_of_key(item, "serve").get("address"):
         return  # a server that somebody else runs imports it
     before = len(found)
-    for above, place in ((item, key), (_table(item, "env"), (*key, "env"))):
-        _take(found, above.get("taskset"), (*place, "taskset"), plugin=True)
-    _take(found, item.get("env"), (*key, "env"), plugin=True)
+    for above, place in ((item, key), (_table_of_key(item, "env"), (*key, "env"))):
+        _take_table(found, above.get("taskset"), (*place, "taskset"), plugin=True)
+    _take_table(found, item.get("env"), (*key, "env"), plugin=True)
     if len(found) == before:  # an older id beside a task set is not read (prime-rl configs/orchestrator.py, is_legacy)
-        _take(found, item, key, plugin=False)
-        _take(found, item.get("legacy"), (*key, "legacy"), plugin=False)
+        _take_table(found, item, key, plugin=False)
+        _take_table(found, item.get("legacy"), (*key, "legacy"), plugin=False)
 
 
-def _take(found: list[Named], table: object, key: Key, *, plugin: bool, last: bool = True) -> None:
+def _take_table(found: list[Named], table: object, key: Key, *, plugin: bool, last: bool = True) -> None:
     if not isinstance(table, Mapping):
         return
     name = table.get("id")
@@ -137,7 +141,7 @@ def _take(found: list[Named], table: object, key: Key, *, plugin: bool, last: bo
         found.append(Named(name, (*key, "id") if last else key, plugin, args if isinstance(args, Mapping) else {}))
 
 
-def _table(above: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _table_of_key(above: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = above.get(key)
     return value if isinstance(value, Mapping) else {}
 
@@ -165,13 +169,13 @@ def there(subject: Subject) -> Iterator[Finding]:
             )
         module = next((name for name in one.modules if packages.has(name)), None)
         if module is not None:
-            yield from _words(subject, one, *(_signature(packages, module) or ()))
+            yield from _check_arguments(subject, one, *(_signature_of_loader(packages, module) or ()))
         elif packages.whole and packages.has("verifiers") and (by_itself is False or not one.from_hub):
             yield Finding(
                 "environment-missing",
                 f'The environment "{one.id}" is not installed for {python}: there is no module {one.modules[-1]}.',
                 where(subject, one),
-                _install(one, python),
+                _install_hint(one, python),
             )
 
 
@@ -201,7 +205,7 @@ def _takes_no_version(subject: Subject) -> bool:
     )
 
 
-def _install(one: Named, python: Path) -> str:
+def _install_hint(one: Named, python: Path) -> str:
     if one.from_hub:
         return f"`prime env install {one.id}` in the job's environment; in [setup] commands it is done on each new pod."
     return (
@@ -209,7 +213,7 @@ def _install(one: Named, python: Path) -> str:
     )
 
 
-def _signature(packages: Packages, module: str) -> tuple[list[str], bool, list[str]] | None:
+def _signature_of_loader(packages: Packages, module: str) -> tuple[list[str], bool, list[str]] | None:
     """Words that its ``load_environment`` takes, whether it takes any, and those it needs; None where unclear."""
     relative = module.replace(".", "/")
     text = packages.read(f"{relative}/__init__.py") or packages.read(f"{relative}.py")
@@ -227,7 +231,7 @@ def _signature(packages: Packages, module: str) -> tuple[list[str], bool, list[s
     return [*plain, *(word.arg for word in words.kwonlyargs)], words.kwarg is not None, needs
 
 
-def _words(
+def _check_arguments(
     subject: Subject, one: Named, takes: Sequence[str] = (), anything: bool = True, needs: Sequence[str] = ()
 ) -> Iterator[Finding]:
     """Are the arguments of the configuration those that ``load_environment`` takes?"""
@@ -288,10 +292,10 @@ def patience(subject: Subject, timeout_s: float = 60.0) -> float:
 def _all_of(
     subject: Subject, one: Named, python: Path, timeout_s: float, unwanted: threading.Event | None
 ) -> list[Finding]:
-    return list(_asked(subject, one, python, timeout_s, unwanted))
+    return list(_ask_environment(subject, one, python, timeout_s, unwanted))
 
 
-def _asked(
+def _ask_environment(
     subject: Subject, one: Named, python: Path, timeout_s: float, unwanted: threading.Event | None
 ) -> Iterator[Finding]:
     folder = subject.run_file.job.dir if subject.run_file else None
@@ -308,7 +312,7 @@ def _asked(
             "environment-slow", f'Importing "{one.id}" took more than {timeout_s:g} s and was given up.', place
         )
         return
-    said = _said(answer.text)
+    said = _answer_in_output(answer.text)
     if said is None:
         last = (answer.text.strip().splitlines() or ["it said nothing"])[-1][:300]
         how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
@@ -318,7 +322,7 @@ def _asked(
             "environment-missing",
             f'The environment "{one.id}" is not installed for {python}: there is no module {one.modules[-1]}.',
             place,
-            _install(one, python),
+            _install_hint(one, python),
         )
     elif "error" in said:
         yield _import_failed(one, said, place)
@@ -330,7 +334,7 @@ def _asked(
             "Name the environment's own package; another one of this name is installed.",
         )
     elif isinstance(said.get("words"), list):
-        yield from _words(subject, one, said["words"], bool(said.get("any")), said.get("needs") or ())
+        yield from _check_arguments(subject, one, said["words"], bool(said.get("any")), said.get("needs") or ())
 
 
 def _import_failed(one: Named, said: Mapping[str, Any], place: Where) -> Finding:
@@ -349,7 +353,7 @@ def _import_failed(one: Named, said: Mapping[str, Any], place: Where) -> Finding
     )
 
 
-def _said(text: str) -> Mapping[str, Any] | None:
+def _answer_in_output(text: str) -> Mapping[str, Any] | None:
     """The line that our code printed among whatever the import printed."""
     for line in reversed(text.splitlines()):
         if line.startswith(MARK):

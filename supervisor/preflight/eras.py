@@ -49,8 +49,8 @@ class _Schemas(Mapping[str, Schema]):
 
     def __getitem__(self, kind: str) -> Schema:
         if kind not in self._built:
-            top = _tree(_data()[kind], self._number)
-            takes_more = self._number in _data()[f"{kind}-open"]
+            top = _tree_of_era(_load_data()[kind], self._number)
+            takes_more = self._number in _load_data()[f"{kind}-open"]
             self._built[kind] = Schema(top, False, self._version, takes_more, self._day)
         return self._built[kind]
 
@@ -66,7 +66,7 @@ def known() -> tuple[Era, ...]:
     """All of them, oldest first."""
     eras: list[Era] = []
     features: dict[str, Any] = {}
-    for number, one in enumerate(_data()["eras"]):
+    for number, one in enumerate(_load_data()["eras"]):
         features |= one["dialect"]
         day = date.fromisoformat(one["day"])
         schemas = _Schemas(number, f"prime-rl {one['commit']} of {day:%-d %b %Y}", day)
@@ -100,16 +100,16 @@ def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
         return ()
     eras = known()
     unknown = [0] * len(eras)
-    opened = set(_data()[f"{kind}-open"])
+    opened = set(_load_data()[f"{kind}-open"])
     weights = {era: 1 if era in opened else 2 for era in range(len(eras))}
-    total = _count(tree, "", _data()[kind], weights, unknown)
+    total = _count_unknown(tree, "", _load_data()[kind], weights, unknown)
     least = min(unknown)
     if least > 2 * total * _LEAST_EXPLAINED or all(count == least for count in unknown):
         return ()
     return tuple(era for era, count in zip(eras, unknown, strict=True) if count == least)
 
 
-def _count(
+def _count_unknown(
     tree: Mapping[str, object], above: str, table: Mapping[str, Any], weights: Mapping[int, int], unknown: list[int]
 ) -> int:
     """Add to ``unknown`` (by era) the weights of the keys that an era does not know here; gives the number of keys.
@@ -135,14 +135,14 @@ def _count(
         total += 1
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Mapping):
-                total += _count(one, path, table, inside, unknown)
+                total += _count_unknown(one, path, table, inside, unknown)
     return total
 
 
 @cache
-def _parents(kind_of_table: int) -> Mapping[str, Sequence[tuple[int, int]]]:
+def _parents_by_path(kind_of_table: int) -> Mapping[str, Sequence[tuple[int, int]]]:
     """By path of a table: the spans of eras in which it has keys that are known by name."""
-    table = next(_data()[kind] for kind in KINDS if id(_data()[kind]) == kind_of_table)
+    table = next(_load_data()[kind] for kind in KINDS if id(_load_data()[kind]) == kind_of_table)
     parents: dict[str, list[tuple[int, int]]] = {}
     for path, spans in table.items():
         parents.setdefault(path.rpartition(".")[0], []).extend((first, last) for first, last, _ in spans)
@@ -150,7 +150,7 @@ def _parents(kind_of_table: int) -> Mapping[str, Sequence[tuple[int, int]]]:
 
 
 def _has_names(table: Mapping[str, Any], path: str, era: int) -> bool:
-    return any(first <= era <= last for first, last in _parents(id(table)).get(path.replace("-", "_"), ()))
+    return any(first <= era <= last for first, last in _parents_by_path(id(table)).get(path.replace("-", "_"), ()))
 
 
 def _may_be(kinds: str, value: object) -> bool:
@@ -166,9 +166,9 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
     """Is there no era that would take ``path``, or ``value`` there (None: any), or drop it without a word?"""
     if kind not in KINDS:
         return False
-    table = _data()[kind]
-    spans = [table.get(part, ()) for part in _prefixes(path)]
-    opened = set(_data()[f"{kind}-open"])
+    table = _load_data()[kind]
+    spans = [table.get(part, ()) for part in _prefixes_of_path(path)]
+    opened = set(_load_data()[f"{kind}-open"])
     for era in range(len(known())):
         takes_more = era in opened
         facts: Mapping[str, Any] | None = None
@@ -181,13 +181,13 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
             return False
         if facts is None:
             continue
-        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds(facts), elements=_elements(facts))
+        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds_of_field(facts), elements=_element_kinds(facts))
         if value is None or (fits(field, value) and not beyond(field, value)):
             return False
     return True
 
 
-def _prefixes(path: str) -> Sequence[str]:
+def _prefixes_of_path(path: str) -> Sequence[str]:
     parts = path.replace("-", "_").split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
@@ -196,7 +196,7 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
     """When a dotted path was known: from a day until the day from which it was not (None: it still is)."""
     eras = known()
     found: list[tuple[date, date | None]] = []
-    for first, last, _ in _data()[kind].get(path, ()):
+    for first, last, _ in _load_data()[kind].get(path, ()):
         since, before = eras[first].day, eras[last + 1].day if last + 1 < len(eras) else None
         if found and found[-1][1] == since:
             since = found.pop()[0]
@@ -206,7 +206,7 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
 
 def homes(name: str, kind: str = "rl") -> Sequence[str]:
     """Every dotted path at which any era knows a key of this name."""
-    table = _data()[kind] if kind in KINDS else {}
+    table = _load_data()[kind] if kind in KINDS else {}
     return [path for path in table if path == name or path.endswith(f".{name}")]
 
 
@@ -216,12 +216,12 @@ def homes(name: str, kind: str = "rl") -> Sequence[str]:
 
 
 @cache
-def _data() -> Mapping[str, Any]:
+def _load_data() -> Mapping[str, Any]:
     data: Mapping[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     return data
 
 
-def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str, Field]:
+def _tree_of_era(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str, Field]:
     top: dict[str, Field] = {}
     tables: dict[str, dict[str, Field]] = {"": top}
     for path, spans in table.items():  # each table before what stands in it
@@ -230,11 +230,11 @@ def _tree(table: Mapping[str, Sequence[Sequence[Any]]], era: int) -> Mapping[str
             continue
         above, _, name = path.rpartition(".")
         below = tables[path] = {}
-        tables[above][name] = _field(facts, below)
+        tables[above][name] = _field_of_facts(facts, below)
     return top
 
 
-def _field(facts: Mapping[str, Any], below: Mapping[str, Field]) -> Field:
+def _field_of_facts(facts: Mapping[str, Any], below: Mapping[str, Field]) -> Field:
     return Field(
         frozenset(facts["kinds"].split()),
         below,
@@ -243,27 +243,27 @@ def _field(facts: Mapping[str, Any], below: Mapping[str, Field]) -> Field:
         required=bool(facts.get("required")),
         default=facts.get("default"),
         ignores=bool(facts.get("ignores")),
-        variants={name: _variant(number) for name, number in facts.get("variants", {}).items()},
+        variants={name: _variant_of_union(number) for name, number in facts.get("variants", {}).items()},
         usual=facts.get("usual", ""),
         tagged=bool(facts.get("tagged")),
-        bounds=_bounds(facts),
-        elements=_elements(facts),
+        bounds=_bounds_of_field(facts),
+        elements=_element_kinds(facts),
     )
 
 
 @cache
-def _variant(number: int) -> Field:
+def _variant_of_union(number: int) -> Field:
     """One table of a union, whole; many places and eras have the same ones."""
-    return _whole(_data()["variants"][number])
+    return _whole_field(_load_data()["variants"][number])
 
 
-def _whole(facts: Mapping[str, Any]) -> Field:
-    return _field(facts, {name: _whole(one) for name, one in facts.get("below", {}).items()})
+def _whole_field(facts: Mapping[str, Any]) -> Field:
+    return _field_of_facts(facts, {name: _whole_field(one) for name, one in facts.get("below", {}).items()})
 
 
-def _elements(facts: Mapping[str, Any]) -> frozenset[str]:
+def _element_kinds(facts: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(facts.get("elements", "").split())
 
 
-def _bounds(facts: Mapping[str, Any]) -> Bounds:
+def _bounds_of_field(facts: Mapping[str, Any]) -> Bounds:
     return tuple(facts.get("bounds", {}).items())

@@ -59,25 +59,27 @@ class Memory:
 def trainer_memory(subject: Subject) -> Memory | None:
     """The trainer's setup; None where something that it hangs on is odd or not known."""
     gpus = len(set(subject.plan.trainer))
-    width = _width(subject)
+    width = _read_width(subject)
     moments = _MOMENTS.get(str(subject.settings.get(of_trainer(subject, "optim.type")) or "adamw"))
     if not gpus or width is None or moments is None or subject.settings.has(of_trainer(subject, "model.debug")):
         return None
     replicas = degree(subject, of_trainer(subject, "model.dp_replicate"))
     cp = degree(subject, of_trainer(subject, "model.cp"))
-    tokens, path = _tokens(subject)
-    adapter = _lora(subject)
+    tokens, path = _read_tokens(subject)
+    adapter = _read_lora(subject)
     if tokens > SANE or (adapter is not None and adapter.rank > SANE):
         return None
-    checkpointing, every = _checkpointing(subject)
-    offload = _switch(subject, of_trainer(subject, "model.ac_offloading"), has(subject, _ALL_SAVING))
+    checkpointing, every = _read_checkpointing(subject)
+    offload = _read_switch(subject, of_trainer(subject, "model.ac_offloading"), has(subject, _ALL_SAVING))
     if offload is True:
         checkpointing = True  # prime-rl switches the one on with the other
     fused = _fused_head(subject, tokens)
-    full = _switch(subject, of_trainer(subject, "model.full_offload"), False) is True
+    full = _read_switch(subject, of_trainer(subject, "model.full_offload"), False) is True
     # With full offload the optimizer's own default is off in every configuration that prime-rl accepts.
     optim = (
-        False if full else _switch(subject, of_trainer(subject, "model.optim_cpu_offload"), has(subject, _ALL_SAVING))
+        False
+        if full
+        else _read_switch(subject, of_trainer(subject, "model.optim_cpu_offload"), has(subject, _ALL_SAVING))
     )
     common: dict[str, Any] = {
         "gpus": max(gpus // replicas, 1),
@@ -135,8 +137,8 @@ def trains(subject: Subject, facts: ModelFacts) -> bool:
 
 def trained_width(subject: Subject) -> int | None:
     """Bytes of a weight in a checkpoint, None where the dtype is odd. Masters of full offload are float32."""
-    full = _switch(subject, of_trainer(subject, "model.full_offload"), False) is True
-    return 4 if full else _width(subject)
+    full = _read_switch(subject, of_trainer(subject, "model.full_offload"), False) is True
+    return 4 if full else _read_width(subject)
 
 
 def moments_kept(subject: Subject) -> int | None:
@@ -146,7 +148,7 @@ def moments_kept(subject: Subject) -> int | None:
 
 def adapter(subject: Subject) -> Lora | None:
     """The adapters that are trained, None where the whole model is."""
-    found = _lora(subject)
+    found = _read_lora(subject)
     return found if found is None or found.rank <= SANE else None
 
 
@@ -205,7 +207,7 @@ def said(subject: Subject, path: str) -> tuple[bool, Any]:
     return True, None if node == "None" else node
 
 
-def _switch(subject: Subject, path: str, default: bool | None) -> bool | None:
+def _read_switch(subject: Subject, path: str, default: bool | None) -> bool | None:
     """A table or a truth value that switches something on."""
     there, value = said(subject, path)
     if not there:
@@ -213,31 +215,31 @@ def _switch(subject: Subject, path: str, default: bool | None) -> bool | None:
     return value is not None and value is not False
 
 
-def _checkpointing(subject: Subject) -> tuple[bool | None, int]:
+def _read_checkpointing(subject: Subject) -> tuple[bool | None, int]:
     path = of_trainer(subject, "model.ac")
-    on = _switch(subject, path, has(subject, _ALL_SAVING))
+    on = _read_switch(subject, path, has(subject, _ALL_SAVING))
     if on and subject.settings.get(f"{path}.mode") == "selective":
         return None, 1
     return on, degree(subject, f"{path}.freq")
 
 
-def _width(subject: Subject) -> int | None:
+def _read_width(subject: Subject) -> int | None:
     return _WIDTHS.get(str(subject.settings.get(of_trainer(subject, "model.optimization_dtype")) or "float32"))
 
 
-def _lora(subject: Subject) -> Lora | None:
+def _read_lora(subject: Subject) -> Lora | None:
     path = lora(subject)
     if not path:
         return None
     rank = number(subject, f"{path}.rank")
     modules = subject.settings.get(f"{path}.target_modules")
-    targets = _TARGETS if not isinstance(modules, list) else _named(modules, _TARGETS)
+    targets = _TARGETS if not isinstance(modules, list) else _known_names(modules, _TARGETS)
     saved = subject.settings.get(f"{path}.modules_to_save")
-    whole = _named(saved, ("embed_tokens", "lm_head")) if isinstance(saved, list) else ()
+    whole = _known_names(saved, ("embed_tokens", "lm_head")) if isinstance(saved, list) else ()
     return Lora(rank.value if rank and rank.value > 0 else _DEFAULT_RANK, targets, whole)
 
 
-def _named(modules: list[Any], known: tuple[str, ...]) -> tuple[str, ...]:
+def _known_names(modules: list[Any], known: tuple[str, ...]) -> tuple[str, ...]:
     """Of the modules' names or patterns, the ones that are known."""
     patterns = [one for one in modules if isinstance(one, str)]
     found = []
@@ -252,7 +254,7 @@ def _named(modules: list[Any], known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _tokens(subject: Subject) -> tuple[int, str]:
+def _read_tokens(subject: Subject) -> tuple[int, str]:
     """Tokens of a micro batch, and where the length is set ("": nowhere)."""
     if subject.kind == "sft":
         length = number(subject, "data.seq_len")

@@ -63,20 +63,20 @@ def checks() -> tuple[Check, ...]:
 
 def examine(subject: Subject) -> list[Finding]:
     """What all checks find: errors first, then by place."""
-    found = _findings(subject)
+    found = _find_all(subject)
     if subject.others:
-        found = _certain(found, subject)
+        found = _make_certain(found, subject)
     return in_order([*subject.found, *found])
 
 
-def _findings(subject: Subject) -> list[Finding]:
+def _find_all(subject: Subject) -> list[Finding]:
     return [one for check in checks() for one in check(subject)]
 
 
-def _certain(found: list[Finding], subject: Subject) -> list[Finding]:
+def _make_certain(found: list[Finding], subject: Subject) -> list[Finding]:
     """What is an error in some of the versions that it may be, and not in others, is a warning."""
     for dialect, schema in subject.others:
-        other = _findings(replace(subject, dialect=dialect, schema=schema))
+        other = _find_all(replace(subject, dialect=dialect, schema=schema))
         there = {(one.id, one.where) for one in other if one.weight == "error"}
         found = [
             replace(one, severity="warning") if one.weight == "error" and (one.id, one.where) not in there else one
@@ -104,10 +104,10 @@ def _gives_way(one: Finding, errors: set[str]) -> bool:
 
 def _one_line(one: Finding) -> Finding:
     """Values of a configuration may be texts of several lines, or of thousands of characters."""
-    return replace(one, sentence=_short(one.sentence), remedy=_short(one.remedy))
+    return replace(one, sentence=_shorten_text(one.sentence), remedy=_shorten_text(one.remedy))
 
 
-def _short(text: str) -> str:
+def _shorten_text(text: str) -> str:
     if len(text) <= LONGEST and "\n" not in text:
         return text
     text = " ".join(text.split())

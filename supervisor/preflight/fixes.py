@@ -40,7 +40,7 @@ class Patch:
     def diff(self) -> str:
         """As ``diff -u`` writes it."""
         # A byte order mark is a part of its first line: `patch` compares with it.
-        old, new = (_split(content.decode("utf-8")) for content in (self.before, self.after))
+        old, new = (_split_lines(content.decode("utf-8")) for content in (self.before, self.after))
         told: list[str] = []
         for line in difflib.unified_diff(old, new, str(self.file), str(self.file)):
             told.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
@@ -71,20 +71,20 @@ def fixes(found: Sequence[Finding]) -> Fixes:
     for one in found:
         if not one.edits:
             continue
-        if reason := _take(one, files):
+        if reason := _take_edits(one, files):
             left.append((one, reason))
         else:
             mended.append(one)
-    patches = [Patch(path, file.content, _applied(file)) for path, file in files.items() if file.edits]
+    patches = [Patch(path, file.content, _apply_edits(file)) for path, file in files.items() if file.edits]
     return Fixes([one for one in patches if one.before != one.after], mended, left)
 
 
-def _take(one: Finding, files: dict[Path, _File]) -> str:
+def _take_edits(one: Finding, files: dict[Path, _File]) -> str:
     """Add the finding's edits to those of their files; or why not."""
     for path in {edit.file for edit in one.edits} - set(files):
         try:
             content = path.read_bytes()
-            files[path] = _File(content, _lines(content))
+            files[path] = _File(content, _lines_of_content(content))
         except (OSError, UnicodeDecodeError) as error:
             return f"{path} cannot be read: {error}"
     wanted = [edit for edit in one.edits if edit not in files[edit.file].edits]
@@ -92,19 +92,19 @@ def _take(one: Finding, files: dict[Path, _File]) -> str:
         file = files[edit.file]
         if not 1 <= edit.first <= len(file.lines) + 1 or not edit.first - 1 <= edit.last <= len(file.lines):
             return f"{edit.file} has no lines {edit.first} to {edit.last} any more"
-        if any(_overlap(edit, other) for other in file.edits):
+        if any(_edits_overlap(edit, other) for other in file.edits):
             return f"another remedy changes the same lines of {edit.file}"
     for path in {edit.file for edit in wanted}:
         file = files[path]
         edits = [*file.edits, *(edit for edit in wanted if edit.file == path)]
-        if path.suffix == ".toml" and _is_toml(file.content) and not _is_toml(_applied(file, edits)):
+        if path.suffix == ".toml" and _is_toml(file.content) and not _is_toml(_apply_edits(file, edits)):
             return f"{path} would not be TOML any more"
     for edit in wanted:
         files[edit.file].edits.append(edit)
     return ""
 
 
-def _overlap(one: Edit, other: Edit) -> bool:
+def _edits_overlap(one: Edit, other: Edit) -> bool:
     """Do they change the same lines? Two that only insert at one place follow each other."""
     inserts = one.last < one.first, other.last < other.first
     if all(inserts):
@@ -116,16 +116,16 @@ def _overlap(one: Edit, other: Edit) -> bool:
     return one.first <= other.last and other.first <= one.last
 
 
-def _lines(content: bytes) -> list[str]:
-    return _split(content.removeprefix(BOM).decode("utf-8"))
+def _lines_of_content(content: bytes) -> list[str]:
+    return _split_lines(content.removeprefix(BOM).decode("utf-8"))
 
 
-def _split(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """With their ends. Only "\\n" ends a line of TOML."""
     return [part for part in text.replace("\n", "\n\0").split("\0") if part]
 
 
-def _applied(file: _File, edits: Sequence[Edit] | None = None) -> bytes:
+def _apply_edits(file: _File, edits: Sequence[Edit] | None = None) -> bytes:
     lines = list(file.lines)
     end = "\r\n" if sum(line.endswith("\r\n") for line in lines) * 2 > len(lines) else "\n"
     # From the last line up, so that the numbers stay true; of two insertions at one place the first comes first.
@@ -162,7 +162,7 @@ def write(patch: Patch) -> Path:
             content = file.read()
         if not stat.S_ISREG(before.st_mode) or content != patch.before:
             raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
-        with _beside(path, patch.after, before) as made:
+        with _write_beside(path, patch.after, before) as made:
             kept = _keep(path, copy=before.st_nlink > 1)
             now = path.lstat()
             if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
@@ -178,7 +178,7 @@ def write(patch: Patch) -> Path:
 
 
 @contextlib.contextmanager
-def _beside(path: Path, content: bytes, like: os.stat_result) -> Iterator[Path]:
+def _write_beside(path: Path, content: bytes, like: os.stat_result) -> Iterator[Path]:
     """A file with ``content`` in the same folder, with owner and mode of ``like``; deleted unless it was moved."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     made = Path(name)

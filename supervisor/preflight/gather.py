@@ -84,7 +84,7 @@ def looks_like_run_file(path: Path) -> bool:
     """Is it one of ours, and no configuration of prime-rl? A file that cannot be read counts as one."""
     if path.suffix == ".json" or not path.is_file():
         return path.suffix != ".json"
-    text, problem = _text(path)
+    text, problem = _read_text(path)
     if problem:
         return True  # whoever reads run files says what is wrong with it
     return is_run_file(mended(path, text).data, text)
@@ -102,7 +102,7 @@ def gather_run(
     run_file: RunFile | None = None,
 ) -> tuple[Subject, Job | None]:
     """The same for a run file, and its job where that can be opened."""
-    text, _ = _text(path)
+    text, _ = _read_text(path)
     positions = key_positions(text)
     run, found = (run_file, []) if run_file is not None else _read_run_file(path, text)
     if run is None:
@@ -174,7 +174,7 @@ def _read_run_file(path: Path, text: str) -> tuple[RunFile | None, list[Finding]
             return RunFile.model_validate(data), found
         except ValidationError as error:
             wrong = [detail["loc"] for detail in error.errors(include_url=False, include_context=False)]
-            if not sum(_without(data, place) for place in wrong):
+            if not sum(_remove_value(data, place) for place in wrong):
                 return None, found
     return None, found
 
@@ -206,7 +206,7 @@ def _is_setting(section: str, key: str) -> bool:
     return re.split(r"[.\[]", key, maxsplit=1)[0] in known
 
 
-def _without(data: dict[str, Any], place: tuple[str | int, ...]) -> bool:
+def _remove_value(data: dict[str, Any], place: tuple[str | int, ...]) -> bool:
     """Take the value at ``place`` out; False where nothing can be (a known table as a whole is what is wrong)."""
     node: Any = data
     for part in place[:-1]:
@@ -224,7 +224,7 @@ def _without(data: dict[str, Any], place: tuple[str | int, ...]) -> bool:
 def _of_configs(
     paths: Sequence[Path], environ: Mapping[str, str], site: Site | None, as_of: date | None, job_dir: Path | None
 ) -> Subject:
-    parts = [_part(path) for path in paths]
+    parts = [_part_of_run(path) for path in paths]
     if set(parts) == {"other"}:
         found = [Finding("no-training", "It has settings of prime-rl's `eval` or `synthesize`.", Where(str(paths[0])))]
         return Subject("command", Settings({}, ", ".join(map(str, paths))), found=found)
@@ -238,10 +238,14 @@ def _of_configs(
     files = [_config_text(Source(path.absolute(), table)) for path, table in zip(paths, tables, strict=True)]
     # As a person names them, which may be shorter than where they lie.
     files = [
-        replace(file, text=replace(file.text, path=path), found=[_at(one, file.text.path, path) for one in file.found])
+        replace(
+            file,
+            text=replace(file.text, path=path),
+            found=[_place_finding(one, file.text.path, path) for one in file.found],
+        )
         for file, path in zip(files, paths, strict=True)
     ]
-    found = [*(one for file in files for one in file.found), *_alone(paths, tables)]
+    found = [*(one for file in files for one in file.found), *_find_missing_files(paths, tables)]
     tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], ())
     settings = Settings(tree, ", ".join(map(str, paths)))
     subject = Subject(
@@ -259,12 +263,12 @@ def _of_configs(
         # Files of single parts cannot name the GPUs: the command line does, and is not known here.
         split = any(tables) and not settings.has("inference_gpu_ids") and not settings.has("trainer_gpu_ids")
         plan = GpuPlan() if split else command.gpu_plan(alone, subject.dialect, settings, environ, sft=kind == "sft")
-        found += _refusals(subject, configs.refusals(settings, subject.dialect), ())
+        found += _refusals_of_start(subject, configs.refusals(settings, subject.dialect), ())
         subject = replace(subject, plan=plan)
     return _with_site(replace(subject, found=found), None, environ, site, job_dir)
 
 
-def _alone(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
+def _find_missing_files(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
     """Of the three files of a run, not all are named. Without one of inference, its engine is somebody else's."""
     missing = [part for part in ("trainer", "orchestrator") if part not in tables]
     if missing and all(tables):
@@ -272,12 +276,12 @@ def _alone(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
         yield Finding("part-alone", told, Where(str(paths[0])))
 
 
-def _part(path: Path) -> Part:
-    text, problem = _text(path)
+def _part_of_run(path: Path) -> Part:
+    text, problem = _read_text(path)
     return part_of(path, None if problem else mended(path, text).data)
 
 
-def _at(finding: Finding, old: Path, new: Path) -> Finding:
+def _place_finding(finding: Finding, old: Path, new: Path) -> Finding:
     edits = tuple(replace(edit, file=new) if edit.file == old else edit for edit in finding.edits)
     where = replace(finding.where, file=str(new)) if finding.where.file == str(old) else finding.where
     return replace(finding, where=where, edits=edits)
@@ -296,7 +300,7 @@ class _Read:
 
 def _config_text(source: Source) -> _Read:
     where = Where(str(source.path))
-    text, problem = _text(source.path)
+    text, problem = _read_text(source.path)
     if problem:
         missing = not source.path.exists()
         finding = Finding("config-missing" if missing else "config-unreadable", problem, where)
@@ -305,11 +309,12 @@ def _config_text(source: Source) -> _Read:
     # A mended text has its lines where they were.
     positions = key_positions(better.text)
     return _Read(
-        ConfigText(source.path, source.table, text, better.data, positions), [*_mark(source.path), *better.findings]
+        ConfigText(source.path, source.table, text, better.data, positions),
+        [*_has_byte_order_mark(source.path), *better.findings],
     )
 
 
-def _mark(path: Path) -> Iterator[Finding]:
+def _has_byte_order_mark(path: Path) -> Iterator[Finding]:
     """Some editors begin a file with a mark that they do not show, and Python's readers of TOML and JSON refuse it."""
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(BOM_UTF8)) != BOM_UTF8:
@@ -338,7 +343,7 @@ def _not_hosted(file: _Read) -> _Read:
     return _Read(replace(file.text, data=None), [*file.found, Finding("hosted-training", told, where)])
 
 
-def _text(path: Path) -> tuple[str, str]:
+def _read_text(path: Path) -> tuple[str, str]:
     """The file's text, or "" and a sentence on why it has none."""
     try:
         if not path.is_file():  # a FIFO would be read for ever
@@ -397,7 +402,7 @@ def _with_trainer(
         era, how = next(reversed(fitting), None), "guessed"
         others = [fitting[at] for at in sorted({0, len(fitting) // 2}) if at < len(fitting) - 1]
         if subject.settings.tree:
-            found.append(_guessed(subject, era))
+            found.append(_guess_era(subject, era))
 
     def keys_of(one: eras.Era) -> schema.Schema | None:
         known = one.schemas.get(subject.kind)
@@ -427,7 +432,7 @@ def _engine_cuts(roots: Sequence[Path]) -> bool | None:
     return any("tokenize_params_validation" in text for text in texts) if any(texts) else None
 
 
-def _guessed(subject: Subject, era: eras.Era | None) -> Finding:
+def _guess_era(subject: Subject, era: eras.Era | None) -> Finding:
     missing, remedy = "No prime-rl is installed here", ""
     if subject.run_file is not None:
         missing, remedy = "No prime-rl was found", "Set [job] dir in the run file to its checkout."
@@ -451,16 +456,16 @@ def _with_job(
         broken = {str(text.path) for text in subject.texts}
         if any(one.id in _SAID_BY_OPENING or one.where.file in broken for one in found):
             return subject, None, []  # said already, with its place
-        return subject, None, _refusals(subject, (), str(error).splitlines())
+        return subject, None, _refusals_of_start(subject, (), str(error).splitlines())
     subject = replace(
         subject,
         plan=job.gpus(),
         max_steps=run.run.max_steps or job.max_steps(),
-        steps=_steps(job),
+        steps=_steps_of_job(job),
         revision=job.facts().revision,
     )
     places = configs.refusals(subject.settings, subject.dialect) if subject.dialect else ()
-    return subject, job, _refusals(subject, places, job.problems())
+    return subject, job, _refusals_of_start(subject, places, job.problems())
 
 
 def _with_plan(subject: Subject, run: RunFile, environ: Mapping[str, str]) -> Subject:
@@ -472,7 +477,7 @@ def _with_plan(subject: Subject, run: RunFile, environ: Mapping[str, str]) -> Su
     return replace(subject, plan=plan, max_steps=run.run.max_steps or steps)
 
 
-def _steps(job: Job) -> dict[int, int]:
+def _steps_of_job(job: Job) -> dict[int, int]:
     try:
         newest = sorted(job.steps())[-MOST_STEPS:]
         checked = {step: job.check_step(step, settled=True) for step in newest}
@@ -481,7 +486,9 @@ def _steps(job: Job) -> dict[int, int]:
     return {step: one.size_bytes for step, one in checked.items() if one.state == "complete"}
 
 
-def _refusals(subject: Subject, placed: Iterator[configs.Refusal] | tuple[()], told: Sequence[str]) -> list[Finding]:
+def _refusals_of_start(
+    subject: Subject, placed: Iterator[configs.Refusal] | tuple[()], told: Sequence[str]
+) -> list[Finding]:
     """Why a start is refused whatever a person says. ``placed``: those of a key of the configuration."""
     places = {one.sentence: subject.where(one.key) for one in placed}
     sentences = dict.fromkeys([*places, *told])

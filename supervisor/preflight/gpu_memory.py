@@ -28,21 +28,21 @@ def gpu_memory(subject: Subject) -> Iterator[Finding]:
     if not estimate_inputs.gpus_said(subject):
         return
     asked = estimate_inputs.trainer_memory(subject) if estimate_inputs.trains(subject, facts) else None
-    need = _trainer(facts, asked) if asked else None
+    need = _memory_of_trainer(facts, asked) if asked else None
     engine = estimate_inputs.engine_setup(subject) if subject.kind == "rl" else None
-    shared = _gpu(subject, sorted(set(subject.plan.inference) & set(subject.plan.trainer)))
-    found = list(_engine(subject, facts, engine)) if engine else []
+    shared = _smallest_gpu(subject, sorted(set(subject.plan.inference) & set(subject.plan.trainer)))
+    found = list(_check_engine(subject, facts, engine)) if engine else []
     if need and asked and not found and engine and shared is not None:
         if engine.utilization < HOPELESS_UTILIZATION:  # beyond that, ``sharing`` has said so
-            found += _shared(subject, asked, engine, shared)
+            found += _check_shared(subject, asked, engine, shared)
     elif need and asked and not subject.plan.is_shared:
-        found += _alone(subject, facts, asked, need)
+        found += _check_alone(subject, facts, asked, need)
     yield from found
     if need and not found:
-        yield _note(subject, facts, need, engine)
+        yield _note_estimate(subject, facts, need, engine)
 
 
-def _trainer(facts: ModelFacts, asked: estimate_inputs.Memory) -> Estimate:
+def _memory_of_trainer(facts: ModelFacts, asked: estimate_inputs.Memory) -> Estimate:
     """The low end of the one, the high end of the other."""
     low, high = memory.trainer(facts, asked.low), memory.trainer(facts, asked.high)
     parts = [
@@ -52,15 +52,17 @@ def _trainer(facts: ModelFacts, asked: estimate_inputs.Memory) -> Estimate:
     return Estimate(tuple(parts))
 
 
-def _alone(subject: Subject, facts: ModelFacts, asked: estimate_inputs.Memory, need: Estimate) -> Iterator[Finding]:
-    gpu = _gpu(subject, subject.plan.trainer)
+def _check_alone(
+    subject: Subject, facts: ModelFacts, asked: estimate_inputs.Memory, need: Estimate
+) -> Iterator[Finding]:
+    gpu = _smallest_gpu(subject, subject.plan.trainer)
     if gpu is None:
         return
     fit = memory.fits(need.total, gpu.total_bytes)
     if fit == "yes" or (fit == "unsure" and not facts.plain):
         return
     told = (
-        f"The trainer needs an estimated {need.total} on each of its GPUs ({need.formula()}), and {_named(gpu)} "
+        f"The trainer needs an estimated {need.total} on each of its GPUs ({need.formula()}), and {_gpu_by_name(gpu)} "
         f"has {gib(gpu.total_bytes)}."
     )
     remedy = _trainer_remedy(facts, asked, gpu.total_bytes, subject)
@@ -91,37 +93,38 @@ def _trainer_remedy(facts: ModelFacts, asked: estimate_inputs.Memory, there: flo
             changes.append(f"halve seq_len {'once' if halved == 1 else f'{halved} times'}")
         if gpus > setup.gpus:
             changes.append(f"give the trainer {gpus} such GPUs")
-        return f"By the same arithmetic it fits if you {_listed(changes)}."
+        return f"By the same arithmetic it fits if you {_list_in_words(changes)}."
     return "Take a smaller model, or GPUs with more memory."
 
 
-def _listed(words: list[str]) -> str:
+def _list_in_words(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def _shared(subject: Subject, asked: estimate_inputs.Memory, engine: EngineSetup, gpu: Gpu) -> Iterator[Finding]:
+def _check_shared(subject: Subject, asked: estimate_inputs.Memory, engine: EngineSetup, gpu: Gpu) -> Iterator[Finding]:
     if subject.model is None:
         return
-    need = _trainer(subject.model, asked)
+    need = _memory_of_trainer(subject.model, asked)
     taken = memory.engine(gpu.total_bytes, engine)
     both = need.total + taken.total
     fit = memory.fits(both, gpu.total_bytes)
     if fit == "yes" or (fit == "unsure" and not subject.model.plain):
         return
     told = (
-        f"Trainer and engine share {_named(gpu)}, which has {gib(gpu.total_bytes)} GiB, and need an estimated {both} "
+        f"Trainer and engine share {_gpu_by_name(gpu)}, which has {gib(gpu.total_bytes)} GiB, and need an estimated "
+        f"{both} "
         f"together: the engine takes {gib(taken.total.low)} (gpu_memory_utilization = {engine.utilization:g}), the "
         f"trainer {need.total} ({need.formula()})."
     )
     remedy = _shared_remedy(subject, subject.model, asked, engine, gpu)
-    where = subject.where(*_spelled(subject))
+    where = subject.where(*_spelling_of_share(subject))
     yield Finding("shared-gpu-out-of-memory" if fit == "no" else "shared-gpu-memory-tight", told, where, remedy)
 
 
 def _shared_remedy(
     subject: Subject, facts: ModelFacts, asked: estimate_inputs.Memory, engine: EngineSetup, gpu: Gpu
 ) -> str:
-    key = _spelled(subject)[0]
+    key = _spelling_of_share(subject)[0]
     outside = memory.engine(0, engine).total.high
     add = "" if asked.high.checkpointing else "add [trainer.model.ac] with freq = 1"
     setup = replace(asked.high, checkpointing=True)
@@ -134,9 +137,9 @@ def _shared_remedy(
     return f"By the same arithmetic it fits if you {f'{add} and ' if add else ''}set {key} = {part:.2f}, or {apart}."
 
 
-def _engine(subject: Subject, facts: ModelFacts, setup: EngineSetup) -> Iterator[Finding]:
+def _check_engine(subject: Subject, facts: ModelFacts, setup: EngineSetup) -> Iterator[Finding]:
     """vLLM does not start with less than its weights and one sequence of the longest context."""
-    gpu = _gpu(subject, subject.plan.inference)
+    gpu = _smallest_gpu(subject, subject.plan.inference)
     if gpu is None:
         return
     need, taken = memory.engine_need(facts, setup), setup.utilization * gpu.total_bytes
@@ -146,21 +149,23 @@ def _engine(subject: Subject, facts: ModelFacts, setup: EngineSetup) -> Iterator
     sequence = f", one sequence of {setup.max_model_len} tokens {gib(need - weights - memory.CONTEXT_LOW)}"
     told = (
         f"The engine needs an estimated {gib(need)} GiB (weights {gib(weights)}{sequence if facts.plain else ''}), and "
-        f"gpu_memory_utilization = {setup.utilization:g} gives it {gib(taken)} of {_named(gpu)}."
+        f"gpu_memory_utilization = {setup.utilization:g} gives it {gib(taken)} of {_gpu_by_name(gpu)}."
     )
     helps = []
     room = int((taken - weights - memory.CONTEXT_LOW) / per_token) // 1024 * 1024 if facts.plain else 0
     if room >= 1024 and not facts.sliding_window:
         helps.append(f"set max_model_len to {room} or less")
     if not subject.plan.is_shared and 0.95 * gpu.total_bytes >= need:
-        helps.append(f"raise {_spelled(subject)[0]}")
+        helps.append(f"raise {_spelling_of_share(subject)[0]}")
     helps.append("take GPUs with more memory, or more of them with a higher tensor parallel size")
-    where = subject.where(*(estimate_inputs.CONTEXT if room >= 1024 else ()), *_spelled(subject), "model.name")
+    where = subject.where(
+        *(estimate_inputs.CONTEXT if room >= 1024 else ()), *_spelling_of_share(subject), "model.name"
+    )
     yield Finding("engine-out-of-memory", told, where, f"{helps[0][0].upper()}{', or '.join(helps)[1:]}.")
 
 
-def _note(subject: Subject, facts: ModelFacts, need: Estimate, engine: EngineSetup | None) -> Finding:
-    gpu = _gpu(subject, subject.plan.trainer)
+def _note_estimate(subject: Subject, facts: ModelFacts, need: Estimate, engine: EngineSetup | None) -> Finding:
+    gpu = _smallest_gpu(subject, subject.plan.trainer)
     total = f"{need.total}" if facts.plain else f"{gib(need.total.low)} GiB at least"
     told = f"The trainer needs an estimated {total} on each of its GPUs ({need.formula()})"
     if gpu is not None:
@@ -171,7 +176,7 @@ def _note(subject: Subject, facts: ModelFacts, need: Estimate, engine: EngineSet
     return Finding("gpu-memory-estimate", f"{told}. The shape is from {facts.origin or 'its configuration'}.")
 
 
-def _spelled(subject: Subject) -> tuple[str, ...]:
+def _spelling_of_share(subject: Subject) -> tuple[str, ...]:
     """The key of the engine's share, as this version spells it, first."""
     newer, older = estimate_inputs.UTILIZATION
     said = first(subject, newer, older)
@@ -180,7 +185,7 @@ def _spelled(subject: Subject) -> tuple[str, ...]:
     return (newer, older) if has(subject, _VLLM_TABLE) else (older, newer)
 
 
-def _gpu(subject: Subject, names: object) -> Gpu | None:
+def _smallest_gpu(subject: Subject, names: object) -> Gpu | None:
     """The smallest of the GPUs with these names; None where one of them is not known."""
     there = {key: gpu for gpu in subject.site.gpus or () for key in (str(gpu.index), gpu.uuid)}
     found = [there.get(str(name)) for name in names] if isinstance(names, (list, tuple)) else []
@@ -189,7 +194,7 @@ def _gpu(subject: Subject, names: object) -> Gpu | None:
     return min((gpu for gpu in found if gpu is not None), key=lambda gpu: gpu.total_bytes)
 
 
-def _named(gpu: Gpu) -> str:
+def _gpu_by_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
 
 

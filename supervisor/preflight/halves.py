@@ -42,7 +42,7 @@ _SHARED = (
 def settings_of_both(subject: Subject) -> Iterator[Finding]:
     """Settings of which trainer and orchestrator must have the same."""
     whole = subject.knows("trainer") and subject.knows("orchestrator")
-    if subject.kind != "rl" or not whole or _several(subject):
+    if subject.kind != "rl" or not whole or _trains_several_runs(subject):
         return
     for shared, *paths in _COMPARED:
         trainer, orchestrator = (first(subject, path) for path in paths)
@@ -50,31 +50,31 @@ def settings_of_both(subject: Subject) -> Iterator[Finding]:
             continue
         if trainer and orchestrator:
             if trainer.value != orchestrator.value:
-                yield _differ(subject, trainer, orchestrator, shared)
+                yield _find_differences(subject, trainer, orchestrator, shared)
         elif shared == "max_steps" and (one := trainer or orchestrator):
             other = paths[1] if one is trainer else paths[0]
-            told = f"{one.path} = {_shown(one.value)}, and {other} is not set."
-            remedy = f"Set max_steps = {_shown(one.value)} at the top, or {other} as well."
+            told = f"{one.path} = {_show_value(one.value)}, and {other} is not set."
+            remedy = f"Set max_steps = {_show_value(one.value)} at the top, or {other} as well."
             yield Finding("halves-differ", told, subject.where(one.path), remedy)
 
 
 def models(subject: Subject) -> Iterator[Finding]:
     """The model that is trained, asked for and served."""
-    if subject.kind != "rl" or first(subject, "model.name") or _several(subject):
+    if subject.kind != "rl" or first(subject, "model.name") or _trains_several_runs(subject):
         return
     trainer, engine = first(subject, "trainer.model.name"), first(subject, *_ENGINES_MODEL)
     orchestrator = first(subject, *_ORCHESTRATORS_MODEL)
     if trainer and str(trainer.value).startswith(_EXEMPT):
         return
     if orchestrator and engine and engine.value != orchestrator.value:
-        yield _differ(subject, orchestrator, engine, "model.name")
+        yield _find_differences(subject, orchestrator, engine, "model.name")
     decides = has(subject, _ENGINE_DECIDES) if subject.settings.has("inference") else False
     if decides is False and trainer and orchestrator and trainer.value != orchestrator.value:
-        yield _differ(subject, trainer, orchestrator, "model.name")
+        yield _find_differences(subject, trainer, orchestrator, "model.name")
 
 
-def _differ(subject: Subject, one: Set, other: Set, shared: str) -> Finding:
-    told = f"{one.path} = {_shown(one.value)}, and {other.path} = {_shown(other.value)}."
+def _find_differences(subject: Subject, one: Set, other: Set, shared: str) -> Finding:
+    told = f"{one.path} = {_show_value(one.value)}, and {other.path} = {_show_value(other.value)}."
     table, _, name = shared.rpartition(".")
     place = f"in a table [{table}]" if table else "at the top of the file"
     return Finding(
@@ -90,7 +90,7 @@ def twice(subject: Subject) -> Iterator[Finding]:
         top = first(subject, shared)
         for one in (first(subject, path) for path in paths):
             if top and one and one.value != top.value and not _by_the_run_file(subject, shared):
-                told = f"{top.path} = {_shown(top.value)}, and {one.path} = {_shown(one.value)}."
+                told = f"{top.path} = {_show_value(top.value)}, and {one.path} = {_show_value(one.value)}."
                 remedy = f"Take out {one.path}, or {top.path} and set it in each part."
                 yield Finding("shared-setting-twice", told, subject.where(one.path), remedy)
 
@@ -110,7 +110,7 @@ def parts_there(subject: Subject) -> Iterator[Finding]:
         yield Finding("missing-key", told, subject.file(name), f"Write a table [{name}]; it may be empty.")
 
 
-def _several(subject: Subject) -> bool:
+def _trains_several_runs(subject: Subject) -> bool:
     """A trainer of several runs is started by itself, and is refused for that."""
     return (number(subject, "max_concurrent_runs", "trainer.max_concurrent_runs") or Number("", 0)).value > 1
 
@@ -120,7 +120,7 @@ def _by_the_run_file(subject: Subject, shared: str) -> bool:
     return shared == "max_steps" and subject.run_file is not None and subject.run_file.run.max_steps is not None
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 

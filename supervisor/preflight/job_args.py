@@ -16,22 +16,22 @@ from supervisor.primerl.configs import flags
 
 def unknown_flags(subject: Subject) -> Iterator[Finding]:
     """Flags in [job] args that the trainer does not know."""
-    for schema, name, _, path in _flags(subject):
+    for schema, name, _, path in _flags_of_job(subject):
         stranger = _first_unknown(schema, path)
         if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
             continue
         told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
         weight = severity(stranger, schema, subject.kind)
-        yield Finding("unknown-flag", told, _where(subject, name), remedy, weight)
+        yield Finding("unknown-flag", told, _place_of_flag(subject, name), remedy, weight)
 
 
 def wrong_flags(subject: Subject) -> Iterator[Finding]:
     """Numbers in [job] args that are none, or beyond what the trainer takes. How other kinds are read differs."""
-    for schema, name, value, path in _flags(subject):
+    for schema, name, value, path in _flags_of_job(subject):
         field = schema.get(path)
         if field is None or value is None or not field.kinds <= {"int", "float", "none"}:
             continue
-        where = _where(subject, name)
+        where = _place_of_flag(subject, name)
         weight = severity(path, schema, subject.kind, value)
         if value != "None" and not fits(field, value):  # every parser takes that word for nothing
             told = f"--{name} is given {shown(value)}, and {wanted(field)} is wanted there."
@@ -66,7 +66,7 @@ def at_signs(subject: Subject) -> Iterator[Finding]:
 CHECKS: tuple[Check, ...] = (unknown_flags, wrong_flags, at_signs)
 
 
-def _flags(subject: Subject) -> Iterator[tuple[Schema, str, str | None, str]]:
+def _flags_of_job(subject: Subject) -> Iterator[tuple[Schema, str, str | None, str]]:
     """Each flag of the trainer's with its value and its dotted path; none where its keys are not known."""
     schema = subject.schema
     if schema is not None and subject.kind in ("rl", "sft"):
@@ -93,7 +93,7 @@ def _without_no(path: str) -> Iterator[str]:
         yield f"{above}.{name[3:]}"
 
 
-def _where(subject: Subject, name: str) -> Where:
+def _place_of_flag(subject: Subject, name: str) -> Where:
     number = next((at for at, word in enumerate(subject.args) if word.partition("=")[0] == f"--{name}"), 0)
     return Where(str(subject.run_path or ""), _line_of_element(subject, "args", number), "job.args")
 

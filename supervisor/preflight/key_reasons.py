@@ -91,7 +91,7 @@ def explained(
         return told, remedy, known.path.rpartition(".")[2] if only_the_name else ""
 
     meanable = [one for one in siblings if one not in beside]
-    if other := next((one for one in _foreign(name, kind) if schema.get(one) is not None), ""):
+    if other := next((one for one in _reason_of_other_trainer(name, kind) if schema.get(one) is not None), ""):
         told = f"{said} is not known {at} of {version}: there it is {other}."
         table, _, short = other.rpartition(".")
         if table == above and short not in beside:
@@ -102,7 +102,7 @@ def explained(
     if near:
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
 
-    if (went := gone(path, kind)) is not None and went.day <= _day(schema):
+    if (went := gone(path, kind)) is not None and went.day <= _day_of_schema(schema):
         told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
         known_in = eras.periods(path, kind) if kind in eras.KINDS else ()
         if schema.day is None and known_in and known_in[0][0] > eras.known()[0].day:
@@ -118,17 +118,20 @@ def explained(
     places = [place for place in places if above and place.startswith(f"{above.partition('.')[0]}.")] or places
     if places and len(places) <= MOST_PLACES:
         tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
-        told = f"{said} is not known {at} of {version}: {name} stands in {_joined(tables)}."
-        return told, f"Move it to {_joined(tables, 'or')}. {_HINTS.get(name, '')}".strip(), ""
+        told = f"{said} is not known {at} of {version}: {name} stands in {_join_names(tables)}."
+        return told, f"Move it to {_join_names(tables, 'or')}. {_HINTS.get(name, '')}".strip(), ""
 
     times = eras.periods(path, kind) if kind in eras.KINDS else ()
     if times:
-        told = f"{said} is not known to {version}: prime-rl knew it {_period(times)}."
+        told = f"{said} is not known to {version}: prime-rl knew it {_period_in_words(times)}."
         return told, "Take it out, or use a version of that time.", ""
 
     once = [one for one in eras.homes(name, kind) if one != path]
     if once and not places and len({one.rpartition(".")[0] for one in once}) <= _FEW_HOMES:
-        told = f"{said} is not known {at} of {version}: prime-rl knew {once[0]} {_period(eras.periods(once[0], kind))}."
+        told = (
+            f"{said} is not known {at} of {version}: prime-rl knew {once[0]} "
+            f"{_period_in_words(eras.periods(once[0], kind))}."
+        )
         return told, "Take it out, or use a version of that time.", ""
 
     if near := near_names(name, meanable) or _longer_names(name, meanable):
@@ -151,8 +154,11 @@ def of_another_type(path: str, schema: Schema, chosen: Field) -> tuple[str, str,
     variants = table.variants if table else {}
     own = next((said for said, one in variants.items() if one is chosen), "")
     others = [f'"{said}"' for said, one in variants.items() if name in one.below]
-    told = f'{path} is not for type = "{own}" of [{above}]: it is for {_joined(others, "or") if others else "another"}.'
-    return told, f"Take it out, or set type to {_joined(others, 'or')}." if others else "Take it out.", ""
+    told = (
+        f'{path} is not for type = "{own}" of [{above}]: it is for '
+        f"{_join_names(others, 'or') if others else 'another'}."
+    )
+    return told, f"Take it out, or set type to {_join_names(others, 'or')}." if others else "Take it out.", ""
 
 
 def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list[str]:
@@ -160,7 +166,7 @@ def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list
     return difflib.get_close_matches(name, list(names), 1, likeness)
 
 
-def _foreign(name: str, kind: str) -> Iterable[str]:
+def _reason_of_other_trainer(name: str, kind: str) -> Iterable[str]:
     return (one.removeprefix("trainer.") if kind == "sft" else one for one in _FOREIGN.get(name, ()))
 
 
@@ -182,17 +188,17 @@ def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple
     return next(((one, found) for one in paths if (found := known_as(one, schema, kind))), None)
 
 
-def _day(schema: Schema) -> date:
+def _day_of_schema(schema: Schema) -> date:
     """The day of an era; for the installed version, no change is too late."""
     return schema.day or eras.known()[-1].day
 
 
-def _joined(names: Sequence[str], word: str = "and") -> str:
+def _join_names(names: Sequence[str], word: str = "and") -> str:
     names = list(dict.fromkeys(names))
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
-def _period(times: Sequence[tuple[date, date | None]]) -> str:
+def _period_in_words(times: Sequence[tuple[date, date | None]]) -> str:
     since, before = times[-1]
     first = since == eras.known()[0].day
     if before is None:

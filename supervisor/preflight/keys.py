@@ -30,17 +30,17 @@ _LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")
 
 def unknown_keys(subject: Subject) -> Iterator[Finding]:
     """Keys of the files that the trainer does not know."""
-    for reader in _readers(subject):
+    for reader in _readers_of_files(subject):
         yield from reader.unknown()
 
 
 def wrong_values(subject: Subject) -> Iterator[Finding]:
     """Values of a kind that the trainer does not take, and texts that are none of those that it takes."""
-    for reader in _readers(subject):
+    for reader in _readers_of_files(subject):
         yield from reader.wrong()
 
 
-def _overruled(subject: Subject, path: str) -> bool:
+def _is_overruled(subject: Subject, path: str) -> bool:
     """Will prime-rl never see a file's value, because [job] args or the supervisor's own flags replace it?"""
     run = subject.run_file
     if path in subject.flags:
@@ -67,7 +67,7 @@ def missing_keys(subject: Subject) -> Iterator[Finding]:
         return
     if not subject.texts or any(text.data is None for text in subject.texts):
         return
-    yield from _missing(subject, subject.settings.tree, schema.top, "")
+    yield from _check_missing(subject, subject.settings.tree, schema.top, "")
 
 
 def other_machines(subject: Subject) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ CHECKS: tuple[Check, ...] = (
 # ---------------------------------------------------------------- one file
 
 
-def _readers(subject: Subject) -> Iterator[_Reader]:
+def _readers_of_files(subject: Subject) -> Iterator[_Reader]:
     schema = subject.schema
     if schema is not None:
         yield from (_Reader(subject, schema, text) for text in subject.texts if text.data is not None)
@@ -114,16 +114,16 @@ class _Reader:
     text: ConfigText
 
     def unknown(self) -> Iterator[Finding]:
-        field = self._top()
+        field = self._top_table()
         if field is not None:
-            yield from self._unknown(self.text.data or {}, field, self.text.table, ())
+            yield from self._report_unknown(self.text.data or {}, field, self.text.table, ())
 
     def wrong(self) -> Iterator[Finding]:
-        field = self._top()
+        field = self._top_table()
         if field is not None:
-            yield from self._wrong(self.text.data or {}, field, self.text.table, ())
+            yield from self._report_wrong(self.text.data or {}, field, self.text.table, ())
 
-    def _top(self) -> Field | None:
+    def _top_table(self) -> Field | None:
         """The table that the file fills."""
         if not self.text.table:
             return Field(frozenset({"table"}), self.schema.top, self.schema.open)
@@ -132,7 +132,7 @@ class _Reader:
 
     # ------------------------------------------------------------ unknown keys
 
-    def _unknown(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
+    def _report_unknown(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
         for key, value in table.items():
             name = str(key)
             path = f"{above}.{name}" if above else name
@@ -141,18 +141,18 @@ class _Reader:
             if path in self.subject.dropped:
                 continue  # nobody looks at what is in it
             if inside is not None:
-                for one, inner in _tables(value, here):
-                    yield from self._unknown(one, inside.of(one), path, inner)
+                for one, inner in _tables_in_value(value, here):
+                    yield from self._report_unknown(one, inside.of(one), path, inner)
             elif not field.open:
-                yield self._stranger(path, table, field, here)
+                yield self._report_stranger(path, table, field, here)
 
-    def _severity(self, path: str, value: object = None) -> Severity:
+    def _severity_of_key(self, path: str, value: object = None) -> Severity:
         return severity(path, self.schema, self.subject.kind, value)
 
-    def _stranger(self, path: str, table: Mapping[str, Any], field: Field, place: Key) -> Finding:
+    def _report_stranger(self, path: str, table: Mapping[str, Any], field: Field, place: Key) -> Finding:
         name, ignored = str(place[-1]), field.ignores
         plain = name.removeprefix("--").replace("-", "_")
-        where = self._where(path, place)
+        where = self._where_in_words(path, place)
         if plain in field.below and plain != name:
             told = f"{path} is written with hyphens, which only the command line takes: in a file it is {plain}."
             return Finding(
@@ -160,8 +160,8 @@ class _Reader:
                 told + (" As it stands, it is dropped without a word." if ignored else ""),
                 where,
                 f"Write it as: {plain}",
-                severity="warning" if ignored else self._severity(path),
-                edits=self._renamed(place, name, plain),
+                severity="warning" if ignored else self._severity_of_key(path),
+                edits=self._rename_edit(place, name, plain),
             )
         other = self.schema.get(path)
         if other is not None:  # the table takes it, but not of this type
@@ -171,7 +171,7 @@ class _Reader:
             told, remedy, new = explained(
                 path.replace("-", "_"), self.schema, self.subject.kind, path, table[name], beside=beside
             )
-        weight = self._severity(path)
+        weight = self._severity_of_key(path)
         if ignored:
             told += " It is dropped without a word."
         elif weight == "error" and not self.schema.exact:
@@ -182,33 +182,33 @@ class _Reader:
             where,
             remedy,
             severity=None if ignored else weight,
-            edits=self._renamed(place, name, new) if new else self._moved(table[name], path, place),
+            edits=self._rename_edit(place, name, new) if new else self._move_edit(table[name], path, place),
         )
 
     # ------------------------------------------------------------ wrong values
 
-    def _wrong(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
+    def _report_wrong(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
         for key, value in table.items():
             name = str(key)
             inside = field.below.get(name)
             path = f"{above}.{name}" if above else name
-            if inside is None or path in self.subject.dropped or _overruled(self.subject, path):
+            if inside is None or path in self.subject.dropped or _is_overruled(self.subject, path):
                 continue
             here = (*place, name)
             if not fits(inside, value):
                 yield self._wrong_kind(path, value, inside, here)
                 continue
-            if isinstance(value, str) and not _chosen(inside, value):
+            if isinstance(value, str) and not _check_choice(inside, value):
                 yield self._wrong_choice(path, value, inside, here)
             elif bounds := beyond(inside, value):
                 told = f"{path} = {shown(value)}, and prime-rl wants {bounds}."
                 remedy = f"Set {path} to {bounds}."
-                weight = self._severity(path, value)
-                yield Finding("out-of-bounds", told, self._where(path, here), remedy, weight)
+                weight = self._severity_of_key(path, value)
+                yield Finding("out-of-bounds", told, self._where_in_words(path, here), remedy, weight)
             elif "any" not in inside.kinds and isinstance(value, float) and isnan(value):
-                yield Finding("not-a-number", f"{path} = nan.", self._where(path, here))
-            for one, inner in _tables(value, here):
-                yield from self._wrong(one, inside.of(one), path, inner)
+                yield Finding("not-a-number", f"{path} = nan.", self._where_in_words(path, here))
+            for one, inner in _tables_in_value(value, here):
+                yield from self._report_wrong(one, inside.of(one), path, inner)
 
     def _wrong_kind(self, path: str, value: object, field: Field, place: Key) -> Finding:
         name = path.rpartition(".")[2]
@@ -218,56 +218,60 @@ class _Reader:
         if isinstance(value, Mapping) and "list" in field.kinds and field.below:
             told = f"[{path}] is one table, and a list of tables is wanted there: [[{path}]]."
             remedy = f"Write the header as: [[{path}]]"
-            edits = self._doubled(place)
+            edits = self._report_doubled(place)
         elif isinstance(value, list) and value and isinstance(value[0], str) and "id" in field.below:
             remedy = f'Write a table for each: [[{path}]] with id = "{value[0]}" below it.'
         elif isinstance(value, list) and len(value) == 2 and "float" in field.kinds:
             remedy = "Write one number. If the comma is meant for a decimal sign: TOML wants a point there."
         elif (new := written(value, field)) is not None:
             remedy = f"Write it as: {name} = {new}"
-            edits = self._replaced(place, f"{name} = {new}")
-        return Finding("wrong-kind", told, self._where(path, place), remedy, self._severity(path, value), edits)
+            edits = self._replace_edit(place, f"{name} = {new}")
+        return Finding(
+            "wrong-kind", told, self._where_in_words(path, place), remedy, self._severity_of_key(path, value), edits
+        )
 
     def _wrong_choice(self, path: str, value: str, field: Field, place: Key) -> Finding:
         name = path.rpartition(".")[2]
-        told = f'{path} = "{value}" is none of {_listed(field.choices)}.'
+        told = f'{path} = "{value}" is none of {_list_choices(field.choices)}.'
         lower = value.lower()
         near = [*near_names(lower.replace("-", "_"), field.choices), *near_names(lower, field.choices)]
-        remedy = f'Write it as: {name} = "{near[0]}"' if near else f"Set it to one of {_listed(field.choices)}."
-        edits = self._replaced(place, f'{name} = "{near[0]}"') if near else ()
-        return Finding("wrong-choice", told, self._where(path, place), remedy, self._severity(path, value), edits)
+        remedy = f'Write it as: {name} = "{near[0]}"' if near else f"Set it to one of {_list_choices(field.choices)}."
+        edits = self._replace_edit(place, f'{name} = "{near[0]}"') if near else ()
+        return Finding(
+            "wrong-choice", told, self._where_in_words(path, place), remedy, self._severity_of_key(path, value), edits
+        )
 
     # ------------------------------------------------------------ places and edits
 
-    def _position(self, place: Key) -> Position | None:
+    def _position_of_key(self, place: Key) -> Position | None:
         return self.text.positions.get(place)
 
-    def _where(self, path: str, place: Key) -> Where:
-        at = self._position(place)
+    def _where_in_words(self, path: str, place: Key) -> Where:
+        at = self._position_of_key(place)
         return Where(str(self.text.path), at.line if at else 0, path)
 
-    def _line(self, place: Key) -> tuple[int, str, int] | None:
+    def _line_of_key(self, place: Key) -> tuple[int, str, int] | None:
         """Line number, line and column (from 0) of a key, where it stands in a line `key = value` of its own."""
-        at = self._position(place)
+        at = self._position_of_key(place)
         lines = self.text.text.replace("\r\n", "\n").split("\n")
         if at is None or not 0 < at.line <= len(lines):
             return None
         return at.line, lines[at.line - 1], at.column - 1
 
-    def _renamed(self, place: Key, name: str, new: str) -> tuple[Edit, ...]:
-        found = self._line(place)
+    def _rename_edit(self, place: Key, name: str, new: str) -> tuple[Edit, ...]:
+        found = self._line_of_key(place)
         if found is None or not found[1].startswith(name, found[2]):
             return ()
         number, line, column = found
         return (Edit(self.text.path, number, number, (line[:column] + new + line[column + len(name) :],)),)
 
-    def _moved(self, value: object, path: str, place: Key) -> tuple[Edit, ...]:
+    def _move_edit(self, value: object, path: str, place: Key) -> tuple[Edit, ...]:
         """The header of a table that has another name in this version, where nothing else has to be changed."""
         known = known_as(path, self.schema, self.subject.kind)
         if known is None and isinstance(value, Mapping) and len(value) == 1:
             [(name, inner)] = value.items()
-            return self._moved(inner, f"{path}.{name}", (*place, str(name))) if isinstance(inner, Mapping) else ()
-        found = self._line(place)
+            return self._move_edit(inner, f"{path}.{name}", (*place, str(name))) if isinstance(inner, Mapping) else ()
+        found = self._line_of_key(place)
         if known is None or known.by.note or found is None or not isinstance(value, Mapping):
             return ()
         number, line, _ = found
@@ -276,15 +280,15 @@ class _Reader:
         if line.partition("#")[0].strip() != header or not known.path.startswith(above):
             return ()
         if self.subject.settings.has(known.path) or any(
-            True for inner in value.values() for _ in _tables(inner, place)
+            True for inner in value.values() for _ in _tables_in_value(inner, place)
         ):
             return ()
         new = line.replace(header, f"[{known.path.removeprefix(above)}]", 1)
         return (Edit(self.text.path, number, number, (new,)),)
 
-    def _replaced(self, place: Key, pair: str) -> tuple[Edit, ...]:
+    def _replace_edit(self, place: Key, pair: str) -> tuple[Edit, ...]:
         """The whole of `key = value`, where it has a line for itself."""
-        found = self._line(place)
+        found = self._line_of_key(place)
         name = pair.partition(" ")[0]
         if found is None or found[1][: found[2]].strip() or not found[1].startswith(name, found[2]):
             return ()
@@ -297,8 +301,8 @@ class _Reader:
             Edit(self.text.path, number, number, (line[:column] + pair + (comment[0].rstrip() if comment else ""),)),
         )
 
-    def _doubled(self, place: Key) -> tuple[Edit, ...]:
-        found = self._line(place)
+    def _report_doubled(self, place: Key) -> tuple[Edit, ...]:
+        found = self._line_of_key(place)
         if found is None:
             return ()
         number, line, _ = found
@@ -309,7 +313,7 @@ class _Reader:
         return (Edit(self.text.path, number, number, (new,)),)
 
 
-def _tables(value: object, place: Key) -> Iterator[tuple[Mapping[str, Any], Key]]:
+def _tables_in_value(value: object, place: Key) -> Iterator[tuple[Mapping[str, Any], Key]]:
     if isinstance(value, Mapping):
         yield value, place
     elif isinstance(value, list):
@@ -318,7 +322,7 @@ def _tables(value: object, place: Key) -> Iterator[tuple[Mapping[str, Any], Key]
                 yield one, (*place, index)
 
 
-def _chosen(field: Field, value: str) -> bool:
+def _check_choice(field: Field, value: str) -> bool:
     """Is the text one of those that the field takes, or something else that it takes, such as a number in quotes?"""
     if not field.choices or value in field.choices or (value == "None" and "none" in field.kinds):
         return True
@@ -326,12 +330,14 @@ def _chosen(field: Field, value: str) -> bool:
     return bool(rest) and fits(Field(rest), value)
 
 
-def _listed(choices: Sequence[str]) -> str:
+def _list_choices(choices: Sequence[str]) -> str:
     quotes = [f'"{choice}"' for choice in choices]
     return quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
 
 
-def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Field], above: str) -> Iterator[Finding]:
+def _check_missing(
+    subject: Subject, table: Mapping[str, Any], known: Mapping[str, Field], above: str
+) -> Iterator[Finding]:
     names = {str(key).replace("-", "_") for key in table}
     for name, field in known.items():
         path = f"{above}.{name}" if above else name
@@ -339,7 +345,9 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
             if not above and subject.run_file is None and not subject.knows(name):
                 continue  # it has a file of its own, which is not looked at
             where = subject.where(above) if above else subject.file(name)
-            told = f"{path} is not set, and {_version(subject)} wants it" + (f" in [{above}]." if above else ".")
+            told = f"{path} is not set, and {_version_in_words(subject)} wants it" + (
+                f" in [{above}]." if above else "."
+            )
             empty = "table" in field.kinds and not any(inner.required for inner in field.below.values())
             remedy = f"Write a table [{path}]; it may be empty." if empty else f"Set {path}."
             weight: Severity | None = "warning" if empty and overlay(subject) else None
@@ -348,13 +356,16 @@ def _missing(subject: Subject, table: Mapping[str, Any], known: Mapping[str, Fie
         inner = known.get(str(key).replace("-", "_"))
         if inner is not None:
             path = f"{above}.{key}" if above else str(key)
-            for one, _ in _tables(value, ()):
+            for one, _ in _tables_in_value(value, ()):
                 if inner.tagged and not inner.usual and inner.variants and "type" not in one:
-                    told = f"{path} does not say its type, and there is none that {_version(subject)} takes it for."
-                    remedy = f"Set type to one of {_listed(list(inner.variants))} in it."
+                    told = (
+                        f"{path} does not say its type, and there is none that {_version_in_words(subject)} takes "
+                        "it for."
+                    )
+                    remedy = f"Set type to one of {_list_choices(list(inner.variants))} in it."
                     yield Finding("missing-key", told, subject.where(path), remedy)
-                yield from _missing(subject, one, inner.of(one).below, path)
+                yield from _check_missing(subject, one, inner.of(one).below, path)
 
 
-def _version(subject: Subject) -> str:
+def _version_in_words(subject: Subject) -> str:
     return subject.schema.version if subject.schema is not None else "prime-rl"

@@ -69,14 +69,14 @@ def beyond(field: Field, value: object) -> str:
     """Which number is wanted ("1 or more") where ``value`` is one that pydantic refuses; "" where it is not."""
     if "any" in field.kinds or not all(kind in _COMPARED for kind, _ in field.bounds):
         return ""
-    number = _number(value) if "str" not in field.kinds or not isinstance(value, str) else None
+    number = _is_number(value) if "str" not in field.kinds or not isinstance(value, str) else None
     if number is None or all(_COMPARED[kind](number, limit) for kind, limit in field.bounds):
         return ""
-    parts = [_SAID[kind].format(_toml(limit)) for kind, limit in field.bounds]
+    parts = [_SAID[kind].format(_value_as_toml(limit)) for kind, limit in field.bounds]
     return " and ".join(parts)
 
 
-def _number(value: object) -> float | None:
+def _is_number(value: object) -> float | None:
     if isinstance(value, str):
         try:
             return float(value)
@@ -107,7 +107,7 @@ def wanted(field: Field) -> str:
     """What a field takes, for people: "a table or "None"", "a whole number"."""
     kinds = field.kinds - ({"int"} if "float" in field.kinds else set())
     names = [name for kind, name in _NAMES.items() if kind in kinds]
-    held = "tables" if field.below else _held(field.elements)
+    held = "tables" if field.below else _kind_of_elements(field.elements)
     if "list" in kinds and held:
         names = [f"a list of {held}" if name == "a list" else name for name in names]
     if field.choices and "str" in kinds:
@@ -118,7 +118,7 @@ def wanted(field: Field) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}" if names else "something else"
 
 
-def _held(elements: frozenset[str]) -> str:
+def _kind_of_elements(elements: frozenset[str]) -> str:
     """What a list holds, where it is of one kind."""
     kinds = elements - ({"int"} if "float" in elements else set())
     return _PLURALS.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
@@ -130,7 +130,7 @@ def shown(value: object) -> str:
         return "{ ... }" if value else "{}"
     if isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
         return "[ ... ]"
-    text = _toml(value)
+    text = _value_as_toml(value)
     return text if len(text) <= 60 else f"{text[:50]} ...{text[-4:]}"
 
 
@@ -140,9 +140,9 @@ def written(value: object, field: Field) -> str | None:
     if isinstance(value, list):
         single = value[0] if len(value) == 1 else None
         if single is not None and fits(field, single):
-            return _toml(single)
+            return _value_as_toml(single)
         texts = field.elements == {"str"} and not any(isinstance(one, bool | list | Mapping) for one in value)
-        return _toml([str(one) for one in value]) if texts else None
+        return _value_as_toml([str(one) for one in value]) if texts else None
     if isinstance(value, Mapping):
         return None
     if "table" in kinds and not kinds & {"str", "int", "float", "bool"}:
@@ -150,9 +150,9 @@ def written(value: object, field: Field) -> str | None:
     if "list" in kinds and not field.below and not kinds & {"str", "int", "float", "bool"}:
         parts = [part.strip() for part in value.strip("[] ").split(",")] if isinstance(value, str) else [value]
         numbers = field.elements == {"int"} and all(_INT.fullmatch(part) for part in parts if isinstance(part, str))
-        return f"[{', '.join(str(part) if numbers else _toml(part) for part in parts)}]"
+        return f"[{', '.join(str(part) if numbers else _value_as_toml(part) for part in parts)}]"
     if "str" in kinds and not isinstance(value, str):
-        return _toml(str(value)) if not isinstance(value, bool) else None
+        return _value_as_toml(str(value)) if not isinstance(value, bool) else None
     return None
 
 
@@ -171,15 +171,15 @@ def _as_table(value: object, field: Field) -> str | None:
     for name, below in field.below.items():
         if isinstance(below.default, int | float) and not isinstance(below.default, bool):
             number = value if isinstance(value, int | float) and fits(below, value) else below.default
-            return f"{{ {name} = {_toml(number)} }}"
+            return f"{{ {name} = {_value_as_toml(number)} }}"
     return None
 
 
-def _toml(value: Any) -> str:
+def _value_as_toml(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return f"[{', '.join(_toml(one) for one in value)}]"
+        return f"[{', '.join(_value_as_toml(one) for one in value)}]"
     return str(value)

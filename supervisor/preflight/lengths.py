@@ -41,7 +41,7 @@ _TOKENS_IN = date(2026, 5, 17)
 
 def _max_tokens(subject: Subject) -> Iterator[Finding]:
     """Prompt and answer share the engine's context, and vLLM refuses what does not fit."""
-    context = _context(subject)
+    context = _context_of_engine(subject)
     for paths in (_TRAINED, _EVALUATED):
         asked = number(subject, *paths)
         if asked is not None and asked.value < 1:
@@ -67,7 +67,7 @@ def _against_context(subject: Subject, asked: Number, context: Number) -> Iterat
     tools = bool(switched_on(subject, *_TOOLS) or first(subject, "inference.model.tool_call_parser"))
     named = f"{asked.path} = {asked.value}"
     limit = f"max_model_len = {context.value}" if context.path else f"the model's context of {context.value} tokens"
-    most = context.value if refuses == "no" else _sensible(context.value)
+    most = context.value if refuses == "no" else _sensible_length(context.value)
     remedy = f"Set {asked.path} to {most} or less" + (f", or raise {context.path}." if context.path else ".")
     where = subject.where(asked.path)
     certain: Severity | None = None if refuses == "yes" else "warning"
@@ -104,12 +104,12 @@ def _engine_refuses(subject: Subject) -> Literal["yes", "perhaps", "no"]:
     return "no" if cuts is True or subject.dialect is None or late else "perhaps"
 
 
-def _sensible(context: int) -> int:
+def _sensible_length(context: int) -> int:
     """Half of the context, as the measured run that worked had it (2000 of 4096)."""
     return max(1, context // 2 - context // 2 % 100 if context >= 1000 else context // 2)
 
 
-def _truncated(subject: Subject) -> Iterator[Finding]:
+def _check_truncation(subject: Subject) -> Iterator[Finding]:
     """An answer that is longer than the training sequence is cut before it is learned from."""
     if subject.kind != "rl":
         return
@@ -135,7 +135,10 @@ def _trainer_shorter(subject: Subject) -> Iterator[Finding]:
     if trainer is None or orchestrator is None or (dialect is None and not (trainer.path and orchestrator.path)):
         return
     if trainer.value < orchestrator.value:
-        said = f"trainer.model.seq_len {_is(trainer)}, less than orchestrator.seq_len, which {_is(orchestrator)}."
+        said = (
+            f"trainer.model.seq_len {_is_length(trainer)}, less than orchestrator.seq_len, which "
+            f"{_is_length(orchestrator)}."
+        )
         at = trainer.path or orchestrator.path
         remedy = f"Set trainer.model.seq_len to {orchestrator.value}, or seq_len at the top of the file for both."
         # Before that such samples were cut without a word (trainer/batch.py at b8697b0f0).
@@ -147,7 +150,7 @@ def _trainer_shorter(subject: Subject) -> Iterator[Finding]:
         yield Finding("trainer-seq-len-shorter", said, where, remedy, None if refused else "warning")
 
 
-def _is(length: Number) -> str:
+def _is_length(length: Number) -> str:
     return f"is {length.value}" + ("" if length.path else " (the default)")
 
 
@@ -158,7 +161,7 @@ def _never_reached(subject: Subject) -> Iterator[Finding]:
         yield Finding("context-below-seq-len", told, subject.where(context.path))
 
 
-def _positions(subject: Subject) -> Iterator[Finding]:
+def _check_positions(subject: Subject) -> Iterator[Finding]:
     """vLLM refuses a context beyond the model's positions, unless the rope is stretched or it is told to."""
     model, context = subject.model, number(subject, *_CONTEXT)
     if model is None or not model.positions or context is None or context.value <= model.positions:
@@ -170,7 +173,7 @@ def _positions(subject: Subject) -> Iterator[Finding]:
     yield Finding("context-above-positions", told, subject.where(context.path), remedy)
 
 
-def _ignored(subject: Subject) -> Iterator[Finding]:
+def _check_ignored_length(subject: Subject) -> Iterator[Finding]:
     """`max_model_len` at the top was handed on until 454e2cba4, and is no setting any more since fa191e589."""
     dialect, top = subject.dialect, number(subject, "max_model_len")
     if top is None or dialect is None or dialect.gpus == "counts" or has(subject, date(2026, 5, 20)) is True:
@@ -180,7 +183,7 @@ def _ignored(subject: Subject) -> Iterator[Finding]:
     yield Finding("max-model-len-unread", told, subject.where(top.path), remedy)
 
 
-def _environment(subject: Subject) -> Iterator[Finding]:
+def _check_environment(subject: Subject) -> Iterator[Finding]:
     """Some environments take a max_tokens of their own, and send it with their requests."""
     context = number(subject, *_CONTEXT)
     if context is None or _engine_refuses(subject) == "no":
@@ -198,9 +201,9 @@ def _environment(subject: Subject) -> Iterator[Finding]:
 # ---------------------------------------------------------------- what holds
 
 
-def _context(subject: Subject) -> Number | None:
+def _context_of_engine(subject: Subject) -> Number | None:
     """The engine's context: what is set, else the model's positions (with an empty path); None where not known."""
-    paths = ("max_model_len", *_CONTEXT) if _counts(subject) else _CONTEXT
+    paths = ("max_model_len", *_CONTEXT) if _check_counts(subject) else _CONTEXT
     if found := first(subject, *paths):
         return number(subject, found.path)
     model = subject.model
@@ -216,7 +219,7 @@ def _orchestrator_seq_len(subject: Subject) -> Number | None:
 def _seq_len(subject: Subject, own: str) -> Number | None:
     """Until 2026-02-24 the shared value overrules a part's own, afterwards it is for those that have none."""
     dialect = subject.dialect
-    if _counts(subject):
+    if _check_counts(subject):
         paths = ("max_model_len", own)
     elif dialect is not None and dialect.gpus == "ids":
         paths = ("seq_len", own)
@@ -226,16 +229,16 @@ def _seq_len(subject: Subject, own: str) -> Number | None:
     return number(subject, found.path) if found else Number("", DEFAULT_SEQ_LEN)
 
 
-def _counts(subject: Subject) -> bool:
+def _check_counts(subject: Subject) -> bool:
     return subject.dialect is not None and subject.dialect.gpus == "counts"
 
 
 CHECKS: tuple[Check, ...] = (
     _max_tokens,
-    _truncated,
+    _check_truncation,
     _trainer_shorter,
     _never_reached,
-    _positions,
-    _ignored,
-    _environment,
+    _check_positions,
+    _check_ignored_length,
+    _check_environment,
 )

@@ -88,8 +88,8 @@ def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str],
         folders = {"hf-cache": hub_cache(environ, here), "tmp": Path(environ.get("TMPDIR") or "/tmp")}  # noqa: S108
         python = checkout / ".venv" / "bin" / "python" if checkout is not None else None
         return Needs(environ, environ, here, python=python, checkout=checkout, folders=folders)
-    parts = _components(run_file, job)
-    env = parts[0].env if parts else _environment(run_file, environ)
+    parts = _components_of_run(run_file, job)
+    env = parts[0].env if parts else _environment_of_job(run_file, environ)
     folder = (run_file.job.dir or Path.cwd()).expanduser().absolute()
     return Needs(
         environ=env,
@@ -121,7 +121,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     volumes = {name: Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
     models = Beside(partial(volumes_of.cached_models, cache))
     persistent = Beside(partial(volumes_of.given, mounts if container else ()))
-    packages = Beside(partial(_packages, needs))
+    packages = Beside(partial(_look_at_packages, needs))
     there = Beside(needs.python.exists if needs.python is not None else bool)
     wandb_login = Beside(partial(has_wandb_login, needs.environ))
     hf_login = Beside(partial(has_hf_login, needs.environ, needs.cwd))
@@ -141,7 +141,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     silent = {str(needs.folders[name]): None for name, one in volumes.items() if one.hangs}
     silent |= {str(needs.python): None} if there.hangs else {}
     return Site(
-        gpus=_gpus(told, ours) if not told.problem or told.none else None,
+        gpus=_look_at_gpus(told, ours) if not told.problem or told.none else None,
         driver=told.driver,
         driver_cuda=told.cuda,
         torch=torch,
@@ -171,7 +171,7 @@ def refused(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
     return Beside(partial(prompts.refused, state_dir, own)).told(time.monotonic() + FILES_S) or ()
 
 
-def _components(run_file: RunFile, job: Job | None) -> list[Component]:
+def _components_of_run(run_file: RunFile, job: Job | None) -> list[Component]:
     """What would be started, as far as the job can say it now."""
     if job is None:
         return []
@@ -185,14 +185,14 @@ def _components(run_file: RunFile, job: Job | None) -> list[Component]:
     return parts
 
 
-def _environment(run_file: RunFile, environ: Mapping[str, str]) -> Mapping[str, str]:
+def _environment_of_job(run_file: RunFile, environ: Mapping[str, str]) -> Mapping[str, str]:
     try:
         return job_environment(environ, run_file.job.pass_env, run_file.job.env, {})
     except ConfigError:
         return {**environ, **run_file.job.env}
 
 
-def _packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
+def _look_at_packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
     found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
     versions = found.versions() or (installed.locked(needs.checkout) if needs.checkout else {})
     return versions, installed.torch(found)
@@ -219,14 +219,14 @@ class _Ours:
         return self._found
 
 
-def _gpus(told: gpu_survey.GpuSurvey, ours: Callable[[], Collection[survivors.Identity]]) -> tuple[Gpu, ...]:
+def _look_at_gpus(told: gpu_survey.GpuSurvey, ours: Callable[[], Collection[survivors.Identity]]) -> tuple[Gpu, ...]:
     return tuple(
-        Gpu(one.index, one.uuid, one.name, one.total_bytes, one.free_bytes, _tenants(one, ours), one.capability)
+        Gpu(one.index, one.uuid, one.name, one.total_bytes, one.free_bytes, _tenants_of_gpu(one, ours), one.capability)
         for one in told.gpus
     )
 
 
-def _tenants(
+def _tenants_of_gpu(
     gpu: gpu_survey.GpuSurveyed, ours: Callable[[], Collection[survivors.Identity]]
 ) -> Sequence[GpuProcess] | None:
     """Who holds memory there. The driver's numbers may be the host's, and then name some innocent's here, or nobody.
@@ -283,7 +283,7 @@ def lives(state_dir: Path) -> bool:
 
 def open_files(asked: int) -> tuple[int, int]:
     """Soft and hard limit of open files as the job will have them: it is raised to ``asked`` where that may be."""
-    soft, hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
+    soft, hard = (_read_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
     if soft >= asked:
         return soft, hard
     if hard >= asked or _may_raise(asked):
@@ -299,7 +299,7 @@ def _may_raise(asked: int) -> bool:
 
 def processes() -> tuple[int, int] | None:
     """Soft and hard limit of processes and threads: of this user, or of the control group where that is lower."""
-    soft, hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NPROC))
+    soft, hard = (_read_limit(value) for value in resource.getrlimit(resource.RLIMIT_NPROC))
     if os.geteuid() == 0:
         soft = hard = UNLIMITED  # setrlimit(2): not for processes with CAP_SYS_RESOURCE
     cgroup = cgroup_of(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
@@ -314,7 +314,7 @@ def processes() -> tuple[int, int] | None:
     return min(soft, most), min(hard, most)
 
 
-def _limit(value: int) -> int:
+def _read_limit(value: int) -> int:
     return UNLIMITED if value == resource.RLIM_INFINITY else value
 
 

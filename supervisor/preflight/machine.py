@@ -45,7 +45,9 @@ def gpus_there(subject: Subject) -> Iterator[Finding]:
         yield Finding("no-gpu", "The NVIDIA driver shows no GPU on this machine.")
         return
     missing = [
-        name for name in _wanted(subject) if not name.startswith("MIG-") and not any(_is(gpu, [name]) for gpu in gpus)
+        name
+        for name in _wanted_gpus(subject)
+        if not name.startswith("MIG-") and not any(_is_gpu(gpu, [name]) for gpu in gpus)
     ]
     if not missing or not all(gpu.uuid for gpu in gpus):
         return
@@ -84,19 +86,19 @@ def gpus_free(subject: Subject) -> Iterator[Finding]:
         return
     engine = [str(name) for name in subject.plan.inference]
     for gpu in subject.site.gpus or ():
-        if not _is(gpu, _wanted(subject)):
+        if not _is_gpu(gpu, _wanted_gpus(subject)):
             continue
         used = gpu.total_bytes - gpu.free_bytes
         # Not the 2 % of `is_gpu_empty`: this only warns, and 2 GiB of a stranger on a large GPU are worth a sentence.
         if used < EMPTY_BYTES or gpu.processes == ():
             continue
-        holders = _holders(gpu.processes)
-        sentence = f"{_gib(used)} of GPU {gpu.index}'s {_gib(gpu.total_bytes)} are taken by {holders}"
+        holders = _holders_in_words(gpu.processes)
+        sentence = f"{_gib_in_words(used)} of GPU {gpu.index}'s {_gib_in_words(gpu.total_bytes)} are taken by {holders}"
         severity: Severity = "warning"
-        if _is(gpu, engine):
-            part = _utilization(subject)
+        if _is_gpu(gpu, engine):
+            part = _share_of_engine(subject)
             if gpu.free_bytes < part * gpu.total_bytes:
-                wants = _gib(int(part * gpu.total_bytes))
+                wants = _gib_in_words(int(part * gpu.total_bytes))
                 sentence += f", and the engine wants {wants} of it free ({part:g} of the whole)"
                 severity = "error" if gpu.processes else "warning"
         yield Finding("gpu-busy", f"{sentence}.", _where_gpus(subject), severity=severity)
@@ -107,10 +109,10 @@ def gpu_generation(subject: Subject) -> Iterator[Finding]:
     site = subject.site
     torch = f"torch {site.torch}".strip()
     for gpu in site.gpus or ():
-        if gpu.capability is None or not _is(gpu, _wanted(subject)):
+        if gpu.capability is None or not _is_gpu(gpu, _wanted_gpus(subject)):
             continue
-        told = f"GPU {gpu.index} ({gpu.name or 'unknown'}) has compute capability {_dotted(gpu.capability)}"
-        if gpu.capability >= BLACKWELL and site.torch_cuda and _version(site.torch_cuda) < (12, 8):
+        told = f"GPU {gpu.index} ({gpu.name or 'unknown'}) has compute capability {_dotted_capability(gpu.capability)}"
+        if gpu.capability >= BLACKWELL and site.torch_cuda and _parse_version(site.torch_cuda) < (12, 8):
             yield Finding("gpu-too-new", f"{told}, and the job's {torch} was built for CUDA {site.torch_cuda}.")
             return
         if gpu.capability < AMPERE and subject.kind in ("rl", "sft"):
@@ -129,7 +131,7 @@ def driver(subject: Subject) -> Iterator[Finding]:
     if site.torch and not site.torch_cuda and "rocm" not in site.torch:
         yield Finding("torch-without-cuda", f"The job's torch {site.torch} was built without CUDA.")
         return
-    needs, has = _version(site.torch_cuda), _version(site.driver_cuda)
+    needs, has = _parse_version(site.torch_cuda), _parse_version(site.driver_cuda)
     if not needs or not has or needs <= has:
         return
     told = (
@@ -145,7 +147,7 @@ def variables(subject: Subject) -> Iterator[Finding]:
     name = subject.settings.get(*ANY_MODEL)
     local = isinstance(name, str) and (name.startswith(_LOCAL) or name.count("/") != 1)
     cached = isinstance(name, str) and name in subject.site.hf_models
-    offline = next((one for one in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _on(environ.get(one))), "")
+    offline = next((one for one in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_on(environ.get(one))), "")
     elsewhere = "TRANSFORMERS_CACHE" in environ  # an older name, of another folder
     if offline and not elsewhere and isinstance(name, str) and not local and not cached and subject.site.hf_cache:
         yield Finding(
@@ -153,22 +155,22 @@ def variables(subject: Subject) -> Iterator[Finding]:
             f"{offline}={environ[offline]} forbids downloads, and {name} is not in {subject.site.hf_cache}.",
             subject.where(*ANY_MODEL) if subject.texts else Where(),
         )
-    hub = _version(versions.get("huggingface_hub", ""))
-    if _on(environ.get("HF_HUB_ENABLE_HF_TRANSFER")) and hub and hub < (1, 0) and "hf_transfer" not in versions:
+    hub = _parse_version(versions.get("huggingface_hub", ""))
+    if _is_on(environ.get("HF_HUB_ENABLE_HF_TRANSFER")) and hub and hub < (1, 0) and "hf_transfer" not in versions:
         yield Finding(
             "hf-transfer-missing",
             f"HF_HUB_ENABLE_HF_TRANSFER={environ['HF_HUB_ENABLE_HF_TRANSFER']} is set, and beside huggingface_hub "
             f"{versions['huggingface_hub']} no hf_transfer is installed.",
             severity="error" if isinstance(name, str) and not local and not cached else "warning",
         )
-    vllm = _version(versions.get("vllm", ""))
+    vllm = _parse_version(versions.get("vllm", ""))
     if "VLLM_USE_V1" in environ and vllm >= (0, 11, 1):
         yield Finding(
             "vllm-use-v1-ignored", f"VLLM_USE_V1={environ['VLLM_USE_V1']} does nothing in vLLM {versions['vllm']}."
         )
     if "://" in environ.get("VLLM_PORT", "") and subject.settings.has("inference"):
         yield Finding("vllm-port-uri", f"VLLM_PORT={environ['VLLM_PORT']} is no port number.")
-    if _on(environ.get("CUDA_LAUNCH_BLOCKING")):
+    if _is_on(environ.get("CUDA_LAUNCH_BLOCKING")):
         yield Finding("cuda-launch-blocking", f"CUDA_LAUNCH_BLOCKING={environ['CUDA_LAUNCH_BLOCKING']} is set.")
 
 
@@ -240,7 +242,7 @@ def offload_memory(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         "offload-over-memory",
         f"{key} = true puts {what} of {model.name} ({model.parameters / 1e9:.1f} billion parameters, {each} bytes "
-        f"each: {_gib(needs)}) into RAM, of which this pod may use {_gib(memory)}.",
+        f"each: {_gib_in_words(needs)}) into RAM, of which this pod may use {_gib_in_words(memory)}.",
         subject.where(key),
         severity="error" if needs > 1.2 * memory and subject.site.gpus else "warning",
     )
@@ -262,7 +264,7 @@ def volumes(subject: Subject) -> Iterator[Finding]:
     if output is not None and _in_memory(output):
         yield Finding(
             "output-in-memory",
-            f"The output folder lies in memory ({output.kind} at {output.mount}, {_gib(output.total_bytes)}).",
+            f"The output folder lies in memory ({output.kind} at {output.mount}, {_gib_in_words(output.total_bytes)}).",
             _run_key(subject, "job", "output_dir"),
         )
     if state is not None and _in_memory(state):
@@ -275,7 +277,7 @@ def volumes(subject: Subject) -> Iterator[Finding]:
     if output is not None and _own_layer(output) and better is not None and run is not None:
         yield Finding(
             "output-in-container",
-            f"The output folder lies in the container's own layer, and this pod was given {_named(better)}.",
+            f"The output folder lies in the container's own layer, and this pod was given {_name_volume(better)}.",
             _run_key(subject, "job", "output_dir"),
             severity="note" if run.store.url else None,
         )
@@ -287,7 +289,7 @@ def volumes(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "hf-cache-in-container",
             f"The Hub's cache {site.hf_cache} lies in the container's own layer, and this pod was given "
-            f"{_named(better)}.",
+            f"{_name_volume(better)}.",
             remedy=f"Set HF_HOME={better.mount}/huggingface in the environment of the supervisor, or in [job] env.",
         )
 
@@ -301,12 +303,12 @@ CHECKS: tuple[Check, ...] = (
 # ---------------------------------------------------------------- words
 
 
-def _wanted(subject: Subject) -> list[str]:
+def _wanted_gpus(subject: Subject) -> list[str]:
     """The GPUs that the run names, each once."""
     return list(dict.fromkeys(str(name) for name in (*subject.plan.inference, *subject.plan.trainer)))
 
 
-def _is(gpu: Gpu, names: Sequence[str]) -> bool:
+def _is_gpu(gpu: Gpu, names: Sequence[str]) -> bool:
     """Is it one of these? CUDA takes the beginning of a UUID for the whole."""
     return any(name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name)) for name in names)
 
@@ -325,14 +327,14 @@ def _run_key(subject: Subject, *key: str) -> Where:
     return subject.run_where(*key) if subject.run_line(*key) else Where()
 
 
-def _utilization(subject: Subject) -> float:
+def _share_of_engine(subject: Subject) -> float:
     """The part of a GPU that the engine takes. vLLM compares it with the free memory when it starts."""
     value = subject.settings.get(*UTILIZATION_KEYS)
     real = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     return float(value) if real else UTILIZATION
 
 
-def _holders(processes: Sequence[GpuProcess] | None) -> str:
+def _holders_in_words(processes: Sequence[GpuProcess] | None) -> str:
     named = [
         one.name if one.name.startswith("pid ") else f"pid {one.pid} ({one.name})" if one.name else f"pid {one.pid}"
         for one in processes or ()
@@ -341,7 +343,7 @@ def _holders(processes: Sequence[GpuProcess] | None) -> str:
     return "; ".join(named) if named else "somebody whom this container does not see"
 
 
-def _on(value: str | None) -> bool:
+def _is_on(value: str | None) -> bool:
     return value is not None and value.lower() in _ON
 
 
@@ -353,19 +355,19 @@ def _own_layer(volume: Volume) -> bool:
     return volume.kind in ("overlay", "overlayfs", "aufs")
 
 
-def _named(volume: Volume) -> str:
-    return f"a volume at {volume.mount} ({volume.kind}, {_gib(volume.free_bytes)} free)"
+def _name_volume(volume: Volume) -> str:
+    return f"a volume at {volume.mount} ({volume.kind}, {_gib_in_words(volume.free_bytes)} free)"
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     """Leading numbers of a version; empty where there are none, which is below every version."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def _dotted_capability(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))
 
 
-def _gib(count: int) -> str:
+def _gib_in_words(count: int) -> str:
     return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / GIB:.1f} GiB"

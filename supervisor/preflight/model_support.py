@@ -93,7 +93,7 @@ def models(subject: Subject) -> Iterator[Finding]:
         told = entry.says.replace("{model}", name)
         if sure is None:
             told += " Whether the installed version is one of those cannot be told."
-        finding = Finding(entry.rule, told, _place(subject), entry.remedy, severity)
+        finding = Finding(entry.rule, told, _place_of_model(subject), entry.remedy, severity)
         other = said.get(entry.rule)
         if other is None or SEVERITIES.index(finding.weight) < SEVERITIES.index(other.weight):
             said[entry.rule] = finding
@@ -104,7 +104,7 @@ def _as_severity(text: str) -> Severity | None:
     return next((one for one in SEVERITIES if one == text), None)
 
 
-def _place(subject: Subject) -> Where:
+def _place_of_model(subject: Subject) -> Where:
     names = _NAMES if subject.kind == "rl" else ("model.name",)
     return subject.where(*names)
 
@@ -114,12 +114,12 @@ def _set_so(subject: Subject, entry: Entry) -> bool:
         return False
     if entry.here is not None and (subject.model is not None and subject.model.local) is not entry.here:
         return False
-    if entry.needs and not any(_has(subject, path) for path in entry.needs):
+    if entry.needs and not any(_has_key(subject, path) for path in entry.needs):
         return False
-    if any(_has(subject, path) for path in entry.without):
+    if any(_has_key(subject, path) for path in entry.without):
         return False
     if entry.unless and all(
-        str(subject.settings.get(*_spelled(subject, path))) == value for path, value in entry.unless.items()
+        str(subject.settings.get(*_spelled_path(subject, path))) == value for path, value in entry.unless.items()
     ):
         return False
     if entry.gpus is not None:
@@ -129,21 +129,21 @@ def _set_so(subject: Subject, entry: Entry) -> bool:
     return True
 
 
-def _spelled(subject: Subject, path: str) -> tuple[str, ...]:
+def _spelled_path(subject: Subject, path: str) -> tuple[str, ...]:
     """``model.vlm`` stands in the trainer's own table, or (of `rl`) in the one that all parts share."""
     return (path,) if subject.kind == "sft" else (f"trainer.{path}", path)
 
 
-def _has(subject: Subject, path: str) -> bool:
-    return any(subject.settings.has(one) for one in _spelled(subject, path))
+def _has_key(subject: Subject, path: str) -> bool:
+    return any(subject.settings.has(one) for one in _spelled_path(subject, path))
 
 
 def _in_period(subject: Subject, entry: Entry) -> bool | None:
     """Is the installed version one of those? None where that cannot be told."""
     for package, mended in entry.older.items():
-        installed = _version(subject.site.versions.get(package, ""))
+        installed = _parse_version(subject.site.versions.get(package, ""))
         if installed is not None:
-            return installed < (_version(mended) or ())
+            return installed < (_parse_version(mended) or ())
     answers: list[bool | None] = []
     if entry.since is not None:
         answers.append(has(subject, entry.since))
@@ -155,7 +155,7 @@ def _in_period(subject: Subject, entry: Entry) -> bool | None:
     return False if False in answers else None if None in answers else True
 
 
-def _version(text: str) -> tuple[int, ...] | None:
+def _parse_version(text: str) -> tuple[int, ...] | None:
     """ "4.57.6" and "5.2.0.dev0" as numbers; None for what is no version."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else None
@@ -173,7 +173,7 @@ def paths(subject: Subject) -> Iterator[Finding]:
         return
     if name.startswith("~"):
         told = f'model.name = "{name}" begins with a tilde, which prime-rl does not replace by the home folder.'
-        yield Finding("model-path-missing", told, _place(subject), "Write the whole path of the folder.")
+        yield Finding("model-path-missing", told, _place_of_model(subject), "Write the whole path of the folder.")
         return
     local = name.startswith(("/", "./", "../")) or _REPO.match(name) is None
     if subject.model is not None and subject.model.local:
@@ -181,11 +181,11 @@ def paths(subject: Subject) -> Iterator[Finding]:
     if not local:
         if "/" not in name and (whole := with_owner(name)):
             told = f'model.name = "{name}" lacks its owner: on the Hub it is {whole}.'
-            yield Finding("model-name-elsewhere", told, _place(subject), f'Write it as: name = "{whole}"')
+            yield Finding("model-name-elsewhere", told, _place_of_model(subject), f'Write it as: name = "{whole}"')
         return
     # On another machine than the pod the folder may well be missing.
     told = f'model.name = "{name}" is a path, and there is no folder with a config.json.'
-    yield Finding("model-path-missing", told, _place(subject), severity=None if subject.roots else "warning")
+    yield Finding("model-path-missing", told, _place_of_model(subject), severity=None if subject.roots else "warning")
 
 
 CHECKS: tuple[Check, ...] = (models, paths)
@@ -223,12 +223,12 @@ def parse(data: Mapping[str, Any]) -> Entry:
             rule=rule,
             says=says,
             model_types=frozenset(data.get("model_types", ())),
-            architectures=_pattern(data.get("architectures")),
-            names=_pattern(data.get("names")),
+            architectures=_compile_pattern(data.get("architectures")),
+            names=_compile_pattern(data.get("names")),
             quantization=frozenset(data.get("quantization", ())),
             kinds=frozenset(data.get("kinds", ("rl", "sft"))),
-            since=_day(data.get("since")),
-            until=_day(data.get("until")),
+            since=_parse_day(data.get("since")),
+            until=_parse_day(data.get("until")),
             older=dict(data.get("older", {})),
             severity=_as_severity(str(data.get("severity", ""))),
             unsure=str(data.get("unsure", "warning")),
@@ -237,18 +237,18 @@ def parse(data: Mapping[str, Any]) -> Entry:
             unless=dict(data.get("unless", {})),
             lora=data.get("lora"),
             here=data.get("here"),
-            gpus=_pattern(data.get("gpus")),
+            gpus=_compile_pattern(data.get("gpus")),
             remedy=str(data.get("remedy", "")),
         )
     except re.error as error:
         raise SupportError(f"entry of {rule}: no regular expression: {error}.") from None
 
 
-def _pattern(text: object) -> re.Pattern[str] | None:
+def _compile_pattern(text: object) -> re.Pattern[str] | None:
     return re.compile(text, re.IGNORECASE) if isinstance(text, str) else None
 
 
-def _day(value: object) -> date | None:
+def _parse_day(value: object) -> date | None:
     if value is not None and not isinstance(value, date):
         raise SupportError(f"{value!r} is no day.")
     return value

@@ -92,10 +92,10 @@ def facts_of(name: str, snapshots: Mapping[str, Path], folder: Path) -> ModelFac
         (near, f"its config.json in {near}"),
         (snapshots.get(name), "its config.json in the HF cache"),
     ):
-        data = _json(place / "config.json") if place is not None else None
+        data = _read_json(place / "config.json") if place is not None else None
         if place is not None and data is not None:
             facts = from_config(name, data, origin)
-            size, parameters = _weights(place, facts)
+            size, parameters = _read_weights(place, facts)
             return replace(facts, parameters=facts.parameters or parameters, weight_bytes=size, local=True, gated=False)
     return _from_table(name)
 
@@ -129,14 +129,14 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
         dense_layers=read.number("first_k_dense_replace", "num_dense_layers") if experts else 0,
         vocabulary=read.number("vocab_size"),
         positions=read.number("max_position_embeddings"),
-        tied=_tied(data, text, model_type),
+        tied=_has_tied_embeddings(data, text, model_type),
         dtype=str(text.get("torch_dtype") or text.get("dtype") or data.get("torch_dtype") or data.get("dtype") or ""),
         sliding_window=read.number("sliding_window") if text.get("use_sliding_window", True) else 0,
-        quantization=_quantization(name, quantized),
+        quantization=_read_quantization(name, quantized),
         origin=origin,
         vision=isinstance(data.get("vision_config"), Mapping),
     )
-    total, active = _counts(facts, model_type, text)
+    total, active = _count_parameters(facts, model_type, text)
     return replace(facts, parameters=total, active_parameters=active)
 
 
@@ -154,14 +154,14 @@ class _Reader:
         return 0
 
 
-def _tied(data: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> bool:
+def _has_tied_embeddings(data: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> bool:
     for table in (text, data):
         if isinstance(said := table.get("tie_word_embeddings"), bool):
             return said
     return model_type in _TIED_UNLESS_SAID
 
 
-def _quantization(name: str, said: object) -> str:
+def _read_quantization(name: str, said: object) -> str:
     if isinstance(said, Mapping):
         return str(said.get("quant_method") or "unknown")
     found = _QUANTIZED_NAME.search(name.lower().rpartition("/")[2])
@@ -181,7 +181,7 @@ def embedding_parameters(facts: ModelFacts) -> int:
     return facts.vocabulary * facts.hidden
 
 
-def _counts(facts: ModelFacts, model_type: str, text: Mapping[str, Any]) -> tuple[int, int]:
+def _count_parameters(facts: ModelFacts, model_type: str, text: Mapping[str, Any]) -> tuple[int, int]:
     """All parameters, and those that one token passes through; 0 where the formula does not cover the layers."""
     needed = (facts.hidden, facts.layers, facts.heads, facts.kv_heads, facts.head_dim, facts.vocabulary)
     mlp = facts.expert_intermediate if facts.experts else facts.intermediate
@@ -220,9 +220,9 @@ def _counts(facts: ModelFacts, model_type: str, text: Mapping[str, Any]) -> tupl
     return total, active if facts.experts else total
 
 
-def _weights(folder: Path, facts: ModelFacts) -> tuple[int, int]:
+def _read_weights(folder: Path, facts: ModelFacts) -> tuple[int, int]:
     """Bytes of the weight files in ``folder``, and how many parameters those are; 0 where that cannot be said."""
-    index = _json(folder / "model.safetensors.index.json")
+    index = _read_json(folder / "model.safetensors.index.json")
     size = 0
     if index is not None and isinstance(metadata := index.get("metadata"), Mapping):
         size = _Reader(metadata).number("total_size")
@@ -235,7 +235,7 @@ def _weights(folder: Path, facts: ModelFacts) -> tuple[int, int]:
     return size, size // width if width else 0
 
 
-def _json(path: Path) -> Mapping[str, Any] | None:
+def _read_json(path: Path) -> Mapping[str, Any] | None:
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -265,7 +265,7 @@ def _from_table(name: str) -> ModelFacts | None:
     for names, entry in table():
         for known in names:
             if known.lower() == wanted:
-                return _entry(name, entry, f"the table of known models ({known})", exact=True)
+                return _entry_of_table(name, entry, f"the table of known models ({known})", exact=True)
     own = wanted.rpartition("/")[2]
     best: tuple[str, Mapping[str, Any]] | None = None
     for names, entry in table():
@@ -277,11 +277,13 @@ def _from_table(name: str) -> ModelFacts | None:
             if best is None or len(base) > len(best[0].rpartition("/")[2]):
                 best = known, entry
     return (
-        _entry(name, best[1], f"the table of known models (as {best[0]}, by its name)", exact=False) if best else None
+        _entry_of_table(name, best[1], f"the table of known models (as {best[0]}, by its name)", exact=False)
+        if best
+        else None
     )
 
 
-def _entry(name: str, entry: Mapping[str, Any], origin: str, *, exact: bool) -> ModelFacts:
+def _entry_of_table(name: str, entry: Mapping[str, Any], origin: str, *, exact: bool) -> ModelFacts:
     facts = from_config(name, entry, origin)
     quantization = str(entry.get("quantization") or "") if exact or "bf16" not in name.lower() else ""
     gated = entry.get("gated") if exact else None

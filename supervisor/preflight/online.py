@@ -60,10 +60,10 @@ def findings(subject: Subject, environ: Mapping[str, str] = os.environ, *, measu
     ``supervisor.storage.bucket`` surveys it. ``measure``: send a few megabytes to the store and delete them.
     """
     looks: list[Callable[[], list[Finding]]] = [
-        lambda: list(_hub(subject, environ)),
-        lambda: list(_stored(subject, environ)),
+        lambda: list(_ask_hub(subject, environ)),
+        lambda: list(_ask_store(subject, environ)),
         lambda: list(publishing(subject)),
-        lambda: list(upload_time(subject, _probed(subject, environ) if measure else None)),
+        lambda: list(upload_time(subject, _probe_store(subject, environ) if measure else None)),
     ]
     return [finding for found in side_by_side(looks, len(looks)) for finding in found]
 
@@ -82,7 +82,7 @@ def opened(run: RunFile, environ: Mapping[str, str]) -> Store:
 # ---------------------------------------------------------------- the Hub
 
 
-def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _ask_hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Is the model there, and may the job have it? One small request, and one more for a gated model."""
     name = subject.settings.get(*ANY_MODEL)
     if subject.kind == "command" or not isinstance(name, str) or not _NAME.match(name) or name.startswith(_LOCAL):
@@ -99,7 +99,7 @@ def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     base = (given.get("HF_ENDPOINT") or HUB).rstrip("/")
     token = token_of(given, folder or Path.cwd())
     try:
-        page = _asked(f"{base}/api/models/{quote(name)}?expand%5B%5D=gated", "GET", token)
+        page = _send_request(f"{base}/api/models/{quote(name)}?expand%5B%5D=gated", "GET", token)
         if page.status in (401, 403, 404):
             who = "with the token that the job has" if token else "without a token, which the job does not have"
             yield Finding("model-not-on-hub", f"{base} shows no model {name} {who} (HTTP {page.status}).", place)
@@ -107,22 +107,22 @@ def _hub(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
         if page.status != 200:
             yield Finding("hub-no-answer", f"{base} answered HTTP {page.status} when it was asked for {name}.", place)
             return
-        if _gated(page.text):
-            page = _asked(f"{base}/{quote(name)}/resolve/main/config.json", "HEAD", token)
+        if _is_gated(page.text):
+            page = _send_request(f"{base}/{quote(name)}/resolve/main/config.json", "HEAD", token)
             if page.status in (401, 403):
-                yield _closed(name, token, page.status, place)
+                yield _report_closed(name, token, page.status, place)
     except http.NoAnswerError as error:
         yield Finding("hub-no-answer", f"{base} gave no answer when it was asked for {name}: {error}.", place)
 
 
-def _asked(url: str, method: str, token: str) -> http.Page:
+def _send_request(url: str, method: str, token: str) -> http.Page:
     problem = http.problem_of(url)
     if problem:
         raise http.NoAnswerError(f"its address {problem}")
     return http.ask(url, method, {"Authorization": f"Bearer {token}"} if token else {}, timeout_s=HUB_S)
 
 
-def _gated(text: str) -> bool:
+def _is_gated(text: str) -> bool:
     """Is it a model whose owner lets people in one by one ("manual") or by a form ("auto")?"""
     try:
         said = json.loads(text)
@@ -131,7 +131,7 @@ def _gated(text: str) -> bool:
     return isinstance(said, dict) and said.get("gated") in ("auto", "manual", True)
 
 
-def _closed(name: str, token: str, status: int, place: Where) -> Finding:
+def _report_closed(name: str, token: str, status: int, place: Where) -> Finding:
     if token:
         told = f"{name} is gated, and the token that the job has may not read it (HTTP {status})."
         return Finding("model-gated", told, place, f"Ask for access at {HUB}/{name} with the account of that token.")
@@ -151,7 +151,7 @@ def token_of(environ: Mapping[str, str], cwd: Path) -> str:
 # ---------------------------------------------------------------- the store's newest step
 
 
-def _stored(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _ask_store(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     """What the store tells of its newest step, where this disk has none that is newer."""
     run = subject.run_file
     if run is None or subject.kind == "command" or not run.store.url or run.store.url.startswith("file:"):
@@ -162,19 +162,19 @@ def _stored(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
         if latest is None or latest.legacy or latest.step <= max(subject.steps, default=-1):
             return
         manifest, _ = read_manifest(store, run.run.id, latest.step)
-        texts = _texts(store, run.run.id)
+        texts = _stored_texts(store, run.run.id)
     except SupervisorError:
         return
-    yield from resume.changed(subject, _before(subject, manifest, texts, store.url))
+    yield from resume.changed(subject, _compare_with_before(subject, manifest, texts, store.url))
 
 
-def _before(subject: Subject, manifest: Manifest, texts: Sequence[str], url: str) -> resume.Before:
+def _compare_with_before(subject: Subject, manifest: Manifest, texts: Sequence[str], url: str) -> resume.Before:
     told = f"as {url} keeps it"
     settings = resume.of_texts(subject, texts)
     return resume.Before(manifest.step, settings, told, manifest.revision, manifest.step_base)
 
 
-def _texts(store: Store, run_id: str) -> list[str]:
+def _stored_texts(store: Store, run_id: str) -> list[str]:
     """The trainer's configuration files that are kept beside the steps; none where a secret was masked in one."""
     files = get_run_files(store, run_id)
     try:
@@ -196,7 +196,7 @@ def publishing(subject: Subject) -> Iterator[Finding]:
     run = subject.run_file
     if run is None or not subject.interval:
         return
-    took, steps = _measured(run.state_dir / "journal.db")
+    took, steps = _measured_publishes(run.state_dir / "journal.db")
     if len(took) < 2 or len(steps) < 3:
         return
     upload, between = median(took), median(steps) * subject.interval
@@ -204,8 +204,9 @@ def publishing(subject: Subject) -> Iterator[Finding]:
         return
     yield Finding(
         "publishing-too-slow",
-        f"A step took {_span(upload)} to publish (median of the last {len(took)}), and every {_span(between)} there is "
-        f"a new one: job.checkpoint_interval = {subject.interval}, and a step takes {_span(median(steps))}.",
+        f"A step took {_span_in_words(upload)} to publish (median of the last {len(took)}), and every "
+        f"{_span_in_words(between)} there is "
+        f"a new one: job.checkpoint_interval = {subject.interval}, and a step takes {_span_in_words(median(steps))}.",
         subject.run_where("job", "checkpoint_interval"),
         f"Set job.checkpoint_interval to {-(-int(upload) // max(1, int(median(steps)))) + 1} or more.",
     )
@@ -233,15 +234,19 @@ def upload_time(subject: Subject, probed: Rate | None = None) -> Iterator[Findin
         return
     weight, origin = size
     low, high = weight.low / rate.high, weight.high / rate.low
-    sizes, spans = _both(f"{weight.low / 1e9:.0f}", f"{weight.high / 1e9:.0f}"), _both(_span(low), _span(high))
+    sizes, spans = (
+        _both_in_words(f"{weight.low / 1e9:.0f}", f"{weight.high / 1e9:.0f}"),
+        _both_in_words(_span_in_words(low), _span_in_words(high)),
+    )
     told = (
         f"A step of {sizes} GB ({origin}) takes an estimated {spans} to publish ({rate.told}); with one every "
-        f"{subject.interval} steps that keeps up while a training step takes {_span(low / subject.interval)} or more."
+        f"{subject.interval} steps that keeps up while a training step takes "
+        f"{_span_in_words(low / subject.interval)} or more."
     )
     yield Finding("upload-time", told, subject.run_where("job", "checkpoint_interval"))
 
 
-def _probed(subject: Subject, environ: Mapping[str, str]) -> Rate | None:
+def _probe_store(subject: Subject, environ: Mapping[str, str]) -> Rate | None:
     """Send a few megabytes beside the run and delete them again; None where the key may not, or the store fails."""
     run = subject.run_file
     if run is None or not run.store.url or run.store.url.startswith("file:"):
@@ -267,7 +272,7 @@ def _probed(subject: Subject, environ: Mapping[str, str]) -> Rate | None:
     return Rate(rate, rate * streams, f"{sent}; a publish has {run.store.streams}")
 
 
-def _measured(path: Path) -> tuple[list[float], list[float]]:
+def _measured_publishes(path: Path) -> tuple[list[float], list[float]]:
     """Seconds of the last publishes that sent something, and seconds between the trainer's last steps."""
     took: list[float] = []
     done: list[tuple[int, float]] = []
@@ -295,10 +300,10 @@ def _measured(path: Path) -> tuple[list[float], list[float]]:
     return took[:10], [one for one in steps[:50] if one > 0]
 
 
-def _span(seconds: float) -> str:
+def _span_in_words(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def _both(low: str, high: str) -> str:
+def _both_in_words(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"

@@ -53,8 +53,10 @@ def prompt(subject: Subject, *, tools: bool) -> Prompt:
     if seen := max(subject.site.refused, key=lambda one: one.prompt, default=None):
         told = f"the engine counted {seen.prompt} tokens in a prompt of an earlier attempt ({seen.log})"
         return Prompt(seen.prompt, told)
-    said = list(_said(subject))
-    limits = [(value, name) for name, value in said if _LIMIT.fullmatch(name.rpartition(".")[2]) and _whole(value)]
+    said = list(_lengths_in_configuration(subject))
+    limits = [
+        (value, name) for name, value in said if _LIMIT.fullmatch(name.rpartition(".")[2]) and _whole_number(value)
+    ]
     if limits:
         most, name = max(limits)
         return Prompt(most, f"{name} allows prompts of {most} tokens")
@@ -74,21 +76,21 @@ def refused_before(subject: Subject, asked: int, context: int) -> Refused | None
     return next((one for one in subject.site.refused if (one.asked, one.context) == (asked, context)), None)
 
 
-def _said(subject: Subject) -> Iterator[tuple[str, Any]]:
+def _lengths_in_configuration(subject: Subject) -> Iterator[tuple[str, Any]]:
     """What stands below the environments, each with its dotted name."""
     for place, source in sources(subject):
-        yield from _below(".".join(part for part in place if isinstance(part, str)), source, 0)
+        yield from _walk_below(".".join(part for part in place if isinstance(part, str)), source, 0)
 
 
-def _below(name: str, node: object, depth: int) -> Iterator[tuple[str, Any]]:
+def _walk_below(name: str, node: object, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping) and depth < _DEEPEST:
         for key, value in node.items():
-            yield from _below(f"{name}.{key}", value, depth + 1)
+            yield from _walk_below(f"{name}.{key}", value, depth + 1)
     else:
         yield name, node
 
 
-def _whole(value: object) -> bool:
+def _whole_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -101,19 +103,19 @@ def refused(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
         for number in reversed(attempt_logs.attempts(state_dir)[-LATEST_ATTEMPTS:]):
             logs = [one for one in attempt_logs.logs_of(state_dir, number) if one.role in _ROLES]
             lines = ((str(one.pieces[-1]), attempt_logs.last_lines(one, LINES)) for one in logs)
-            if found := _refused(lines):
+            if found := _refused_lengths(lines):
                 return found
-    return _refused(_read(own))
+    return _refused_lengths(_read_logs(own))
 
 
-def _read(paths: Sequence[Path]) -> Iterator[tuple[str, list[str]]]:
+def _read_logs(paths: Sequence[Path]) -> Iterator[tuple[str, list[str]]]:
     for path in paths:
         with suppress(OSError):
             if path.is_file():  # a FIFO would be read for ever
                 yield str(path), tail(path, LINES)
 
 
-def _refused(logs: Iterable[tuple[str, list[str]]]) -> tuple[Refused, ...]:
+def _refused_lengths(logs: Iterable[tuple[str, list[str]]]) -> tuple[Refused, ...]:
     found: dict[tuple[int, int, int], Refused] = {}
     for name, lines in logs:
         for match in (match for line in lines for match in _REFUSED.finditer(line)):

@@ -64,7 +64,7 @@ _NARROWS = {
 def reader(roots: Sequence[Path], verifiers: Path | None = None) -> Read:
     """Reads the classes from package folders ``roots`` of prime-rl, and from that of verifiers where it is known."""
     beside = [verifiers.parent] if verifiers is not None else []
-    return lambda name: _text(beside if name.startswith("verifiers/") else roots, name)
+    return lambda name: _read_source(beside if name.startswith("verifiers/") else roots, name)
 
 
 def schema_of(read: Read, kind: str) -> Schema | None:
@@ -85,7 +85,7 @@ def schema_of(read: Read, kind: str) -> Schema | None:
     return None
 
 
-def _text(roots: Sequence[Path], name: str) -> str:
+def _read_source(roots: Sequence[Path], name: str) -> str:
     for root in roots:
         try:
             with (root / name).open("rb") as file:
@@ -110,10 +110,10 @@ class _Reader:
             return _ANYTHING
         key = (cls.id, filled)
         if key not in self._tables:
-            self._tables[key] = self._table(cls, filled, (*above, cls.id))
+            self._tables[key] = self._table_of_class(cls, filled, (*above, cls.id))
         return self._tables[key]
 
-    def _table(self, cls: Class, filled: frozenset[str], above: tuple[tuple[str, str], ...]) -> Field:
+    def _table_of_class(self, cls: Class, filled: frozenset[str], above: tuple[tuple[str, str], ...]) -> Field:
         extra = cls.extra()
         before = [_Before(one) for one in cls.line() if isinstance(one, Class)]
         filled |= {name.rpartition(".")[2] for one in before for name in one.words}
@@ -123,7 +123,7 @@ class _Reader:
         below: dict[str, Field] = {}
         for one in reversed([one for one in cls.line() if isinstance(one, Class)]):
             for statement in one.node.body:
-                for name, field in self._field(one, statement, filled, above):
+                for name, field in self._field_of_statement(one, statement, filled, above):
                     if name in touched or "*" in touched:
                         field = replace(field, kinds=field.kinds | {"any"}, open=True)
                     elif name in moved and "table" in field.kinds:
@@ -140,7 +140,7 @@ class _Reader:
             ignores=extra == "ignore",
         )
 
-    def _field(
+    def _field_of_statement(
         self, cls: Class, statement: ast.stmt, filled: frozenset[str], above: tuple[tuple[str, str], ...]
     ) -> Iterator[tuple[str, Field]]:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
@@ -148,22 +148,22 @@ class _Reader:
         name = statement.target.id
         if name.startswith("_") or name == "model_config" or "ClassVar" in ast.dump(statement.annotation):
             return
-        field = self._type(cls.module, statement.annotation, filled, above, 0)
+        field = self._kind_of_annotation(cls.module, statement.annotation, filled, above, 0)
         facts = [_Facts(call) for call in _field_calls(statement.annotation)]
         if statement.value is not None:
             own = _Facts(statement.value) if _is_field_call(statement.value) else None
             facts.append(own or _Facts(None, statement.value))
         given = [one for one in facts if one.has_default]
-        made = _made(cls.module, statement.value)
+        made = _classes_of_default(cls.module, statement.value)
         if field.open and field.below and len(made) == 1:  # a class that inherits from the one that is named
             usual = self.table(made[0], filled, above)
             field = replace(field, below={**usual.below, **field.below})
         field = replace(
             field,
-            bounds=_together([field.bounds, *(one.bounds for one in facts)]),
+            bounds=_join_fields([field.bounds, *(one.bounds for one in facts)]),
             required=not given and name not in filled,
             default=given[-1].default if given else None,
-            usual=_usual(cls.module, statement.value, field.variants),
+            usual=_usual_variant(cls.module, statement.value, field.variants),
             tagged=field.tagged or any(one.tagged for one in facts),
         )
         yield name, field
@@ -172,7 +172,7 @@ class _Reader:
                 yield alias, replace(field, required=False)
                 yield name, replace(field, required=False)
 
-    def _type(
+    def _kind_of_annotation(
         self, module: Module, node: ast.expr, filled: frozenset[str], above: tuple[tuple[str, str], ...], depth: int
     ) -> Field:
         """What an annotation takes."""
@@ -186,12 +186,14 @@ class _Reader:
                     inner = ast.parse(node.value, mode="eval").body
                 except (SyntaxError, ValueError):
                     return _ANYTHING
-                return self._type(module, inner, filled, above, depth + 1)
+                return self._kind_of_annotation(module, inner, filled, above, depth + 1)
             return _ANYTHING
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            return _either([self._type(module, side, filled, above, depth + 1) for side in (node.left, node.right)])
+            return _join_kinds(
+                [self._kind_of_annotation(module, side, filled, above, depth + 1) for side in (node.left, node.right)]
+            )
         if isinstance(node, ast.Subscript):
-            return self._generic(module, node, filled, above, depth)
+            return self._kind_of_generic(module, node, filled, above, depth)
         name = dotted_name(node)
         found = module.find(name) if name else None
         if isinstance(found, Class):
@@ -199,7 +201,7 @@ class _Reader:
                 return Field(frozenset({"str"}))
             return self.table(found, filled, above)
         if isinstance(found, Alias):
-            return self._type(found.module, found.expression, filled, above, depth + 1)
+            return self._kind_of_annotation(found.module, found.expression, filled, above, depth + 1)
         last = name.rpartition(".")[2]
         if found is None or (isinstance(found, Foreign) and found.dotted.partition(".")[0] in _KNOWN_PACKAGES):
             if last in _PLAIN:
@@ -210,7 +212,7 @@ class _Reader:
             return Field(frozenset({"table"}), open=True)
         return _ANYTHING
 
-    def _generic(
+    def _kind_of_generic(
         self,
         module: Module,
         node: ast.Subscript,
@@ -222,7 +224,7 @@ class _Reader:
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
         def read(one: ast.expr) -> Field:
-            return self._type(module, one, filled, above, depth + 1)
+            return self._kind_of_annotation(module, one, filled, above, depth + 1)
 
         if name == "Annotated":
             field = read(inner[0])
@@ -231,18 +233,18 @@ class _Reader:
                 return replace(field, kinds=field.kinds | {"any"}, open=True)
             facts = [_Facts(one) for one in _field_calls(node)]
             tagged = field.tagged or any(one.tagged for one in facts)
-            return replace(field, bounds=_together([field.bounds, *(one.bounds for one in facts)]), tagged=tagged)
+            return replace(field, bounds=_join_fields([field.bounds, *(one.bounds for one in facts)]), tagged=tagged)
         if name == "SerializeAsAny":  # a class that inherits from this one may come, with keys of its own
             field = read(inner[0])
             return replace(field, open=True) if "table" in field.kinds else field
         if name in ("Required", "NotRequired", "Final"):
             return read(inner[0])
         if name == "Optional":
-            return _either([read(inner[0]), Field(_PLAIN["None"])])
+            return _join_kinds([read(inner[0]), Field(_PLAIN["None"])])
         if name == "Union":
-            return _either([read(one) for one in inner])
+            return _join_kinds([read(one) for one in inner])
         if name == "Literal":
-            return _choices(inner)
+            return _choices_of_literal(inner)
         if name in ("list", "List", "Sequence", "tuple", "set"):
             elements = read(inner[0])
             tables = "table" in elements.kinds and name not in ("tuple", "set")
@@ -272,7 +274,7 @@ def _moved_to(name: str, moved: set[str], below: Mapping[str, Field]) -> Field:
     return replace(there[0], required=False) if len(there) == 1 else _ANYTHING
 
 
-def _choices(inner: Sequence[ast.expr]) -> Field:
+def _choices_of_literal(inner: Sequence[ast.expr]) -> Field:
     values = [constant(one) for one in inner]
     kinds = {
         {"str": "str", "int": "int", "bool": "bool", "NoneType": "none"}.get(type(one).__name__, "any")
@@ -283,14 +285,14 @@ def _choices(inner: Sequence[ast.expr]) -> Field:
     return Field(frozenset(kinds), choices=tuple(one for one in values if isinstance(one, str)))
 
 
-def _either(sides: Sequence[Field]) -> Field:
+def _join_kinds(sides: Sequence[Field]) -> Field:
     """What takes one or the other. Keys of several tables are all taken: which of them is meant is not asked here."""
     kinds = frozenset(kind for side in sides for kind in side.kinds)
     texts = [side for side in sides if "str" in side.kinds]
     below: dict[str, Field] = {}
     for side in sides:
         for name, field in side.below.items():
-            below[name] = _either([below[name], field]) if name in below else field
+            below[name] = _join_kinds([below[name], field]) if name in below else field
     tables = [side for side in sides if side.kinds & {"table", "list", "any"}]
     for name, field in below.items():
         # Which of the tables is meant depends on its `type`; one that drops the key takes any value of it.
@@ -306,7 +308,7 @@ def _either(sides: Sequence[Field]) -> Field:
         required=all(side.required for side in sides),
         default=sides[0].default,
         ignores=any(side.ignores for side in tables),
-        variants=_variants(tables),
+        variants=_variants_of_union(tables),
         tagged=any(side.tagged for side in sides),
         bounds=_bounds_of_either(sides),
         elements=_elements_of_either(sides),
@@ -324,11 +326,11 @@ def _elements_of_either(sides: Sequence[Field]) -> frozenset[str]:
     return frozenset(kind for one in lists for kind in one) if all(lists) else frozenset()
 
 
-def _together(said: Sequence[Bounds]) -> Bounds:
+def _join_fields(said: Sequence[Bounds]) -> Bounds:
     return tuple(dict.fromkeys(bound for one in said for bound in one))
 
 
-def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
+def _variants_of_union(tables: Sequence[Field]) -> Mapping[str, Field]:
     """The tables of a union by their key `type`; nothing where one of them has none of its own."""
     found: dict[str, Field] = {}
     for one in tables:
@@ -340,15 +342,15 @@ def _variants(tables: Sequence[Field]) -> Mapping[str, Field]:
     return found if len(found) > 1 else {}
 
 
-def _made(module: Module, value: ast.expr | None) -> list[Class]:
+def _classes_of_default(module: Module, value: ast.expr | None) -> list[Class]:
     """The classes that a default is made of: `= AdamWConfig()`, `Field(default_factory=AdamWConfig)`."""
     names = {dotted_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value else set()
     return [found for name in sorted(names) if name and isinstance(found := module.find(name), Class)]
 
 
-def _usual(module: Module, value: ast.expr | None, variants: Mapping[str, Field]) -> str:
+def _usual_variant(module: Module, value: ast.expr | None, variants: Mapping[str, Field]) -> str:
     """The `type` of the class that a default is made of."""
-    types = {text for one in _made(module, value) for text in one.literals("type") if text in variants}
+    types = {text for one in _classes_of_default(module, value) for text in one.literals("type") if text in variants}
     return types.pop() if len(types) == 1 else ""
 
 
@@ -377,9 +379,9 @@ class _Facts:
             value = call.args[0] if call.args else words.get("default")
         needed = isinstance(value, ast.Constant) and value.value is ...
         self.has_default = (value is not None and not needed) or "default_factory" in words or None in words
-        self.default = _literal(value) if not needed else None
+        self.default = _literal_value(value) if not needed else None
         self.tagged = constant(words.get("discriminator")) == "type"
-        limits = ((name, _literal(words[name])) for name in _COMPARISONS if name in words)
+        limits = ((name, _literal_value(words[name])) for name in _COMPARISONS if name in words)
         self.bounds: Bounds = tuple(
             (name, limit) for name, limit in limits if isinstance(limit, int | float) and not isinstance(limit, bool)
         )
@@ -392,12 +394,12 @@ class _Facts:
         )
 
 
-def _literal(node: ast.expr | None) -> object:
+def _literal_value(node: ast.expr | None) -> object:
     """A number, text or bool; the text of a ``Path("...")``; None for all else."""
     if isinstance(node, ast.Call) and dotted_name(node.func) == "Path" and len(node.args) == 1:
         node = node.args[0]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _literal(node.operand)
+        value = _literal_value(node.operand)
         return -value if isinstance(value, int | float) else None
     value = constant(node)
     return value if isinstance(value, int | float | str) else None
@@ -427,7 +429,7 @@ class _Before:
                 if mode in ("before", "wrap", "plain") and name == "field_validator":
                     self._field_validator(cls, node, mark)
                 elif mode in ("before", "wrap") and name in ("model_validator", "root_validator"):
-                    self._read(cls.module, node, set())
+                    self._read_name(cls.module, node, set())
 
     def _field_validator(self, cls: Class, node: ast.FunctionDef, mark: ast.Call) -> None:
         names = {name for one in mark.args if isinstance(name := constant(one), str)}
@@ -437,7 +439,7 @@ class _Before:
         else:
             self.fields |= names
 
-    def _read(self, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef, seen: set[int]) -> None:
+    def _read_name(self, module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef, seen: set[int]) -> None:
         if id(node) in seen:
             return
         seen.add(id(node))
@@ -454,9 +456,9 @@ class _Before:
             elif isinstance(one, ast.Import):
                 self.unknown |= any(name.name.partition(".")[0] not in _HARMLESS for name in one.names)
             elif isinstance(one, ast.Call):
-                self._call(module, one, seen)
+                self._read_call(module, one, seen)
 
-    def _call(self, module: Module, call: ast.Call, seen: set[int]) -> None:
+    def _read_call(self, module: Module, call: ast.Call, seen: set[int]) -> None:
         name = dotted_name(call.func)
         if name.rpartition(".")[2] in ("pop", "popitem", "clear"):
             self.moves = True
@@ -466,7 +468,7 @@ class _Before:
         if not call.keywords and all(dotted_name(one) == "cls" for one in call.args):
             return  # it is not handed the keys
         if isinstance(found, Function):
-            self._read(found.module, found.node, seen)
+            self._read_name(found.module, found.node, seen)
         elif re.fullmatch(r"cls\.\w+", name) or (
             isinstance(found, Foreign) and found.dotted.partition(".")[0] not in _HARMLESS
         ):

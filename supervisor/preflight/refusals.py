@@ -53,13 +53,13 @@ def refusals(text: str) -> list[Refusal]:
     header = headers[-1] if headers else None  # earlier ones may be of what was tried before
     if header is not None:
         body = re.split(r"^\s*[╰└]", boxed[header.end() :], maxsplit=1, flags=re.MULTILINE)[0]
-        found = list(_pydantic(body) if "[type=" in body else _flags(body))
+        found = list(_split_pydantic(body) if "[type=" in body else _split_flags(body))
         if found:
             return found
-    return list(_others(plain, boxed))
+    return list(_split_others(plain, boxed))
 
 
-def _pydantic(body: str) -> Iterator[Refusal]:
+def _split_pydantic(body: str) -> Iterator[Refusal]:
     """``PLACE MESSAGE [type=..., input_value=..., input_type=...]``, wrapped or not; a root error has no place."""
     start, body = 0, " ".join(body.split())
     for end in _END.finditer(body):
@@ -68,26 +68,26 @@ def _pydantic(body: str) -> Iterator[Refusal]:
         # Every message of pydantic begins with a capital letter, and no key of prime-rl does.
         place = words.pop(0) if words and _PLACE.match(words[0]) else ""
         if words:
-            yield Refusal("value", _parts(place), _sentence(" ".join(words)))
+            yield Refusal("value", _parts_of_place(place), _sentence_of_refusal(" ".join(words)))
 
 
-def _flags(body: str) -> Iterator[Refusal]:
+def _split_flags(body: str) -> Iterator[Refusal]:
     place = ""
     told: list[str] = []
     for line in [*body.splitlines(), "<root>"]:
         text = line.strip()
         if _FLAG.match(text):
             if told:
-                yield Refusal("value", _parts(place), _sentence(" ".join(told)))
+                yield Refusal("value", _parts_of_place(place), _sentence_of_refusal(" ".join(told)))
             place, told = text.removeprefix("--").removeprefix("<root>").replace("-", "_"), []
         elif text:
             told.append(text)
 
 
-def _others(plain: str, boxed: str) -> Iterator[Refusal]:
+def _split_others(plain: str, boxed: str) -> Iterator[Refusal]:
     usage = _WORDS.search(plain)
     if usage is not None:
-        yield Refusal("words", (), _sentence(usage["told"].strip()))
+        yield Refusal("words", (), _sentence_of_refusal(usage["told"].strip()))
         return
     title = next((found["title"] for line in plain.splitlines() if (found := _TITLE.match(line.strip()))), "")
     if title:
@@ -96,9 +96,9 @@ def _others(plain: str, boxed: str) -> Iterator[Refusal]:
         told = " ".join(lines)
         unknown = _UNKNOWN.search("\n".join(lines))
         if unknown is not None:
-            yield Refusal("words", (), _sentence(told if title == "Config file error" else unknown[0]))
+            yield Refusal("words", (), _sentence_of_refusal(told if title == "Config file error" else unknown[0]))
         elif told:
-            yield Refusal("file", (), _sentence(told))
+            yield Refusal("file", (), _sentence_of_refusal(told))
         return
     raised = list(_RAISED.finditer(plain))
     if raised:
@@ -106,16 +106,16 @@ def _others(plain: str, boxed: str) -> Iterator[Refusal]:
         error = last["type"].rpartition(".")[2]
         # A message of several lines goes on below.
         told = last["told"].strip() or plain[last.end() :].strip().partition("\n")[0]
-        yield Refusal("import" if error in _IMPORTS else "error", (), _sentence(told), error)
+        yield Refusal("import" if error in _IMPORTS else "error", (), _sentence_of_refusal(told), error)
 
 
-def _parts(place: str) -> tuple[str | int, ...]:
+def _parts_of_place(place: str) -> tuple[str | int, ...]:
     """``orchestrator.env[1].id`` and ``orchestrator.env.1.id`` are the same."""
     words = re.sub(r"\[(\d+)\]", r".\1", place).split(".")
     return tuple(int(word) if word.isdigit() else word for word in words if word)
 
 
-def _sentence(told: str) -> str:
+def _sentence_of_refusal(told: str) -> str:
     text = " ".join(told.split())
     text = re.sub(r"^(?:Value error|Assertion failed), ", "", text)
     return (text if len(text) <= 600 else f"{text[:600]}...").rstrip(".")

@@ -56,7 +56,7 @@ def known_as(path: str, schema: Schema, kind: str = "rl") -> Known | None:
     for _ in range(_MOST_STEPS):
         reached: list[str] = []
         for one in paths:
-            for rename, other in _next(one, kind):
+            for rename, other in _next_names(one, kind):
                 if other in seen:
                     continue
                 if takes(schema, other):
@@ -74,9 +74,9 @@ def gone(path: str, kind: str = "rl") -> Rename | None:
     for _ in range(_MOST_STEPS):
         for one in paths:
             for rename in renames():
-                if not rename.new and _below(one, _of(rename.old, kind)) is not None:
+                if not rename.new and _path_below(one, _renames_of(rename.old, kind)) is not None:
                     return rename
-        paths = [other for one in paths for _, other in _next(one, kind) if other not in seen]
+        paths = [other for one in paths for _, other in _next_names(one, kind) if other not in seen]
         seen.update(paths)
     return None
 
@@ -102,24 +102,24 @@ def takes(schema: Schema, path: str) -> bool:
     return False
 
 
-def _next(path: str, kind: str) -> Iterator[tuple[Rename, str]]:
+def _next_names(path: str, kind: str) -> Iterator[tuple[Rename, str]]:
     """Other names of a path, or of a table that it stands in: the longest match first."""
     found = []
     for rename in renames():
-        old, new = _of(rename.old, kind), _of(rename.new, kind)
+        old, new = _renames_of(rename.old, kind), _renames_of(rename.new, kind)
         for mine, other in ((old, new), (new, old)):
-            rest = _below(path, mine) if mine and other else None
+            rest = _path_below(path, mine) if mine and other else None
             if rest is not None:
                 found.append((len(mine), rename, other + rest))
     for _, rename, other in sorted(found, key=lambda one: -one[0]):
         yield rename, other
 
 
-def _of(path: str, kind: str) -> str:
+def _renames_of(path: str, kind: str) -> str:
     return path.removeprefix("trainer.") if kind == "sft" else path
 
 
-def _below(path: str, table: str) -> str | None:
+def _path_below(path: str, table: str) -> str | None:
     """What of ``path`` comes behind ``table`` ("" for the table itself), None where it is not below it."""
     if path == table:
         return ""

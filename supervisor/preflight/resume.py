@@ -57,11 +57,11 @@ def before_of(subject: Subject) -> Before | None:
     if step is None:
         return None
     wanted = manifest.config_sha256 if manifest and manifest.step == step else ""
-    number, copies = _snapshot(run.state_dir, wanted)
+    number, copies = _find_snapshot(run.state_dir, wanted)
     same = manifest if manifest and manifest.step == step else None
     return Before(
         step,
-        _settings(subject, copies) if copies else None,
+        _settings_of_snapshot(subject, copies) if copies else None,
         f"attempt {number}, whose snapshot is in {run.state_dir / 'attempts' / f'{number:04d}'}" if number else "",
         same.revision if same else "",
         same.step_base if same else None,
@@ -81,7 +81,7 @@ def local_manifest(url: str, run_id: str) -> Manifest | None:
         return None
 
 
-def _snapshot(state_dir: Path, wanted: str) -> tuple[int, Mapping[Path, Path]]:
+def _find_snapshot(state_dir: Path, wanted: str) -> tuple[int, Mapping[Path, Path]]:
     """The attempt whose configuration has this digest; else the last one that has a snapshot."""
     last: tuple[int, Mapping[Path, Path]] = 0, {}
     for folder in sorted((state_dir / "attempts").glob("[0-9]*"), reverse=True):
@@ -99,7 +99,7 @@ def _snapshot(state_dir: Path, wanted: str) -> tuple[int, Mapping[Path, Path]]:
     return last
 
 
-def _settings(subject: Subject, copies: Mapping[Path, Path]) -> Settings | None:
+def _settings_of_snapshot(subject: Subject, copies: Mapping[Path, Path]) -> Settings | None:
     """The snapshot read as the present configuration is; None where that was in other files."""
     run = subject.run_file
     if run is None or not all(source.path in copies for source in configs.sources(run.job)):
@@ -129,10 +129,10 @@ def of_texts(subject: Subject, texts: Sequence[str]) -> Settings | None:
 
 def data_position(subject: Subject) -> Iterator[Finding]:
     """Since e229a286f the orchestrator's part must hold where in the data it was, and older ones do not."""
-    step, progress = _progress(subject)
+    step, progress = _read_progress(subject)
     if not progress or subject.settings.get("ckpt.skip_progress", "orchestrator.ckpt.skip_progress"):
         return
-    source = _source(subject, "orchestrator/ckpt.py")
+    source = _source_of_step(subject, "orchestrator/ckpt.py")
     if 'state["train_source"]' in source and b"train_source" not in progress:
         yield Finding(
             "resume-without-data-position",
@@ -150,7 +150,7 @@ def data_position(subject: Subject) -> Iterator[Finding]:
             return
 
 
-def _progress(subject: Subject) -> tuple[int, bytes]:
+def _read_progress(subject: Subject) -> tuple[int, bytes]:
     """The pickle in the newest step's progress.pt, which is a zip file; empty where it cannot be read."""
     run = subject.run_file
     if run is None or subject.kind != "rl" or not subject.steps:
@@ -168,7 +168,7 @@ def _progress(subject: Subject) -> tuple[int, bytes]:
     return step, b""
 
 
-def _source(subject: Subject, name: str) -> str:
+def _source_of_step(subject: Subject, name: str) -> str:
     return next((text for root in subject.roots if (text := installed.text_of(root / name))), "")
 
 
@@ -241,11 +241,11 @@ def changed(subject: Subject, before: Before | None = None) -> Iterator[Finding]
     old, now = before.settings, subject.settings
     if old is not None:
         since = f"the one that made step {before.step}" + (f" ({before.told})" if before.told else "")
-        yield from _model(subject, old, since)
-        yield from _adapter(subject, old, since)
-        yield from _optimizer(subject, old, since)
-        yield from _environments(subject, old, since)
-        yield from _quiet(subject, old, now, since)
+        yield from _compare_model(subject, old, since)
+        yield from _compare_adapter(subject, old, since)
+        yield from _compare_optimizer(subject, old, since)
+        yield from _compare_environments(subject, old, since)
+        yield from _compare_quietly(subject, old, now, since)
     if before.revision and subject.revision and before.revision != subject.revision:
         yield Finding(
             "resume-other-revision",
@@ -259,7 +259,7 @@ def changed(subject: Subject, before: Before | None = None) -> Iterator[Finding]
         )
 
 
-def _model(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
+def _compare_model(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
     was, now = old.get(*MODEL), subject.settings.get(*MODEL)
     if not isinstance(was, str) or not isinstance(now, str) or was == now:
         return
@@ -268,8 +268,8 @@ def _model(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
     yield Finding("resume-other-model", f"The model is {now}, and of {since} it was {was}.", subject.where(*MODEL))
 
 
-def _adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
-    was, now = _table(old, ANY_LORA), _table(subject.settings, ANY_LORA)
+def _compare_adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
+    was, now = _table_of_settings(old, ANY_LORA), _table_of_settings(subject.settings, ANY_LORA)
     place = subject.where(*ANY_LORA) if subject.texts else subject.file()
     if (was is None) != (now is None):
         verb = "trains a LoRA, and" if was is None else "trains all weights, and"
@@ -281,7 +281,7 @@ def _adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
     ranks = was.get("rank"), now.get("rank")
     if ranks[0] != ranks[1]:
         known = all(isinstance(rank, int) for rank in ranks)
-        told = f"The LoRA's rank is {_said(ranks[1])}, and of {since} it was {_said(ranks[0])}."
+        told = f"The LoRA's rank is {_show_value(ranks[1])}, and of {since} it was {_show_value(ranks[0])}."
         yield Finding(
             "resume-other-adapter",
             told,
@@ -305,12 +305,13 @@ def _adapter(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
     if was.get("alpha") != now.get("alpha"):
         yield Finding(
             "resume-other-scale",
-            f"The LoRA's alpha is {_said(now.get('alpha'))}, and of {since} it was {_said(was.get('alpha'))}.",
+            f"The LoRA's alpha is {_show_value(now.get('alpha'))}, and of {since} it was "
+            f"{_show_value(was.get('alpha'))}.",
             subject.where(*(f"{one}.alpha" for one in ANY_LORA)),
         )
 
 
-def _optimizer(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
+def _compare_optimizer(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
     was, now = old.get(*OPTIMIZER), subject.settings.get(*OPTIMIZER)
     if was == now or subject.settings.get(*SKIPS_OPTIMIZER):
         return
@@ -318,13 +319,13 @@ def _optimizer(subject: Subject, old: Settings, since: str) -> Iterator[Finding]
     known = isinstance(was, str) and isinstance(now, str) and (subject.dialect is None or subject.dialect.broadcasts)
     yield Finding(
         "resume-other-optimizer",
-        f"The optimizer is {_said(now)}, and of {since} it was {_said(was)}.",
+        f"The optimizer is {_show_value(now)}, and of {since} it was {_show_value(was)}.",
         subject.where(*OPTIMIZER),
         severity=None if known else "warning",
     )
 
 
-def _environments(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
+def _compare_environments(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
     from supervisor.preflight.environments import named
 
     def names(settings: Settings) -> list[str]:
@@ -346,7 +347,7 @@ def _environments(subject: Subject, old: Settings, since: str) -> Iterator[Findi
     )
 
 
-def _quiet(subject: Subject, old: Settings, now: Settings, since: str) -> Iterator[Finding]:
+def _compare_quietly(subject: Subject, old: Settings, now: Settings, since: str) -> Iterator[Finding]:
     told, first = [], ""
     for paths, meaning in QUIET:
         was, fresh = old.get(*paths), now.get(*paths)
@@ -354,7 +355,7 @@ def _quiet(subject: Subject, old: Settings, now: Settings, since: str) -> Iterat
             continue
         path = next((one for one in paths if now.has(one)), next((one for one in paths if old.has(one)), paths[0]))
         first = first or path
-        told.append(f"{path} is {_said(fresh)} and was {_said(was)}" + (f" ({meaning})" if meaning else ""))
+        told.append(f"{path} is {_show_value(fresh)} and was {_show_value(was)}" + (f" ({meaning})" if meaning else ""))
     if told:
         more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
         yield Finding(
@@ -364,12 +365,12 @@ def _quiet(subject: Subject, old: Settings, now: Settings, since: str) -> Iterat
         )
 
 
-def _table(settings: Settings, paths: Sequence[str]) -> Mapping[str, Any] | None:
+def _table_of_settings(settings: Settings, paths: Sequence[str]) -> Mapping[str, Any] | None:
     value = settings.get(*paths)
     return value if isinstance(value, Mapping) else None
 
 
-def _said(value: object) -> str:
+def _show_value(value: object) -> str:
     text = "the default" if value is None else json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:60]}..."
 

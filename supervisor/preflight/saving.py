@@ -43,7 +43,7 @@ _WHAT = {
 _SKIPS = ("skip_optimizer", "skip_scheduler", "skip_progress", "skip_dataloader")
 
 
-def _refused(subject: Subject) -> Iterator[Finding]:
+def _check_refused(subject: Subject) -> Iterator[Finding]:
     """What the supervisor refuses for the checkpoints' sake. The condition of each stands in configs.refusals alone."""
     if subject.dialect is None or subject.kind not in ("rl", "sft"):
         return
@@ -62,11 +62,11 @@ def _refused(subject: Subject) -> Iterator[Finding]:
 # ---------------------------------------------------------------- when, and how many
 
 
-def _tables(subject: Subject) -> tuple[str, ...]:
+def _checkpoint_tables(subject: Subject) -> tuple[str, ...]:
     return ("ckpt", "trainer.ckpt", "orchestrator.ckpt") if subject.kind == "rl" else ("ckpt",)
 
 
-def _supervised(subject: Subject) -> Severity | None:
+def _check_supervised(subject: Subject) -> Severity | None:
     """A note where the supervisor overrules it anyway, else the rule's own severity."""
     return "note" if subject.run_file is not None else None
 
@@ -74,15 +74,15 @@ def _supervised(subject: Subject) -> Severity | None:
 def _switched_off(subject: Subject) -> Iterator[Finding]:
     if subject.kind not in ("rl", "sft") or not subject.knows("trainer"):
         return
-    tables = _tables(subject)
+    tables = _checkpoint_tables(subject)
     steps = f"; this supervisor starts it with one every {subject.interval} steps" if subject.run_file else ""
     table = next((one for one in tables if subject.settings.has(one)), "")
     if not table:
         told = f"There is no [ckpt], so prime-rl alone would write no checkpoint{steps}."
-        yield Finding("checkpointing-off", told, subject.file("ckpt"), severity=_supervised(subject))
+        yield Finding("checkpointing-off", told, subject.file("ckpt"), severity=_check_supervised(subject))
     elif first(subject, *(f"{one}.interval" for one in tables)) is None and has(subject, date(2025, 12, 3)) is True:
         told = f"[{table}] has no interval, so prime-rl alone would save after the last step only{steps}."  # 1a28ff3d9
-        yield Finding("checkpoint-interval-missing", told, subject.where(table), severity=_supervised(subject))
+        yield Finding("checkpoint-interval-missing", told, subject.where(table), severity=_check_supervised(subject))
 
 
 def _after_the_end(subject: Subject) -> Iterator[Finding]:
@@ -97,13 +97,13 @@ def _after_the_end(subject: Subject) -> Iterator[Finding]:
         yield Finding("checkpoint-after-the-end", told, where, remedy, "note" if last <= FEW_STEPS else None)
 
 
-def _intervals(subject: Subject) -> Iterator[Finding]:
-    found = [number(subject, f"{table}.interval") for table in _tables(subject)]
+def _check_intervals(subject: Subject) -> Iterator[Finding]:
+    found = [number(subject, f"{table}.interval") for table in _checkpoint_tables(subject)]
     _, trainer, orchestrator = found if len(found) == 3 else (None, None, None)
     if trainer and orchestrator and trainer.value != orchestrator.value:
         told = f"{trainer.path} = {trainer.value}, and {orchestrator.path} = {orchestrator.value}."
         where = subject.where(orchestrator.path)
-        yield Finding("checkpoint-intervals-differ", told, where, severity=_supervised(subject))
+        yield Finding("checkpoint-intervals-differ", told, where, severity=_check_supervised(subject))
     own = next((one for one in found if one), None)
     if own and subject.run_file is not None and own.value != subject.interval:
         told = f"{own.path} = {own.value} is overruled: the run file says every {subject.interval} steps."
@@ -111,17 +111,17 @@ def _intervals(subject: Subject) -> Iterator[Finding]:
         yield Finding("checkpoint-interval-overruled", told, subject.where(own.path), remedy)
 
 
-def _keep(subject: Subject) -> Iterator[Finding]:
-    paths = (f"{table}.{name}" for table in _tables(subject) for name in ("keep_last", "keep"))
+def _check_keep(subject: Subject) -> Iterator[Finding]:
+    paths = (f"{table}.{name}" for table in _checkpoint_tables(subject) for name in ("keep_last", "keep"))
     for kept in (number(subject, path) for path in paths):
         if kept and (kept.value == 1 or (kept.value < 1 and subject.run_file is not None)):  # else it is refused
             overruled = ": overruled, only the supervisor deletes checkpoints" if subject.run_file else ""
             told = f"{kept.path} = {kept.value} keeps one checkpoint{overruled}."
-            yield Finding("keep-one", told, subject.where(kept.path), severity=_supervised(subject))
+            yield Finding("keep-one", told, subject.where(kept.path), severity=_check_supervised(subject))
 
 
-def _forgets(subject: Subject) -> Iterator[Finding]:
-    for table in _tables(subject):
+def _check_forgetting(subject: Subject) -> Iterator[Finding]:
+    for table in _checkpoint_tables(subject):
         for name in _SKIPS:
             if path := switched_on(subject, f"{table}.{name}"):
                 what = name.removeprefix("skip_")
@@ -165,7 +165,7 @@ def _output_dir(subject: Subject) -> Iterator[Finding]:
         yield Finding("output-dir-overruled", told, subject.where("output_dir"), remedy)
 
 
-def _store(subject: Subject) -> Iterator[Finding]:
+def _check_store(subject: Subject) -> Iterator[Finding]:
     """Without a store, published steps lie in a folder of this machine, and go with it."""
     site = subject.site
     if subject.run_file is None or subject.run_file.store.url is not None or not (site.provider or site.container):
@@ -182,14 +182,14 @@ def _store(subject: Subject) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    _refused,
+    _check_refused,
     _switched_off,
     _after_the_end,
-    _intervals,
-    _keep,
-    _forgets,
+    _check_intervals,
+    _check_keep,
+    _check_forgetting,
     _nothing_left,
     _run_name,
     _output_dir,
-    _store,
+    _check_store,
 )

@@ -76,10 +76,10 @@ class Schema:
 
     def places(self, name: str) -> Sequence[str]:
         """Dotted paths at which a key of this name is known, shortest first."""
-        return self._places.get(name.replace("-", "_"), ())
+        return self._places_of_tables.get(name.replace("-", "_"), ())
 
     @cached_property
-    def _places(self) -> Mapping[str, Sequence[str]]:
+    def _places_of_tables(self) -> Mapping[str, Sequence[str]]:
         places: dict[str, list[str]] = {}
         for path in walk(self.top):
             places.setdefault(path.rpartition(".")[2], []).append(path)
@@ -106,10 +106,12 @@ def read(roots: Sequence[Path], kind: str, verifiers: Path | None = None) -> Sch
 
 def strangers(tree: Mapping[str, object], schema: Schema) -> Iterator[str]:
     """Dotted paths in ``tree`` that ``schema`` does not know. Nothing is said of what stands below an open table."""
-    yield from _strangers(tree, schema.top, schema.open, "")
+    yield from _find_strangers(tree, schema.top, schema.open, "")
 
 
-def _strangers(tree: Mapping[str, object], known: Mapping[str, Field], anything: bool, above: str) -> Iterator[str]:
+def _find_strangers(
+    tree: Mapping[str, object], known: Mapping[str, Field], anything: bool, above: str
+) -> Iterator[str]:
     for key, value in tree.items():
         name = str(key).replace("-", "_")
         path = f"{above}.{name}" if above else name
@@ -120,4 +122,4 @@ def _strangers(tree: Mapping[str, object], known: Mapping[str, Field], anything:
             continue
         for table in value if isinstance(value, list) else [value]:
             if isinstance(table, Mapping):
-                yield from _strangers(table, field.below, field.open, path)
+                yield from _find_strangers(table, field.below, field.open, path)

@@ -39,7 +39,7 @@ _EAGER = ("inference.vllm.enforce_eager", "inference.vllm_extra.enforce_eager", 
 _BROADCAST = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type")
 
 
-def _era(subject: Subject) -> Iterator[Finding]:
+def _check_era(subject: Subject) -> Iterator[Finding]:
     """[gpus] of the run file cannot say it there; CUDA_VISIBLE_DEVICES that names one GPU twice can."""
     run, dialect = subject.run_file, subject.dialect
     if subject.kind != "rl" or run is None or dialect is None or dialect.gpus == "ids":
@@ -60,23 +60,23 @@ def _no_share(subject: Subject) -> Iterator[Finding]:
         yield Finding("utilization-no-share", told, subject.where(found.path), percent)
 
 
-def _utilization(subject: Subject) -> Iterator[Finding]:
+def _check_utilization(subject: Subject) -> Iterator[Finding]:
     """vLLM claims its part of the whole GPU, and refuses to start when less than that is free."""
-    if not _shares(subject):
+    if not _shares_gpu(subject):
         return
     found = first(subject, *_UTILIZATION)
     value = found.value if found else DEFAULT_UTILIZATION
     if isinstance(value, bool) or not isinstance(value, int | float) or not SHARED_UTILIZATION < value <= 1:
         return
     said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
-    told = f"{said} on GPU {', '.join(_both(subject))}, which the trainer uses as well."
+    told = f"{said} on GPU {', '.join(_both_share(subject))}, which the trainer uses as well."
     newest = has(subject, date(2026, 8, 8)) is True  # d1046b876
     path = found.path if found else _UTILIZATION[0 if newest else -1]
     if value < HOPELESS_UTILIZATION and _fits_beside(subject, float(value), ACTIVATIONS, known=True):
         return  # a small model on a large GPU
     hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value), GIB)
     remedy = f"Set {path} to {SHARED_UTILIZATION}, or to 0.45 if the trainer then runs out of memory."
-    where = _place(subject, path)
+    where = _place_of_key(subject, path)
     yield Finding("shared-gpu-utilization", told, where, remedy, None if hopeless else "warning")
 
 
@@ -96,28 +96,33 @@ def _fits_beside(subject: Subject, utilization: float, spare: int, *, known: boo
     return parameters * (4 if lora(subject) else 16) + spare < (1 - utilization) * min(totals)
 
 
-def _savings(subject: Subject) -> Iterator[Finding]:
+def _check_savings(subject: Subject) -> Iterator[Finding]:
     """What a large model on a shared GPU cannot do without, or should not."""
     parameters = subject.model.parameters if subject.model else 0
-    if not _shares(subject) or not parameters or parameters <= SMALL:
+    if not _shares_gpu(subject) or not parameters or parameters <= SMALL:
         return
     size = f"{parameters / 1e9:.1f}B parameters"
     by_default = has(subject, date(2026, 6, 26)) is not False  # c5afcaa2e: on unless told otherwise
     said = any(subject.settings.has(f"trainer.model.{name}") for name in ("ac", "ac_offloading"))
     if not said and not by_default:
-        told = f"Trainer and engine share GPU {', '.join(_both(subject))} with {size}, and activations are all kept."
-        yield Finding("shared-gpu-checkpointing", told, _place(subject, "trainer.model.ac"))
+        told = (
+            f"Trainer and engine share GPU {', '.join(_both_share(subject))} with {size}, and activations are all kept."
+        )
+        yield Finding("shared-gpu-checkpointing", told, _place_of_key(subject, "trainer.model.ac"))
     if not switched_on(subject, *_EAGER):
-        told = f"Trainer and engine share GPU {', '.join(_both(subject))}, and the engine captures CUDA graphs there."
-        yield Finding("shared-gpu-eager", told, _place(subject, "inference.model.enforce_eager"))
+        told = (
+            f"Trainer and engine share GPU {', '.join(_both_share(subject))}, and the engine captures CUDA graphs "
+            "there."
+        )
+        yield Finding("shared-gpu-eager", told, _place_of_key(subject, "inference.model.enforce_eager"))
 
 
-def _shares(subject: Subject) -> bool:
+def _shares_gpu(subject: Subject) -> bool:
     """With an engine that is started here."""
     return subject.plan.is_shared and subject.kind == "rl" and subject.settings.has("inference")
 
 
-def _place(subject: Subject, path: str) -> Where:
+def _place_of_key(subject: Subject, path: str) -> Where:
     """Where it stands, or the header of the table in which it would have to; else the list of the trainer's GPUs."""
     tables = [path.rsplit(".", parts)[0] for parts in range(1, path.count(".") + 1)]
     places = (subject.where(one) for one in (path, *tables, "trainer_gpu_ids") if subject.settings.has(one))
@@ -125,14 +130,14 @@ def _place(subject: Subject, path: str) -> Where:
     return Where(found.file, found.line, path)
 
 
-def _both(subject: Subject) -> list[str]:
+def _both_share(subject: Subject) -> list[str]:
     return sorted(set(subject.plan.inference) & set(subject.plan.trainer))
 
 
 # ---------------------------------------------------------------- offloading
 
 
-def _offloading(subject: Subject) -> Iterator[Finding]:
+def _check_offloading(subject: Subject) -> Iterator[Finding]:
     fsdp = of_trainer(subject, "model.fsdp_cpu_offload")
     if subject.kind not in ("rl", "sft") or not switched_on(subject, fsdp):
         return
@@ -168,7 +173,7 @@ def _full_offload(subject: Subject) -> Iterator[Finding]:
 # ---------------------------------------------------------------- vision, context parallelism
 
 
-def _vision(subject: Subject) -> Iterator[Finding]:
+def _check_vision(subject: Subject) -> Iterator[Finding]:
     table = next((path for path in ("model.vlm", "trainer.model.vlm") if _is_table(subject, path)), "")
     if not table or subject.kind not in ("rl", "sft"):
         return
@@ -211,7 +216,7 @@ def _context_parallel(subject: Subject) -> Iterator[Finding]:
 # ---------------------------------------------------------------- weights to the engine
 
 
-def _broadcast(subject: Subject) -> Iterator[Finding]:
+def _check_broadcast(subject: Subject) -> Iterator[Finding]:
     if subject.kind != "rl":
         return
     chosen = first(subject, *_BROADCAST)
@@ -253,13 +258,13 @@ def _group_size(subject: Subject, told: str) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    _era,
+    _check_era,
     _no_share,
-    _utilization,
-    _savings,
-    _offloading,
+    _check_utilization,
+    _check_savings,
+    _check_offloading,
     _full_offload,
-    _vision,
+    _check_vision,
     _context_parallel,
-    _broadcast,
+    _check_broadcast,
 )

@@ -93,7 +93,7 @@ class Subject:
             if path not in self.flags:
                 for text in reversed(self.texts):
                     below = parts[1:] if text.table and parts[0] == text.table else parts if not text.table else ()
-                    if below and (place := _position(text.positions, below)):
+                    if below and (place := _position_of_key(text.positions, below)):
                         return Where(str(text.path), place.line, path)
             return Where(str(self.run_path or ""), self.run_line("job", "args"), path)
         return self.file(paths[0] if paths else "")
@@ -147,7 +147,7 @@ class Subject:
         return Where(str(self.run_path or ""), self.run_line(*key), ".".join(key))
 
 
-def _position(positions: Mapping[Key, Position], parts: tuple[str, ...]) -> Position | None:
+def _position_of_key(positions: Mapping[Key, Position], parts: tuple[str, ...]) -> Position | None:
     """prime-rl takes "-" and "_" for the same, and a list of tables has an index where the path has none."""
     wanted = tuple(part.replace("-", "_") for part in parts)
     for key, place in positions.items():

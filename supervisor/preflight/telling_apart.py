@@ -26,37 +26,37 @@ _WHOLE = {
 _COMMON = {*("model", "ckpt", "max_steps", "seq_len", "output_dir", "weight_broadcast", "deployment", "slurm", "data")}
 
 
-def _keys(text: str) -> frozenset[str]:
+def _keys_of_text(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # What only one part's own file has at its top, over all of prime-rl's history (configs/ of ceb60c03f to 559b44772).
 _SIGNS: Mapping[Part, frozenset[str]] = {
-    "orchestrator": _keys(
+    "orchestrator": _keys_of_text(
         "batch_size token_batch_size rollouts_per_example group_size sampling env environment eval buffer client "
         "student teacher train oversampling_factor max_inflight_rollouts advantage filters collect_inference_metrics "
         "mask_truncated_completions zero_truncated_completions mask_env_responses num_train_workers"
     ),
-    "inference": _keys(
+    "inference": _keys_of_text(
         "server parallel vllm gpu_memory_utilization enable_lora max_lora_rank max_loras max_cpu_loras "
         "api_server_count enable_prefix_caching reasoning_parser router backend_port "
         "model.max_model_len model.enforce_eager model.tool_call_parser model.enable_auto_tool_choice"
     ),
-    "trainer": _keys(
+    "trainer": _keys_of_text(
         "optim scheduler loss max_concurrent_runs dist_timeout_seconds memory_profiler_path gc weights "
         "model.seq_len model.impl model.ac model.lora model.fsdp_cpu_offload model.optim_cpu_offload model.compile "
         "model.reshard_after_forward model.attn model.dp_replicate data.fake"
     ),
     # Of the commands `eval` and `synthesize` alone (eval/config.py, synthesize/config.py at be0e3d131).
-    "other": _keys("num_examples use_tqdm per_rollout eval_base weights_dir resume_path reasoning_field"),
-    "sft": _keys(
+    "other": _keys_of_text("num_examples use_tqdm per_rollout eval_base weights_dir resume_path reasoning_field"),
+    "sft": _keys_of_text(
         "loss_mask loss_impl val data.name data.type data.batch_size data.seq_len data.splits data.subsets "
         "data.pack_function data.micro_batch_size data.loss_mask"
     ),
 }
 # Top-level keys of what `prime rl run` takes (commands/rl.py of PrimeIntellect-ai/prime, 30 Dec 2025 to 19 Aug 2026).
-_HOSTED = _keys("max_steps batch_size rollouts_per_example rollouts learning_rate lora_alpha sampling")
-_EVALUATION = _keys("env model sampling client log wandb output_dir max_concurrent")
+_HOSTED = _keys_of_text("max_steps batch_size rollouts_per_example rollouts learning_rate lora_alpha sampling")
+_EVALUATION = _keys_of_text("env model sampling client log wandb output_dir max_concurrent")
 _NAMES: tuple[tuple[str, Part], ...] = (
     ("orch", "orchestrator"),
     ("infer", "inference"),
@@ -71,7 +71,7 @@ def is_run_file(data: Mapping[str, Any] | None, text: str) -> bool:
         return any(line.strip().startswith(("[job]", "[job.", "[run]")) for line in text.splitlines())
     run = data.get("run")
     ours = len(_OURS & set(data)) + (isinstance(run, Mapping) and "id" in run)
-    theirs = len((_WHOLE | _COMMON) & set(data)) + len(_score(data))
+    theirs = len((_WHOLE | _COMMON) & set(data)) + len(_score_kinds(data))
     return ours > theirs or not theirs  # one table of another program is a mistake in either
 
 
@@ -86,8 +86,8 @@ def part_of(path: Path, data: Mapping[str, Any] | None) -> Part:
         return "vf-rl" if named and "env" in data else ""
     if is_hosted(data):
         return "hosted"
-    scores = _score(data)
-    if scores.get("other") or (named and "eval" in data) or _evaluates(data):
+    scores = _score_kinds(data)
+    if scores.get("other") or (named and "eval" in data) or _is_of_eval(data):
         return "other"
     # A trainer of RL has no data set of its own; an SFT run has, and what else it sets is the trainer's.
     # Both it and the orchestrator may have [eval] (15d6c8197).
@@ -110,7 +110,7 @@ def is_hosted(data: Mapping[str, Any]) -> bool:
     return trains and isinstance(data.get("model"), str) and bool({"env", "environments"} & set(data))
 
 
-def _evaluates(data: Mapping[str, Any]) -> bool:
+def _is_of_eval(data: Mapping[str, Any]) -> bool:
     """Is it of `eval`, whose environments say how often? Those of the orchestrator do so below [eval] alone."""
     envs = data.get("env")
     tables = [one for one in envs if isinstance(one, Mapping)] if isinstance(envs, list) else []
@@ -122,7 +122,7 @@ def _by_name(path: Path) -> Part:
     return next((part for word, part in _NAMES if word in name), "")
 
 
-def _score(data: Mapping[str, Any]) -> dict[Part, int]:
+def _score_kinds(data: Mapping[str, Any]) -> dict[Part, int]:
     keys = set()
     for name, value in data.items():
         plain = name.replace("-", "_")

@@ -55,7 +55,7 @@ def mended(path: Path, text: str) -> Mended:
         told = f"{path.name} has more than {LARGEST >> 20} MiB: that is no configuration of prime-rl."
         return Mended(text, None, (Finding("toml-syntax", told, Where(str(path))),))
     if path.suffix == ".json":
-        return _json(path, text)
+        return _read_json(path, text)
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     try:
         return Mended(text, parsed(plain))
@@ -66,7 +66,7 @@ def mended(path: Path, text: str) -> Mended:
         return Mended(text, None, (Finding("toml-syntax", told, Where(str(path), long_key_line(plain))),))
 
 
-def _json(path: Path, text: str) -> Mended:
+def _read_json(path: Path, text: str) -> Mended:
     try:
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ class _Repair:
             if not line or line.startswith("#"):
                 at += 1
                 continue
-            at = self._header(at) if line.startswith("[") else self._pair(at)
+            at = self._read_header(at) if line.startswith("[") else self._read_pair(at)
             if self.broken > MOST_BROKEN or (self.hopeless > MOST_MISTAKES and self.hopeless > len(self.statements)):
                 return Mended(self.text, None, (self._no_toml(),))
         for clash in dict.fromkeys(islice(clashes(self.statements), MOST_BROKEN)):
@@ -135,13 +135,13 @@ class _Repair:
                 Finding(
                     clash.rule,
                     clash.sentence,
-                    self._where(clash.line, clash.key),
+                    self._where_in_words(clash.line, clash.key),
                     clash.remedy,
                     edits=tuple(Edit(self.path, first, last, lines) for first, last, lines in clash.edits(self.lines)),
                 )
             )
         if not self.found:  # nothing that is known here: tomllib has the last word
-            self._say("toml-syntax", f"This is not TOML: {_plain(self.error)}.", _line_of(self.error) - 1)
+            self._add_finding("toml-syntax", f"This is not TOML: {_plain_words(self.error)}.", _line_of(self.error) - 1)
         if self.hopeless > len(self.statements) and self.hopeless > 2:
             return Mended(self.text, None, (self._no_toml(),))
         told = sorted(self.found, key=lambda one: one.where.line)
@@ -160,45 +160,53 @@ class _Repair:
         elif sum(1 for line in self.lines[:200] if re.match(r"\s*[\w-]+:(?:\s|$)", line)) > 2:
             kind = "TOML but rather YAML"
         line = _line_of(self.error)
-        return Finding("not-toml", f"{self.path.name} is not {kind}: {_plain(self.error)}.", self._where(line - 1, ""))
+        return Finding(
+            "not-toml",
+            f"{self.path.name} is not {kind}: {_plain_words(self.error)}.",
+            self._where_in_words(line - 1, ""),
+        )
 
     # ------------------------------------------------------------ one statement
 
-    def _header(self, at: int) -> int:
+    def _read_header(self, at: int) -> int:
         """A line that starts a section. Returns the next line to read."""
         line = self.lines[at].rstrip("\r")
         section = section_of(line, at)
         if section is None:
-            mend = mended_header(line, self._lists())
+            mend = mended_header(line, self._names_of_lists())
             section = section_of(mend.text, at) if mend else None
             if mend is None or section is None:
                 self.section = ()
-                self._cannot(at, at, "This section header is not TOML")
+                self._note_failure(at, at, "This section header is not TOML")
                 self.lost = True
                 return at + 1
-            self._mend(at, at, [mend.text], mend.mistake, mend.what, certain=mend.certain)
+            self._note_mend(at, at, [mend.text], mend.mistake, mend.what, certain=mend.certain)
         self.lost = False
         self.section = section.names
         self.statements.append(section)
         return at + 1
 
-    def _pair(self, at: int) -> int:
+    def _read_pair(self, at: int) -> int:
         """A key with its value, over as many lines as it has. Returns the next line to read."""
         line, stray = _without_strange_blanks(self.lines[at])
         key = _KEY.match(line)
         if not key and line.lstrip().startswith("//"):
-            self._mend(at, at, [line.replace("//", "#", 1)], "stray-character", "a comment of TOML begins with #")
+            self._note_mend(at, at, [line.replace("//", "#", 1)], "stray-character", "a comment of TOML begins with #")
             return at + 1
         if not key:
             merge = re.match(r"(?:<{7}|={7}|>{7})(?:\s|$)", line)
             told = "This line is neither a key with a value nor a section header"
-            self._cannot(at, at, "This is a mark that git leaves where a merge had conflicts" if merge else told)
+            self._note_failure(at, at, "This is a mark that git leaves where a merge had conflicts" if merge else told)
             return at + 1
         separator = _SEPARATOR.match(line, key.end())
         if separator is None:
             return self._without_separator(at, key)
-        last = self._extent(at, separator.end())
-        if separator[0] == "=" and not stray and (pair := self._read(at, last, self.lines[at : last + 1], key[1])):
+        last = self._find_extent(at, separator.end())
+        if (
+            separator[0] == "="
+            and not stray
+            and (pair := self._read_statement(at, last, self.lines[at : last + 1], key[1]))
+        ):
             self.statements.append(pair)
             return last + 1
         value = "\n".join([line[separator.end() :], *self.lines[at + 1 : last + 1]])
@@ -206,13 +214,13 @@ class _Repair:
             new = rewritten(value)
         except CannotMendError:
             empty = not value.split("#")[0].strip() and separator[0] == "="
-            self._cannot(at, last, f"{key[1]} has no value" if empty else "This is not TOML", key[1])
+            self._note_failure(at, last, f"{key[1]} has no value" if empty else "This is not TOML", key[1])
             return last + 1
         mistakes: tuple[str, ...] = ("stray-character",) * stray + ("wrong-separator",) * (separator[0] != "=")
         mistakes = tuple(dict.fromkeys((*mistakes, *new.mistakes)))
         head = line[: key.end()].rstrip() + " =" if separator[0] != "=" else line[: separator.end()]
         spaced = new.text if new.text[:1] in " \t" or separator[0] == "=" else f" {new.text}"
-        self._take(at, last, [one.rstrip("\r") for one in (head + spaced).split("\n")], key[1], mistakes)
+        self._take_statement(at, last, [one.rstrip("\r") for one in (head + spaced).split("\n")], key[1], mistakes)
         return last + 1
 
     def _without_separator(self, at: int, key: re.Match[str]) -> int:
@@ -222,30 +230,30 @@ class _Repair:
         value = rest.partition(" #")[0].strip()
         if value[:1] in toml_values.BLANKS:
             value = ""
-        if not value or "." in key[1] or not (is_scalar(value) or _loads(f"x = {value}")):
-            self._cannot(at, at, "This line is neither a key with a value nor a section header")
+        if not value or "." in key[1] or not (is_scalar(value) or _load_toml(f"x = {value}")):
+            self._note_failure(at, at, "This line is neither a key with a value nor a section header")
             return at + 1
         name, before = key[1], line[: key.end()].rstrip()
         if name.startswith("--"):  # a flag of the command line
             name = name[2:].replace("-", "_")
             before = before.replace(key[1], name, 1)
-        self._take(at, at, [f"{before} = {rest.lstrip()}"], name, ("wrong-separator",))
+        self._take_statement(at, at, [f"{before} = {rest.lstrip()}"], name, ("wrong-separator",))
         return at + 1
 
-    def _take(self, first: int, last: int, lines: list[str], key: str, mistakes: Sequence[str]) -> None:
+    def _take_statement(self, first: int, last: int, lines: list[str], key: str, mistakes: Sequence[str]) -> None:
         """A statement as it was meant, if that is TOML now."""
-        pair = self._read(first, last, lines, key)
+        pair = self._read_statement(first, last, lines, key)
         if pair is None or not mistakes:
-            self._cannot(first, last, "This is not TOML", key)
+            self._note_failure(first, last, "This is not TOML", key)
             return
         self.statements.append(pair)
-        self._mend(first, last, lines, mistakes[0], "; ".join(_CLAUSES[one] for one in mistakes), key=key)
+        self._note_mend(first, last, lines, mistakes[0], "; ".join(_CLAUSES[one] for one in mistakes), key=key)
 
-    def _read(self, first: int, last: int, lines: Sequence[str], key: str) -> Statement | None:
-        data = _loads("\n".join(lines))
+    def _read_statement(self, first: int, last: int, lines: Sequence[str], key: str) -> Statement | None:
+        data = _load_toml("\n".join(lines))
         if data is None:
             return None
-        names = _names(key)
+        names = _names_of_key(key)
         value: Any = data
         for name in names:
             if not isinstance(value, dict) or len(value) != 1 or name not in value:
@@ -253,7 +261,7 @@ class _Repair:
             value = value[name]
         return Pair(first, last, names, value) if not self.lost else Pair(first, last, (), None)
 
-    def _extent(self, at: int, start: int) -> int:
+    def _find_extent(self, at: int, start: int) -> int:
         """The last line of the value that starts in line ``at``: brackets and texts of several lines are followed."""
         depth, braces, column = 0, 0, start
         for number in range(at, len(self.lines)):
@@ -292,24 +300,24 @@ class _Repair:
     def _end_of_lines(self, at: int, end: int) -> int:
         """A text of several lines within brackets is rare: as many lines as it takes to be TOML, within reason."""
         for last in range(end, min(end + 20, len(self.lines))):
-            if _loads("\n".join(self.lines[at : last + 1])) is not None:
+            if _load_toml("\n".join(self.lines[at : last + 1])) is not None:
                 return last
         return at
 
-    def _lists(self) -> set[str]:
+    def _names_of_lists(self) -> set[str]:
         """Names that stand somewhere as `[[name]]`."""
         return {match[1].strip() for line in self.lines if (match := re.match(r"\s*\[\[([^\[\]]+)\]\]", line))}
 
     # ------------------------------------------------------------ findings
 
-    def _full(self, key: str) -> str:
+    def _full_path(self, key: str) -> str:
         """The dotted path of a key of the present section."""
         return ".".join([*self.section, key]) if key else ""
 
-    def _where(self, at: int, key: str) -> Where:
+    def _where_in_words(self, at: int, key: str) -> Where:
         return Where(str(self.path), max(at + 1, 0), key)
 
-    def _mend(
+    def _note_mend(
         self, first: int, last: int, lines: list[str], rule: str, what: str, *, key: str = "", certain: bool = True
     ) -> None:
         self.broken += 1
@@ -323,14 +331,14 @@ class _Repair:
         self.found.append(
             Finding(
                 rule,
-                f"`{_short(shown)}`: {what}.",
-                self._where(first, self._full(key)),
-                f"Write it as: {_short(' '.join(line.strip() for line in lines))}" if certain else "",
+                f"`{_shorten_text(shown)}`: {what}.",
+                self._where_in_words(first, self._full_path(key)),
+                f"Write it as: {_shorten_text(' '.join(line.strip() for line in lines))}" if certain else "",
                 edits=edits,
             )
         )
 
-    def _cannot(self, first: int, last: int, what: str, key: str = "") -> None:
+    def _note_failure(self, first: int, last: int, what: str, key: str = "") -> None:
         """What is not TOML, and nobody can be sure what it was meant to be: it is left out of what the file says."""
         self.broken += 1
         self.hopeless += 1
@@ -339,14 +347,14 @@ class _Repair:
         try:
             tomllib.loads("\n".join(self.lines[first : last + 1]))
         except tomllib.TOMLDecodeError as error:
-            line, said = _line_of(error, first) - 1, f" ({_plain(error)})"
+            line, said = _line_of(error, first) - 1, f" ({_plain_words(error)})"
         except (ValueError, RecursionError):
             pass
-        shown = _short(self.lines[min(line, len(self.lines) - 1)].strip())
-        self._say("toml-syntax", f"{what}{said}: `{shown}`.", min(line, last), self._full(key))
+        shown = _shorten_text(self.lines[min(line, len(self.lines) - 1)].strip())
+        self._add_finding("toml-syntax", f"{what}{said}: `{shown}`.", min(line, last), self._full_path(key))
 
-    def _say(self, rule: str, sentence: str, at: int, key: str = "") -> None:
-        self.found.append(Finding(rule, sentence, self._where(at, key)))
+    def _add_finding(self, rule: str, sentence: str, at: int, key: str = "") -> None:
+        self.found.append(Finding(rule, sentence, self._where_in_words(at, key)))
 
 
 def _without_strange_blanks(line: str) -> tuple[str, bool]:
@@ -356,26 +364,26 @@ def _without_strange_blanks(line: str) -> tuple[str, bool]:
     return plain + equals + tail, plain != head
 
 
-def _loads(text: str) -> dict[str, Any] | None:
+def _load_toml(text: str) -> dict[str, Any] | None:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _plain(error: Exception) -> str:
+def _plain_words(error: Exception) -> str:
     """What tomllib says, without its place: that stands beside it."""
     return _AT.sub("", str(error)).rstrip(".")
 
 
-def _short(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= 160 else text[:120] + " ... " + text[-30:]
 
 
-def _names(key: str) -> tuple[str, ...]:
+def _names_of_key(key: str) -> tuple[str, ...]:
     """The parts of a key as it is written."""
     names: list[str] = []
-    data: Any = _loads(f"{key} = 0")
+    data: Any = _load_toml(f"{key} = 0")
     while isinstance(data, dict) and len(data) == 1:
         name, data = next(iter(data.items()))
         names.append(name)

@@ -73,22 +73,22 @@ def assembled(statements: Sequence[Statement]) -> dict[str, Any]:
     here: dict[str, Any] = tree
     for one in statements:
         if isinstance(one, Section):
-            here = _opened(tree, one)
+            here = _open_table(tree, one)
         elif one.names:
             table = here
             for name in one.names[:-1]:
-                table = _below(table, name)
+                table = _table_below(table, name)
             table[one.names[-1]] = one.value
     return tree
 
 
-def _opened(tree: dict[str, Any], section: Section) -> dict[str, Any]:
+def _open_table(tree: dict[str, Any], section: Section) -> dict[str, Any]:
     table = tree
     for name in section.names[:-1]:
-        table = _below(table, name)
+        table = _table_below(table, name)
     last = section.names[-1]
     if not section.many:
-        return _below(table, last)
+        return _table_below(table, last)
     rows = table.get(last)
     if not isinstance(rows, list):
         rows = table[last] = [rows] if isinstance(rows, dict) and rows else []
@@ -97,7 +97,7 @@ def _opened(tree: dict[str, Any], section: Section) -> dict[str, Any]:
     return new
 
 
-def _below(table: dict[str, Any], name: str) -> dict[str, Any]:
+def _table_below(table: dict[str, Any], name: str) -> dict[str, Any]:
     """The table of a name: the newest of a list, a new one where there is none."""
     value = table.get(name)
     if isinstance(value, list) and value and isinstance(value[-1], dict):
@@ -118,7 +118,7 @@ def clashes(statements: Sequence[Statement]) -> Iterator[Clash]:
     lost = False
     for number, one in enumerate(statements):
         if isinstance(one, Section):
-            path = _resolved(one.names[:-1], rows)
+            path = _resolve_names(one.names[:-1], rows)
             path = (*path, one.names[-1])
             lost = False
             if path in pairs:
@@ -126,27 +126,27 @@ def clashes(statements: Sequence[Statement]) -> Iterator[Clash]:
                 lost = True
             elif one.many:
                 if path in sections:
-                    yield _mixed(_section(statements, sections[path]), one)
+                    yield _report_mixed(_read_section(statements, sections[path]), one)
                 lists.setdefault(path, one)
                 rows[path] = rows.get(path, -1) + 1
                 path = (*path, rows[path])
             elif path in lists:
-                yield _mixed(one, lists[path])
+                yield _report_mixed(one, lists[path])
                 rows[path] += 1
                 path = (*path, rows[path])
             elif path in sections:
-                yield _twice(statements, number, sections[path])
+                yield _report_section_twice(statements, number, sections[path])
             else:
                 sections[path] = number
             here = path
         elif one.names and not lost:
             path = (*here, *one.names)
             if path in pairs:
-                yield _again(pairs[path], one, path)
+                yield _report_twice(pairs[path], one, path)
             pairs[path] = one
 
 
-def _resolved(names: Sequence[str], rows: dict[Path, int]) -> Path:
+def _resolve_names(names: Sequence[str], rows: dict[Path, int]) -> Path:
     path: Path = ()
     for name in names:
         path = (*path, name)
@@ -155,12 +155,12 @@ def _resolved(names: Sequence[str], rows: dict[Path, int]) -> Path:
     return path
 
 
-def _dotted(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ".".join(names)
 
 
-def _again(old: Pair, new: Pair, path: Path) -> Clash:
-    key, whole = _dotted(new.names), _dotted([one for one in path if isinstance(one, str)])
+def _report_twice(old: Pair, new: Pair, path: Path) -> Clash:
+    key, whole = _join_names(new.names), _join_names([one for one in path if isinstance(one, str)])
     same = old.value == new.value and type(old.value) is type(new.value)
     both = f"in line {old.first + 1} and again in line {new.first + 1}"
     if same:
@@ -168,11 +168,11 @@ def _again(old: Pair, new: Pair, path: Path) -> Clash:
         return Clash(
             "duplicate-key", new.first, whole, sentence, f"Take out line {new.first + 1}.", (new.first, new.last)
         )
-    sentence = f"{key} is set {both}, to different values: {_shown(old.value)} and {_shown(new.value)}."
+    sentence = f"{key} is set {both}, to different values: {_show_value(old.value)} and {_show_value(new.value)}."
     return Clash("duplicate-key", new.first, whole, sentence, "Keep the one that you mean, and take out the other.")
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
     if isinstance(value, str):
         text = f'"{value}"'
@@ -182,14 +182,14 @@ def _shown(value: object) -> str:
 def _set_before(section: Section, pair: Pair) -> Clash:
     sentence = (
         f"{section.written} in line {section.first + 1} opens a table that line {pair.first + 1} has already set "
-        f"({_dotted(pair.names)} = {_shown(pair.value)})."
+        f"({_join_names(pair.names)} = {_show_value(pair.value)})."
     )
     remedy = f"Take out line {pair.first + 1}, or write all of it there."
-    return Clash("duplicate-key", section.first, _dotted(section.names), sentence, remedy)
+    return Clash("duplicate-key", section.first, _join_names(section.names), sentence, remedy)
 
 
-def _mixed(single: Section, many: Section) -> Clash:
-    name = _dotted(single.names)
+def _report_mixed(single: Section, many: Section) -> Clash:
+    name = _join_names(single.names)
     sentence = (
         f"[{name}] in line {single.first + 1} is one table, and [[{name}]] in line {many.first + 1} a list of tables: "
         "it cannot be both."
@@ -204,17 +204,17 @@ def _mixed(single: Section, many: Section) -> Clash:
     )
 
 
-def _section(statements: Sequence[Statement], number: int) -> Section:
+def _read_section(statements: Sequence[Statement], number: int) -> Section:
     one = statements[number]
     return one if isinstance(one, Section) else Section(one.first, one.last, one.names)
 
 
-def _twice(statements: Sequence[Statement], number: int, earlier: int) -> Clash:
+def _report_section_twice(statements: Sequence[Statement], number: int, earlier: int) -> Clash:
     """A section that stands twice. It can be moved to the first where no key of it is there already."""
-    old, new = _section(statements, earlier), _section(statements, number)
-    first_end, first_keys = _block(statements, earlier)
-    new_end, new_keys = _block(statements, number)
-    name = _dotted(old.names)
+    old, new = _read_section(statements, earlier), _read_section(statements, number)
+    first_end, first_keys = _block_of_section(statements, earlier)
+    new_end, new_keys = _block_of_section(statements, number)
+    name = _join_names(old.names)
     sentence = f"[{name}] stands in line {old.first + 1} and again in line {new.first + 1}, which TOML forbids."
     remedy = (
         f"Put the keys below line {new.first + 1} to those of line {old.first + 1}, and take out the second header."
@@ -224,7 +224,7 @@ def _twice(statements: Sequence[Statement], number: int, earlier: int) -> Clash:
     return Clash("duplicate-table", new.first, name, sentence, remedy, (new.first, new_end), first_end)
 
 
-def _block(statements: Sequence[Statement], number: int) -> tuple[int, set[str]]:
+def _block_of_section(statements: Sequence[Statement], number: int) -> tuple[int, set[str]]:
     """The last line of a section's own keys, and their first names."""
     end = statements[number].last
     keys: set[str] = set()

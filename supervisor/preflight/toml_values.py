@@ -90,21 +90,21 @@ class _Value:
         """An inline table stands over several lines: they become one."""
 
     def whole(self) -> Rewritten:
-        self._blank(newlines=False)
+        self._skip_blank(newlines=False)
         start = len(self.out)
-        self._value("", 0)
-        self._blank(newlines=False)
-        if self._peek() == ",":
+        self._read_value("", 0)
+        self._skip_blank(newlines=False)
+        if self._peek_next() == ",":
             self._rest_of_a_list(start)
-        if self._peek() == "," or re.match(r";[ \t]*(?:#.*)?$", self._rest_of_line()):
-            self._skip("stray-character")
-            self._blank(newlines=False)
+        if self._peek_next() == "," or re.match(r";[ \t]*(?:#.*)?$", self._rest_of_line()):
+            self._skip_mistake("stray-character")
+            self._skip_blank(newlines=False)
         if comment := _OTHER_COMMENT.match(self._rest_of_line()):
             self.mistakes.append("stray-character")
             self.out.append("#")
             self.at += comment.end()
-            self._copy(self._line_end() - self.at)
-        self._trailing()
+            self._copy_text(self._line_end() - self.at)
+        self._mend_trailing()
         text = "".join(self.out)
         if self.joined:
             text = text[: len(text) - len(text.lstrip())] + " ".join(line.strip() for line in text.split("\n")).strip()
@@ -114,14 +114,14 @@ class _Value:
         """Values with commas and no brackets around: `gpu_ids = 0, 1`."""
         at, out, mistakes = self.at, len(self.out), len(self.mistakes)
         values = 1
-        while self._peek() == ",":
-            self._copy(1)
-            self._blank(newlines=False)
-            if self._peek() in ("", "\n", "#"):
+        while self._peek_next() == ",":
+            self._copy_text(1)
+            self._skip_blank(newlines=False)
+            if self._peek_next() in ("", "\n", "#"):
                 break
-            self._value("[", 0)
+            self._read_value("[", 0)
             values += 1
-            self._blank(newlines=False)
+            self._skip_blank(newlines=False)
         if values == 1:
             self.at, self.out[out:], self.mistakes[mistakes:] = at, [], []
             return
@@ -129,7 +129,7 @@ class _Value:
         self.out.append("]")
         self.mistakes.append("missing-brackets")
 
-    def _trailing(self) -> None:
+    def _mend_trailing(self) -> None:
         rest = self.text[self.at :]
         if rest.strip() and not all(not line.strip() or line.lstrip().startswith("#") for line in rest.split("\n")):
             raise CannotMendError
@@ -137,25 +137,25 @@ class _Value:
 
     # ------------------------------------------------------------ values
 
-    def _value(self, inside: str, depth: int) -> None:
+    def _read_value(self, inside: str, depth: int) -> None:
         if depth > _DEEPEST:
             raise CannotMendError
-        head = self._peek()
+        head = self._peek_next()
         if head in ('"', "'"):
-            self._quoted(head, inside)
+            self._read_quoted(head, inside)
         elif head and head in TYPOGRAPHIC:
-            self._typographic()
+            self._mend_typographic()
         elif head == "[":
-            self._array("[", "]", depth)
+            self._read_array("[", "]", depth)
         elif head == "(":
             self.mistakes.append("missing-brackets")
-            self._array("(", ")", depth)
+            self._read_array("(", ")", depth)
         elif head == "{":
-            self._table(depth)
+            self._read_table(depth)
         else:
-            self._bare(inside)
+            self._read_bare(inside)
 
-    def _quoted(self, quote: str, inside: str) -> None:
+    def _read_quoted(self, quote: str, inside: str) -> None:
         if self.text.startswith(quote * 3, self.at):
             end = self.text.find(quote * 3, self.at + 3)
             if end < 0:
@@ -163,14 +163,14 @@ class _Value:
             end += 3
             while self.text.startswith(quote, end):
                 end += 1
-            self._copy(end - self.at)
+            self._copy_text(end - self.at)
             return
         line_end = self._line_end()
         end = self.at + 1
         while end < line_end and self.text[end] != quote:
             end += 2 if quote == '"' and self.text[end] == "\\" else 1
         if end >= line_end:
-            self._unclosed(quote, inside, line_end)
+            self._mend_unclosed(quote, inside, line_end)
             return
         content = self.text[self.at + 1 : end]
         if quote == '"' and "\\" in _ESCAPE.sub("", content):
@@ -179,9 +179,9 @@ class _Value:
             self.out.append(quoted(content))
             self.at = end + 1
         else:
-            self._copy(end + 1 - self.at)
+            self._copy_text(end + 1 - self.at)
 
-    def _unclosed(self, quote: str, inside: str, line_end: int) -> None:
+    def _mend_unclosed(self, quote: str, inside: str, line_end: int) -> None:
         """A text that is not closed on its line. Where it ends is certain when nothing else could stand there."""
         line = self.text[self.at + 1 : line_end].rstrip()
         if line.endswith('\\"') and quote == '"' and "\\" in _ESCAPE.sub("", line[:-2] + "\\"):
@@ -199,7 +199,7 @@ class _Value:
             self.out.append(quoted(line[:-1] if other else line))
         self.at = line_end
 
-    def _typographic(self) -> None:
+    def _mend_typographic(self) -> None:
         line_end = self._line_end()
         end = self.at + 1
         while end < line_end and self.text[end] not in TYPOGRAPHIC + '"':
@@ -210,28 +210,28 @@ class _Value:
         self.out.append(quoted(self.text[self.at + 1 : end]))
         self.at = end + 1
 
-    def _array(self, opening: str, closing: str, depth: int) -> None:
-        self._skip()
+    def _read_array(self, opening: str, closing: str, depth: int) -> None:
+        self._skip_mistake()
         self.out.append("[")
         while True:
-            self._blank(newlines=True)
-            if self._peek() == closing:
-                self._skip()
+            self._skip_blank(newlines=True)
+            if self._peek_next() == closing:
+                self._skip_mistake()
                 break
-            if self._peek() == "":
-                self._close("]")
+            if self._peek_next() == "":
+                self._close_bracket("]")
                 return
-            self._value("[", depth + 1)
+            self._read_value("[", depth + 1)
             end = len(self.out)
-            self._blank(newlines=True)
-            if self._peek() == ",":
-                self._copy(1)
-            elif self._peek() not in ("", closing):
+            self._skip_blank(newlines=True)
+            if self._peek_next() == ",":
+                self._copy_text(1)
+            elif self._peek_next() not in ("", closing):
                 self.out.insert(end, ",")
                 self.mistakes.append("missing-comma")
         self.out.append("]")
 
-    def _close(self, bracket: str) -> None:
+    def _close_bracket(self, bracket: str) -> None:
         """Put a missing bracket behind the last thing that stands there, not behind its comment or on an empty line."""
         last = len(self.out)
         while last and (not self.out[last - 1].strip() or self.out[last - 1].lstrip().startswith("#")):
@@ -239,44 +239,44 @@ class _Value:
         self.out.insert(last, bracket)
         self.mistakes.append("unclosed")
 
-    def _table(self, depth: int) -> None:
-        self._copy(1)
+    def _read_table(self, depth: int) -> None:
+        self._copy_text(1)
         while True:
-            self._blank(newlines=True, in_table=True)
-            if self._peek() == "}":
-                self._copy(1)
+            self._skip_blank(newlines=True, in_table=True)
+            if self._peek_next() == "}":
+                self._copy_text(1)
                 return
-            if self._peek() == "":
-                self._close("}")
+            if self._peek_next() == "":
+                self._close_bracket("}")
                 return
             key = _KEY.match(self.text, self.at)
             if not key:
                 raise CannotMendError
-            self._copy(key.end() - self.at)
-            self._blank(newlines=False)
-            if self._peek() == ":":
-                self._skip("wrong-separator")
+            self._copy_text(key.end() - self.at)
+            self._skip_blank(newlines=False)
+            if self._peek_next() == ":":
+                self._skip_mistake("wrong-separator")
                 self.out.append(" =")
-            elif self._peek() == "=":
-                self._copy(1)
+            elif self._peek_next() == "=":
+                self._copy_text(1)
             else:
                 raise CannotMendError
-            self._blank(newlines=False)
-            self._value("{", depth + 1)
+            self._skip_blank(newlines=False)
+            self._read_value("{", depth + 1)
             end = len(self.out)
-            self._blank(newlines=True, in_table=True)
-            if self._peek() == ",":
-                self._copy(1)
+            self._skip_blank(newlines=True, in_table=True)
+            if self._peek_next() == ",":
+                self._copy_text(1)
                 comma = len(self.out) - 1
-                self._blank(newlines=True, in_table=True)
-                if self._peek() == "}":
+                self._skip_blank(newlines=True, in_table=True)
+                if self._peek_next() == "}":
                     self.out[comma] = ""
                     self.mistakes.append("inline-table")
-            elif self._peek() not in ("", "}"):
+            elif self._peek_next() not in ("", "}"):
                 self.out.insert(end, ",")
                 self.mistakes.append("missing-comma")
 
-    def _bare(self, inside: str) -> None:
+    def _read_bare(self, inside: str) -> None:
         stops = {"": "\n#", "[": ",])\n#", "{": ",}\n#"}[inside]
         end = self.at
         while end < len(self.text) and self.text[end] not in stops:
@@ -300,11 +300,11 @@ class _Value:
             listed = ", ".join(parts)
             self.out.append(listed if inside else f"[{listed}]")
         else:
-            self.out.append(self._word(word))
+            self.out.append(self._read_word(word))
         self.out.append(raw[len(raw.rstrip()) :])
         self.at = end
 
-    def _word(self, word: str) -> str:
+    def _read_word(self, word: str) -> str:
         if not word:
             raise CannotMendError
         if is_scalar(word):
@@ -316,12 +316,12 @@ class _Value:
         if lower in _NOTHING:
             self.mistakes.append("python-word")
             return '"None"'
-        if number := _number(word):
+        if number := _mend_number(word):
             self.mistakes.append("odd-number")
             return number
         if word.endswith(";"):
             self.mistakes.append("stray-character")
-            return self._word(word[:-1].rstrip())
+            return self._read_word(word[:-1].rstrip())
         if word[-1] in "'\"" + TYPOGRAPHIC and not set(word[:-1]) & set("'\"" + TYPOGRAPHIC):
             self.mistakes.append("unclosed")
             return quoted(word[:-1])
@@ -332,7 +332,7 @@ class _Value:
 
     # ------------------------------------------------------------ characters
 
-    def _peek(self) -> str:
+    def _peek_next(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""
 
     def _rest_of_line(self) -> str:
@@ -342,35 +342,35 @@ class _Value:
         end = self.text.find("\n", self.at)
         return len(self.text) if end < 0 else end
 
-    def _copy(self, count: int) -> None:
+    def _copy_text(self, count: int) -> None:
         self.out.append(self.text[self.at : self.at + count])
         self.at += count
 
-    def _skip(self, mistake: Mistake | None = None) -> None:
+    def _skip_mistake(self, mistake: Mistake | None = None) -> None:
         self.at += 1
         if mistake:
             self.mistakes.append(mistake)
 
-    def _blank(self, *, newlines: bool, in_table: bool = False) -> None:
+    def _skip_blank(self, *, newlines: bool, in_table: bool = False) -> None:
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in BLANKS:
-                self._skip("stray-character")
+                self._skip_mistake("stray-character")
                 self.out.append(BLANKS[char])
             elif char in " \t" or (char == "\n" and newlines):
                 if char == "\n" and in_table:
                     self.mistakes.append("inline-table")
                     self.joined = True
-                self._copy(1)
+                self._copy_text(1)
             elif char == "#" and newlines:
                 if in_table:
                     raise CannotMendError  # the comment would swallow the rest of the joined line
-                self._copy(self._line_end() - self.at)
+                self._copy_text(self._line_end() - self.at)
             else:
                 return
 
 
-def _number(word: str) -> str:
+def _mend_number(word: str) -> str:
     """A number that TOML writes otherwise: `.5`, `5.`, `007`, `1,000`; "" for all else."""
     word = word.translate(_MINUS)
     if _THOUSANDS.fullmatch(word):

@@ -33,11 +33,11 @@ _ENV_VARS = ("env_vars", "trainer.env_vars", "orchestrator.env_vars", "inference
 def _wandb_key(subject: Subject) -> Iterator[Finding]:
     """wandb.init without a key and without a terminal to ask at is an error, and ends trainer and orchestrator."""
     site = subject.site
-    table = _logging(subject)
-    if not table or not site.environ or site.netrc_wandb or _given(subject, "WANDB_API_KEY"):
+    table = _check_logging(subject)
+    if not table or not site.environ or site.netrc_wandb or _given_variable(subject, "WANDB_API_KEY"):
         return
-    if _given(subject, "WANDB_MODE").lower() in _WANDB_OFF or any(
-        _given(subject, name) for name in ("WANDB_IDENTITY_TOKEN_FILE", "WANDB_API_KEY_FILE", "WANDB_DISABLED")
+    if _given_variable(subject, "WANDB_MODE").lower() in _WANDB_OFF or any(
+        _given_variable(subject, name) for name in ("WANDB_IDENTITY_TOKEN_FILE", "WANDB_API_KEY_FILE", "WANDB_DISABLED")
     ):
         return
     told = f"[{table}] is on, and the job is given neither WANDB_API_KEY nor a login in its ~/.netrc."
@@ -47,15 +47,15 @@ def _wandb_key(subject: Subject) -> Iterator[Finding]:
         remedy = (
             'Put "WANDB_*" into [job] pass_env of the run file, and set WANDB_API_KEY in the daemon\'s environment.'
         )
-    yield Finding("wandb-key", told, subject.where(table), remedy, _elsewhere(subject))
+    yield Finding("wandb-key", told, subject.where(table), remedy, _runs_elsewhere(subject))
 
 
-def _elsewhere(subject: Subject) -> Severity | None:
+def _runs_elsewhere(subject: Subject) -> Severity | None:
     """A warning where nothing will run on this machine: it has no GPU, or there is no run file to start it with."""
     return "warning" if subject.run_file is None or subject.site.elsewhere else None
 
 
-def _logging(subject: Subject) -> str:
+def _check_logging(subject: Subject) -> str:
     """The W&B table of a part that logs to the server, "" where none does."""
     if subject.kind not in ("rl", "sft"):
         return ""
@@ -85,7 +85,7 @@ def _wandb_offline(subject: Subject) -> Iterator[Finding]:
         yield Finding("wandb-offline-shared", told, subject.where(f"{table}.offline"), remedy)
 
 
-def _given(subject: Subject, name: str) -> str:
+def _given_variable(subject: Subject, name: str) -> str:
     """A variable that the job gets, from its environment or from the configuration's own tables."""
     if value := subject.site.environ.get(name):
         return value
@@ -96,19 +96,19 @@ def _given(subject: Subject, name: str) -> str:
 # ---------------------------------------------------------------- models and engine
 
 
-def _gated(subject: Subject) -> Iterator[Finding]:
+def _check_gated(subject: Subject) -> Iterator[Finding]:
     model, site = subject.model, subject.site
     if model is None or model.gated is not True or not site.environ or site.hf_login is not False:
         return
     if (
         model.name in site.hf_models
-        or _given(subject, "HF_ENDPOINT")
-        or any(_given(subject, one) for one in _HF_TOKENS)
+        or _given_variable(subject, "HF_ENDPOINT")
+        or any(_given_variable(subject, one) for one in _HF_TOKENS)
     ):
         return
     told = f"{model.name} is given only to people whom its owner let in, and the job has no HF_TOKEN."
     paths = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name")
-    yield Finding("model-gated", told, subject.where(*paths), severity=_elsewhere(subject))
+    yield Finding("model-gated", told, subject.where(*paths), severity=_runs_elsewhere(subject))
 
 
 def _engine_port(subject: Subject) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _engine_port(subject: Subject) -> Iterator[Finding]:
     if server is None and settings.has("inference.port"):
         return  # it is told where that belongs, and is the engine's port then
     listens = server.value if server else DEFAULT_PORT
-    asked = _port(said.value) if said else DEFAULT_PORT
+    asked = _local_port(said.value) if said else DEFAULT_PORT
     if asked is None or asked == listens:
         return
     path = said.path if said else f"{client}.base_url"
@@ -152,7 +152,7 @@ def _others_answer(subject: Subject) -> bool:
     return said is not None or any(isinstance(one, Mapping) and "algo" in one for _, one in sources(subject))
 
 
-def _port(value: object) -> int | None:
+def _local_port(value: object) -> int | None:
     """The port of a local address; None where it is another machine's, or no address at all."""
     if isinstance(value, list):
         value = value[0] if len(value) == 1 else None
@@ -167,7 +167,7 @@ def _port(value: object) -> int | None:
         return None
 
 
-def _renderer(subject: Subject) -> Iterator[Finding]:
+def _check_renderer(subject: Subject) -> Iterator[Finding]:
     """Since 659194391 (2026-05-19) rollouts are tokenized by a renderer that is looked up by the model's name."""
     if subject.kind != "rl" or has(subject, date(2026, 6, 1)) is not True:
         return
@@ -188,10 +188,10 @@ def _renderer(subject: Subject) -> Iterator[Finding]:
 # ---------------------------------------------------------------- environments
 
 
-def _executor(subject: Subject) -> Iterator[Finding]:
+def _check_executor(subject: Subject) -> Iterator[Finding]:
     """Some environments run their tools in a sandbox far away when told so; each call then takes a second and more."""
     for place, source in sources(subject):
-        for path in _executors(source, ()):
+        for path in _find_executors(source, ()):
             key = (*place, *path)
             name = ".".join(part for part in key if isinstance(part, str))
             told = f'{name} = "prime" runs each tool call in a remote sandbox.'
@@ -199,7 +199,7 @@ def _executor(subject: Subject) -> Iterator[Finding]:
             yield Finding("remote-executor", told, subject.where_exactly(key), remedy)
 
 
-def _executors(node: Any, path: tuple[str | int, ...], depth: int = 0) -> Iterator[tuple[str | int, ...]]:
+def _find_executors(node: Any, path: tuple[str | int, ...], depth: int = 0) -> Iterator[tuple[str | int, ...]]:
     if depth > 20:
         return
     below = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
@@ -207,10 +207,10 @@ def _executors(node: Any, path: tuple[str | int, ...], depth: int = 0) -> Iterat
         if key == "executor_backend" and value == "prime":
             yield (*path, key)
         else:
-            yield from _executors(value, (*path, key), depth + 1)
+            yield from _find_executors(value, (*path, key), depth + 1)
 
 
-def _names(subject: Subject) -> Iterator[Finding]:
+def _check_names(subject: Subject) -> Iterator[Finding]:
     """Since a7db21723 (2026-03-11) metrics are kept by environment, so each needs a name of its own."""
     refused = has(subject, date(2026, 3, 11))
     if subject.dialect is None or refused is False:
@@ -242,9 +242,9 @@ def _id_of(source: Mapping[str, Any]) -> object:
 CHECKS: tuple[Check, ...] = (
     _wandb_key,
     _wandb_offline,
-    _gated,
+    _check_gated,
     _engine_port,
-    _renderer,
-    _executor,
-    _names,
+    _check_renderer,
+    _check_executor,
+    _check_names,
 )

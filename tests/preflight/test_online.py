@@ -250,7 +250,7 @@ def test_an_upload_time_is_told_by_the_stores_limit(b2: B2Server) -> None:
 
 
 def test_a_measured_upload_sends_little_and_leaves_nothing(b2: B2Server) -> None:
-    rate = online._probed(with_store(b2), b2.environ())
+    rate = online._probe_store(with_store(b2), b2.environ())
     assert rate is not None
     assert 0 < rate.low <= rate.high
     assert "17 MB over 4 streams took" in rate.told
@@ -263,5 +263,5 @@ def test_a_measured_upload_sends_little_and_leaves_nothing(b2: B2Server) -> None
 def test_a_key_that_may_not_delete_measures_nothing(b2: B2Server) -> None:
     key = Key("000keep", "K-keep", tuple(one for one in ALL_CAPABILITIES if one != "deleteFiles"), ("the-bucket",))
     b2.add_key(key)
-    assert online._probed(with_store(b2), b2.environ(key)) is None
-    assert online._probed(with_store(b2), {}) is None
+    assert online._probe_store(with_store(b2), b2.environ(key)) is None
+    assert online._probe_store(with_store(b2), {}) is None

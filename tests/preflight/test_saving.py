@@ -84,7 +84,7 @@ def test_what_the_supervisor_refuses_has_a_name_and_stands_where_the_refusal_sta
     one = of(MARCH, text, interval=10)
     assert one.dialect is not None
     refused = {one.where(each.key) for each in refusals(one.settings, one.dialect)}
-    named = {each.where: each.id for each in saving._refused(one)}
+    named = {each.where: each.id for each in saving._check_refused(one)}
     assert set(named) == refused  # so that it takes the place of the plain refusal
     assert sorted(named.values()) == [
         *(
