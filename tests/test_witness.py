@@ -217,7 +217,7 @@ def test_a_damaged_journal_on_a_full_disk_is_told_when_there_is_room(
     lived(tmp_path, stopped=True)
     folder = tmp_path / "dead"
     (folder / "journal.db").write_bytes(b"no database" * 900)
-    opened = Journal._open
+    opened = Journal._open_database
     full = True
 
     def maybe(self: Journal) -> object:
@@ -232,7 +232,7 @@ def test_a_damaged_journal_on_a_full_disk_is_told_when_there_is_room(
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr(Journal, "_open", maybe)
+    monkeypatch.setattr(Journal, "_open_database", maybe)
     with pytest.raises(TryAgainError):
         Journal(folder)
     full = False

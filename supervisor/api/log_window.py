@@ -35,13 +35,13 @@ def last_lines(path: Path, lines: int) -> Window:
     """The last ``lines`` lines, but at most 256 KiB. A last line without its end is included, unless it is just being
     written: a secret that is cut in two pieces is known in neither.
     """
-    with _opened(path) as (fd, found):
+    with _open_log(path) as (fd, found):
         start = max(0, found.st_size - LARGEST)
-        data = _read(fd, start, found.st_size - start)
+        data = _read_piece(fd, start, found.st_size - start)
         if start and len(lines_found := data.splitlines(keepends=True)) > 1:
             start, data = start + len(lines_found[0]), data[len(lines_found[0]) :]
         if time.time() - found.st_mtime < WRITTEN_S:
-            data = data[: _whole(data) or len(data)]
+            data = data[: _whole_lines(data) or len(data)]
         kept = b"".join(data.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
         return Window(kept.decode("utf-8", "replace"), start + len(data), found.st_ino, found.st_size)
 
@@ -51,17 +51,17 @@ def next_piece(path: Path, offset: int, inode: int) -> Window:
 
     A file that is another one now, or shorter than ``offset``, is read from its beginning.
     """
-    with _opened(path) as (fd, found):
+    with _open_log(path) as (fd, found):
         anew = found.st_ino != inode or found.st_size < offset
         start = _behind_hole(fd, 0 if anew else offset)
-        data = _read(fd, start, min(LARGEST, found.st_size - start))
-        end = _whole(data)
+        data = _read_piece(fd, start, min(LARGEST, found.st_size - start))
+        end = _whole_lines(data)
         if len(data) < LARGEST or end:
             data = data[:end]
         return Window(data.decode("utf-8", "replace"), start + len(data), found.st_ino, found.st_size, anew)
 
 
-def _whole(data: bytes) -> int:
+def _whole_lines(data: bytes) -> int:
     """How much of it is whole lines; progress bars end theirs with \\r."""
     return max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
 
@@ -77,7 +77,7 @@ def _behind_hole(fd: int, start: int) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+def _open_log(path: Path) -> Iterator[tuple[int, os.stat_result]]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block us
     except OSError as error:
@@ -93,7 +93,7 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
         os.close(fd)
 
 
-def _read(fd: int, start: int, size: int) -> bytes:
+def _read_piece(fd: int, start: int, size: int) -> bytes:
     pieces = []
     while size > 0:
         piece = os.pread(fd, size, start)

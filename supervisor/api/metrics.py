@@ -45,12 +45,12 @@ def render(status: Mapping[str, Any]) -> str:
     lines: list[str] = []
 
     def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, object]]) -> None:
-        known = [(labels, number) for labels, value in samples if (number := _number(value)) is not None]
+        known = [(labels, number) for labels, value in samples if (number := _number_text(value)) is not None]
         if known:
             full = f"rl_supervisor_{name}"
-            lines.append(f"# HELP {full} {_help(about)}")
+            lines.append(f"# HELP {full} {_escape_help(about)}")
             lines.append(f"# TYPE {full} {kind}")
-            lines.extend(f"{full}{_labels({**run, **labels})} {_value(number)}" for labels, number in known)
+            lines.extend(f"{full}{_label_text({**run, **labels})} {_value_text(number)}" for labels, number in known)
 
     run = {"run": str(status.get("run") or "")}
     build = {"version": str(status.get("version") or ""), "job": str(status.get("job") or "")}
@@ -60,7 +60,7 @@ def render(status: Mapping[str, Any]) -> str:
     local, stored = status.get("local_steps") or (), status.get("stored_steps") or ()
     engine, incident, publishing = (status.get(name) or {} for name in ("engine", "incident", "publishing"))
     publishing = {} if publishing.get("what") == "restoring" else publishing
-    gpus = [(_gpu(gpu), gpu) for gpu in status.get("gpus") or ()]
+    gpus = [(_gpu_labels(gpu), gpu) for gpu in status.get("gpus") or ()]
     path = {"path": str(disk.get("path") or "")}
 
     family("up", "gauge", "1 when the daemon answers.", [({}, 1)])
@@ -70,10 +70,10 @@ def render(status: Mapping[str, Any]) -> str:
         family(name, kind, about, [({}, status.get(key))])
     family("incident_open", "gauge", "1 while an incident is open.", [({}, int(bool(incident)))])
     family("incident_seconds", "gauge", "Age of the open incident, in seconds.", [({}, incident.get("seconds"))])
-    complete, committed = _count(local, "state", "complete"), _count(stored, "committed", True)
+    complete, committed = _count_steps(local, "state", "complete"), _count_steps(stored, "committed", True)
     family("local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, complete)])
     family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
-    family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, sum(_sizes(local)))])
+    family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, sum(_size_lines(local)))])
     family("disk_free_bytes", "gauge", "Free space of the checkpoint volume.", [(path, disk.get("free_bytes"))])
     family("disk_total_bytes", "gauge", "Size of the checkpoint volume.", [(path, disk.get("total_bytes"))])
     family(
@@ -88,11 +88,11 @@ def render(status: Mapping[str, Any]) -> str:
     family("engine_requests_waiting", "gauge", "Requests that wait in the engine.", [({}, engine.get("waiting"))])
     family("publish_bytes", "gauge", "Bytes sent of the step that is being published.", [({}, publishing.get("bytes"))])
     family("publish_total_bytes", "gauge", "Size of that step.", [({}, publishing.get("total_bytes"))])
-    lines.extend(_waits(run, status.get("loop_waits") or {}))
+    lines.extend(_wait_lines(run, status.get("loop_waits") or {}))
     return "\n".join(lines) + "\n"
 
 
-def _waits(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
+def _wait_lines(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
     """The loop's waits as a histogram (``supervisor.daemon.inbox``)."""
     if not waits:
         return
@@ -100,30 +100,30 @@ def _waits(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
     yield f"# HELP {name} How long facts and due moments waited for the decision loop."
     yield f"# TYPE {name} histogram"
     for bound, count in {**waits["at_most"], "+Inf": waits["count"]}.items():
-        yield f"{name}_bucket{_labels({**run, 'le': bound})} {count}"
-    yield f"{name}_sum{_labels(run)} {_value(waits['sum_s'])}"
-    yield f"{name}_count{_labels(run)} {waits['count']}"
+        yield f"{name}_bucket{_label_text({**run, 'le': bound})} {count}"
+    yield f"{name}_sum{_label_text(run)} {_value_text(waits['sum_s'])}"
+    yield f"{name}_count{_label_text(run)} {waits['count']}"
 
 
-def _gpu(gpu: Mapping[str, Any]) -> Labels:
+def _gpu_labels(gpu: Mapping[str, Any]) -> Labels:
     return {name: str(gpu.get(name, "")) for name in ("index", "uuid", "role")}
 
 
-def _count(steps: Iterable[Mapping[str, Any]], key: str, value: object) -> int:
+def _count_steps(steps: Iterable[Mapping[str, Any]], key: str, value: object) -> int:
     return sum(step.get(key) == value for step in steps)
 
 
-def _sizes(steps: Iterable[Mapping[str, Any]]) -> list[int]:
+def _size_lines(steps: Iterable[Mapping[str, Any]]) -> list[int]:
     return [int(step.get("size_bytes") or 0) for step in steps]
 
 
-def _number(value: object) -> float | None:
+def _number_text(value: object) -> float | None:
     if isinstance(value, (bool, int, float)):
         return float(value)
     return None
 
 
-def _value(number: float) -> str:
+def _value_text(number: float) -> str:
     """As Go's ParseFloat reads it."""
     if math.isnan(number):
         return "NaN"
@@ -132,14 +132,14 @@ def _value(number: float) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
 
 
-def _labels(labels: Labels) -> str:
-    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+def _label_text(labels: Labels) -> str:
+    inner = ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items())
     return "{" + inner + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _help(text: str) -> str:
+def _escape_help(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")

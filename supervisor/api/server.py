@@ -80,13 +80,13 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
             super().process_request(request, client_address)
         except RuntimeError:  # no further thread can be started
             self._send_busy(request)
-            self._free(request)
+            self._free_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free(request)
+            self._free_request(request)
 
     def allow(self, request: socket.socket, seconds: float) -> None:
         """The connection is cut when it is still there after ``seconds``."""
@@ -121,7 +121,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is no error; the handler has said anything else."""
 
-    def _free(self, request: socket.socket) -> None:
+    def _free_request(self, request: socket.socket) -> None:
         with self._lock:
             self._deadlines.pop(request, None)
         (self._slots if self._refused.pop(request, None) is None else self._strangers).release()
@@ -154,15 +154,15 @@ class Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_GET(self) -> None:
-        self._answer("GET")
+        self._answer_request("GET")
 
     def do_HEAD(self) -> None:
-        self._answer("GET")
+        self._answer_request("GET")
 
     def do_POST(self) -> None:
-        self._answer("POST")
+        self._answer_request("POST")
 
-    def _answer(self, method: str) -> None:
+    def _answer_request(self, method: str) -> None:
         self.server.allow(self.connection, EXCHANGE_S)
         self.close_connection = True  # no thread is spent on an idle connection
         try:
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         """Send ``data`` as JSON, secrets masked: a sentence may quote a command line or a job's own log."""
-        text = json.dumps(_numbers(masked_all(data)), ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(_finite_numbers(masked_all(data)), ensure_ascii=False, allow_nan=False) + "\n"
         self.send(status, text.encode("utf-8", "replace"), "application/json")
 
     def send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
@@ -229,12 +229,12 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are not news."""
 
 
-def _numbers(value: object) -> object:
+def _finite_numbers(value: object) -> object:
     """The same with null for what is no number: a loss may be NaN, which JSON cannot say."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {name: _numbers(inner) for name, inner in value.items()}
+        return {name: _finite_numbers(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_numbers(inner) for inner in value]
+        return [_finite_numbers(inner) for inner in value]
     return value

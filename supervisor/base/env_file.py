@@ -66,13 +66,13 @@ def assignments(text: str) -> list[tuple[int, str, str]]:
                 found.append((begin, name.rstrip(), ""))
                 at = end
                 continue
-            value, at = _value(text, at + len(name) + 1)
+            value, at = _read_value(text, at + len(name) + 1)
             line += text.count("\n", end, at)
             found.append((begin, name.rstrip(_BLANKS), value))
     return found
 
 
-def _value(text: str, at: int) -> tuple[str, int]:
+def _read_value(text: str, at: int) -> tuple[str, int]:
     """The value that begins at ``at``, and where its line ends."""
     value = ""
     while at < len(text) and text[at] != "\n":
@@ -87,12 +87,12 @@ def _value(text: str, at: int) -> tuple[str, int]:
         elif char in _BLANKS:
             at += 1
         else:
-            inner, at = _plain(text, at)
+            inner, at = _read_plain(text, at)
             return value + inner, at  # quotes after that are letters like others
     return value, at
 
 
-def _plain(text: str, at: int) -> tuple[str, int]:
+def _read_plain(text: str, at: int) -> tuple[str, int]:
     value, keep = "", 0
     while at < len(text) and text[at] != "\n":
         if text[at] == "\\":

@@ -44,7 +44,7 @@ def state_home(env: Mapping[str, str] = os.environ) -> Path:
     if found is not None:
         usual = found / ".local/state"
         # What is there stays the place, also on a disk that has just become read-only: the run's journal is in it.
-        if os.path.exists(usual / "rl-supervisor") or _writable(usual):  # noqa: PTH110 (sudo may keep root's HOME)
+        if os.path.exists(usual / "rl-supervisor") or _is_writable(usual):  # noqa: PTH110 (sudo may keep root's HOME)
             return usual
     last = VAR_TMP / f"rl-supervisor-{os.geteuid()}"
     if os.path.lexists(last) and last.lstat().st_uid != os.geteuid():
@@ -81,7 +81,7 @@ def run_file_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     if told := env.get("RL_SUPERVISOR_ETC"):
         return (Path(told).absolute(),)
     own = config_home(env)
-    homeless = [last / ".config/rl-supervisor"] if (last := _homeless()) else []
+    homeless = [last / ".config/rl-supervisor"] if (last := _last_resort()) else []
     return (SYSTEM_CONFIG, *homeless, *([own / "rl-supervisor"] if own else []))
 
 
@@ -91,7 +91,7 @@ def state_dirs(env: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     More than the one that ``runs_dir`` gives: a login may have a home that the on-start script did not have.
     """
     places = [_system_state(env)]
-    if last := _homeless():
+    if last := _last_resort():
         places.append(last / "rl-supervisor")
     if found := home(env):
         places.append(found / ".local/state/rl-supervisor")
@@ -108,7 +108,7 @@ def _system_state(env: Mapping[str, str]) -> Path:
     return Path(told) if told.startswith("/") else SYSTEM_STATE
 
 
-def _homeless() -> Path | None:
+def _last_resort() -> Path | None:
     """The last resort of ``state_home``, where it is there and ours."""
     last = VAR_TMP / f"rl-supervisor-{os.geteuid()}"
     try:
@@ -117,7 +117,7 @@ def _homeless() -> Path | None:
         return None
 
 
-def _writable(folder: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
     """May this user make ``folder``, or write in it?"""
     # Path.exists raises where a folder above may not be entered.
     there = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))  # noqa: PTH110

@@ -91,20 +91,20 @@ def ask(
         connection.request(method, target, body=body, headers=said)
         answer = connection.getresponse()
         with answer:
-            return _page(answer, limit_bytes)
+            return _read_page(answer, limit_bytes)
     except TimeoutError as error:
         whole = "whole " if stream is not None and stream.began else ""
         raise NoAnswerError(f"no {whole}answer within {timeout_s:g} s", error, connected=stream is not None) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         # http.client raises ValueError for a status or a chunk size that is no number.
-        raise NoAnswerError(_clause(error), error, connected=stream is not None) from None
+        raise NoAnswerError(_clause_of_error(error), error, connected=stream is not None) from None
     finally:
         connection.close()
         if stream is not None:
             stream.connection.close()
 
 
-def _page(answer: http.client.HTTPResponse, limit_bytes: int) -> Page:
+def _read_page(answer: http.client.HTTPResponse, limit_bytes: int) -> Page:
     try:
         data = answer.read(limit_bytes + 1)
         if len(data) <= limit_bytes and answer.length:  # the library takes an answer that was cut for a short one
@@ -151,7 +151,7 @@ class _Stream(io.RawIOBase):
         self.connection.settimeout(left_s)
 
 
-def _clause(error: Exception) -> str:
+def _clause_of_error(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there"
     if isinstance(error, socket.gaierror):

@@ -65,13 +65,13 @@ class StreamOutlet:
         # After a loss there is no further waiting: one stuck reader must not cost a second for each line.
         patience_s = 0.0 if self._lost else PATIENCE_S
         text = ("\n" if self._torn else "") + "".join(line + "\n" for line in lines)
-        self._torn, whole = self._send(text.encode("utf-8", "replace"), patience_s)
+        self._torn, whole = self._send_data(text.encode("utf-8", "replace"), patience_s)
         self._lost = 0 if whole else self._lost + 1
 
     def close(self) -> None:
         return
 
-    def _send(self, data: bytes, patience_s: float) -> tuple[bool, bool]:
+    def _send_data(self, data: bytes, patience_s: float) -> tuple[bool, bool]:
         """Returns (cut off in the middle, all written)."""
         deadline = time.monotonic() + patience_s
         view = memoryview(data)
@@ -177,7 +177,7 @@ class RotatedFile:
             text = json_line(_lost_record(record, self._lost)) + "\n" + text
         data = (("\n" if self._torn else "") + text).encode("utf-8", "replace")
         try:
-            fd = self._ready(len(data))
+            fd = self._open_with_room(len(data))
             written = os.write(fd, data)
         except OSError:
             self._lost += 1
@@ -191,15 +191,15 @@ class RotatedFile:
             os.close(self._fd)
             self._fd = None
 
-    def _ready(self, length: int) -> int:
+    def _open_with_room(self, length: int) -> int:
         """The open file, with room for so many bytes."""
         if self._fd is not None and not self._is_there():
             self.close()
         if self._fd is not None and self._plain and self._size and self._size + length > self._limit:
             with contextlib.suppress(OSError):  # a folder that takes no new names: the file grows on, and loses nothing
-                self._rotate()
+                self._rotate_files()
         if self._fd is None:
-            self._fd = self._open()
+            self._fd = self._open_file()
         return self._fd
 
     def _is_there(self) -> bool:
@@ -209,7 +209,7 @@ class RotatedFile:
             return not isinstance(error, FileNotFoundError)  # cannot be told: what is open still takes lines
         return (found.st_dev, found.st_ino) == self._file
 
-    def _open(self) -> int:
+    def _open_file(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
         found = os.fstat(fd)
@@ -217,7 +217,7 @@ class RotatedFile:
         self._plain = stat.S_ISREG(found.st_mode)
         return fd
 
-    def _rotate(self) -> None:
+    def _rotate_files(self) -> None:
         """FILE becomes FILE.1, the older ones move up, and what was FILE.1 is compressed beside the loop."""
         if self._packer is not None and self._packer.is_alive():
             return  # it holds a name that would have to move; the file grows for a moment
@@ -226,22 +226,22 @@ class RotatedFile:
             self._size = 0
             return
         for ending in ("", ".gz"):
-            self._old(self._keep, ending).unlink(missing_ok=True)
+            self._old_name(self._keep, ending).unlink(missing_ok=True)
             for number in range(self._keep - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
-                    self._old(number, ending).replace(self._old(number + 1, ending))
-        self._path.replace(self._old(1))
+                    self._old_name(number, ending).replace(self._old_name(number + 1, ending))
+        self._path.replace(self._old_name(1))
         self.close()
-        second = self._old(2)
+        second = self._old_name(2)
         if second.exists():
-            self._packer = threading.Thread(target=_pack, args=(second,), name="pack-log", daemon=True)
+            self._packer = threading.Thread(target=_pack_file, args=(second,), name="pack-log", daemon=True)
             self._packer.start()
 
-    def _old(self, number: int, ending: str = "") -> Path:
+    def _old_name(self, number: int, ending: str = "") -> Path:
         return self._path.with_name(f"{self._path.name}.{number}{ending}")
 
 
-def _pack(path: Path) -> None:
+def _pack_file(path: Path) -> None:
     """Replace ``path`` by ``path.gz``; where the disk is full it stays as it is."""
     packed, making = path.with_name(f"{path.name}.gz"), path.with_name(f"{path.name}.gz.tmp")
     try:

@@ -59,19 +59,19 @@ def complaint(run_file: Path, state_dir: Path, text: bytes, environ: Mapping[str
     wrong = [(path, problem) for path in files_of(run_file, environ) if (problem := problem_of(path))]
     if not wrong:
         return ""
-    found = {str(path.absolute()): _sum(text if path == run_file else _read(path)) for path, _ in wrong}
+    found = {str(path.absolute()): _sum_of(text if path == run_file else _read_file(path)) for path, _ in wrong}
     accepted = _read_sums(state_dir)
     unknown = [(path, why) for path, why in wrong if accepted.get(str(path.absolute())) != found[str(path.absolute())]]
     if not unknown:
         return ""
     sums = _sums_file(state_dir)
-    if not os.path.lexists(sums) and not problem_of(sums) and _lives(state_dir):
+    if not os.path.lexists(sums) and not problem_of(sums) and _job_lives(state_dir):
         _let_pass[state_dir] = found
         return ""
     path, problem = unknown[0]
     return (
         f"{path} is not obeyed, since others could change it and so run what they like as {login_name(os.geteuid())}: "
-        f"{problem} {_remedy(path)}{f' In {itself} it does not count, which others can write.' if itself else ''}"
+        f"{problem} {_remedy_for(path)}{f' In {itself} it does not count, which others can write.' if itself else ''}"
     )
 
 
@@ -84,22 +84,22 @@ def accept(run_file: Path, state_dir: Path, environ: Mapping[str, str] = os.envi
     once = _let_pass.pop(state_dir, {})
     sums = {**before, **once}
     for path in files_of(run_file, environ):
-        data = _read(path)
+        data = _read_file(path)
         if data is not None and not problem_of(path):  # judged after it was read, and whatever VARIABLE says
-            sums[str(path.absolute())] = _sum(data)
+            sums[str(path.absolute())] = _sum_of(data)
     if sums != before:
-        _keep(_sums_file(state_dir), sums)
+        _keep_sums(_sums_file(state_dir), sums)
     passed = next((one for one in files_of(run_file, environ) if str(one.absolute()) in once), None)
     if passed is None:
         return ""
     return (
         f"{passed} is obeyed this once, since a job of this run lives that began before files were judged, although "
         f"others could change it and so run what they like as {login_name(os.geteuid())}: {problem_of(passed)} A "
-        f"daemon that finds it changed ends with 93. {_remedy(passed)}"
+        f"daemon that finds it changed ends with 93. {_remedy_for(passed)}"
     )
 
 
-def _remedy(path: Path) -> str:
+def _remedy_for(path: Path) -> str:
     return (
         f"Where a volume shows every file so (a network volume, FUSE), copy it to where only you write: "
         f"`install -D -m 600 {path} /etc/rl-supervisor/{path.name}`; or, if you trust all users who can write "
@@ -116,7 +116,7 @@ def _switched_off_by_itself(run_file: Path) -> Path | None:
     return found.path if found is not None and VARIABLE in found.values and problem_of(found.path) else None
 
 
-def _keep(target: Path, sums: Mapping[str, str]) -> None:
+def _keep_sums(target: Path, sums: Mapping[str, str]) -> None:
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -134,15 +134,15 @@ def problem_of(path: Path) -> str:
     A path that cannot be followed is no problem of ours: reading it fails, and that is told better.
     """
     try:
-        for place, found, last in _way(path):
-            if said := _problem(place, found, last=last):
+        for place, found, last in _way_to(path):
+            if said := _problem_of(place, found, last=last):
                 return said
     except OSError:
         return ""
     return ""
 
 
-def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
+def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
     """Every folder, link and at last the file that are met on the way to ``path``, as the kernel walks it."""
     left = list(reversed(path.absolute().parts[1:]))
     at, links = Path("/"), 0
@@ -166,9 +166,9 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
             at = Path("/") if target.is_absolute() else at.parent
 
 
-def _problem(place: Path, found: os.stat_result, *, last: bool) -> str:
+def _problem_of(place: Path, found: os.stat_result, *, last: bool) -> str:
     what = "folder" if stat.S_ISDIR(found.st_mode) else "file"
-    if found.st_uid not in _ours():
+    if found.st_uid not in _trusted_users():
         return (
             f"the {what} {place} belongs to {login_name(found.st_uid)}, who is neither root nor the one who runs this: "
             f"`chown {login_name(os.geteuid())} {place}`."
@@ -178,22 +178,23 @@ def _problem(place: Path, found: os.stat_result, *, last: bool) -> str:
         return ""  # a link has no mode; what lies in a sticky folder is its owner's, who is judged himself
     if mode & 0o002:
         return f"all users can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod go-w {place}`."
-    if mode & 0o020 and not _private(found):
+    if mode & 0o020 and not _is_private_group(found):
         return (
-            f"all of group {_group(found.st_gid)} can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): "
+            f"all of group {_group_members(found.st_gid)} can write the {what} {place} (mode "
+            f"{stat.S_IMODE(mode):04o}): "
             f"`chmod g-w {place}`."
         )
     return ""
 
 
-def _ours() -> set[int]:
+def _trusted_users() -> set[int]:
     """Whose files we obey: root's, our own, and those of the person who ran sudo, who may do as root anyway."""
     ours = {0, os.geteuid()}
     by = os.environ.get("SUDO_UID", "")
     return ours | {int(by)} if os.geteuid() == 0 and by.isascii() and by.isdigit() else ours
 
 
-def _private(found: os.stat_result) -> bool:
+def _is_private_group(found: os.stat_result) -> bool:
     """Is it the group of one user alone? Debian and its like give everybody one, and a umask of 002.
 
     Looked up in the files, not by NSS: a directory service that hangs must not hold up a start.
@@ -215,7 +216,7 @@ def _rows(path: str) -> list[list[str]]:
         return []
 
 
-def _group(gid: int) -> str:
+def _group_members(gid: int) -> str:
     return next((words[0] for words in _rows("/etc/group") if words[2:3] == [str(gid)]), str(gid))
 
 
@@ -229,10 +230,10 @@ def _sums_file(state_dir: Path) -> Path:
     """
     if not problem_of(state_dir):
         return state_dir / ACCEPTED
-    return socket_paths.socket_dir() / f"{_sum(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
+    return socket_paths.socket_dir() / f"{_sum_of(os.fsencode(state_dir.absolute()))[:16]}-{ACCEPTED}"
 
 
-def _lives(state_dir: Path) -> bool:
+def _job_lives(state_dir: Path) -> bool:
     """Does a job of this state folder live? By its shim, whose environment names the folder of its attempt.
 
     A record that others could have written says nothing; what the kernel tells of the process does.
@@ -240,7 +241,7 @@ def _lives(state_dir: Path) -> bool:
     for record in sorted(state_dir.glob("attempts/[0-9]*/*.shim.json"), reverse=True):
         marker = f"{_MARKER}={record.parent.absolute()}".encode()
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            told = json.loads(_read(record) or b"")
+            told = json.loads(_read_file(record) or b"")
             process = Path(f"/proc/{int(told['shim_pid'])}")
             status = (process / "status").read_text(errors="replace")
             users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["-1"])
@@ -258,7 +259,7 @@ def _start_ticks(process: Path) -> int:
 def _read_sums(state_dir: Path) -> Mapping[str, str]:
     """Path to SHA-256 of what was in order once; nothing where others could have written that down."""
     path = _sums_file(state_dir)
-    data = _read(path)
+    data = _read_file(path)
     if data is None or problem_of(path):
         return {}
     try:
@@ -268,7 +269,7 @@ def _read_sums(state_dir: Path) -> Mapping[str, str]:
     return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
 
 
-def _read(path: Path) -> bytes | None:
+def _read_file(path: Path) -> bytes | None:
     try:
         if not path.is_file():
             return None
@@ -278,5 +279,5 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _sum(data: bytes | None) -> str:
+def _sum_of(data: bytes | None) -> str:
     return "" if data is None else hashlib.sha256(data).hexdigest()

@@ -91,7 +91,7 @@ class Leaving(Section):
     @field_validator("url")
     @classmethod
     def askable(cls, value: str | None) -> str | None:
-        return _url(value)
+        return _check_url(value)
 
     @field_validator("url_matches")
     @classmethod
@@ -144,10 +144,10 @@ class Heartbeat(Section):
     @field_validator("url")
     @classmethod
     def askable(cls, value: str | None) -> str | None:
-        return value if _url(value) is None else secrets.remember_url(str(value))
+        return value if _check_url(value) is None else secrets.remember_url(str(value))
 
 
-def _url(value: str | None) -> str | None:
+def _check_url(value: str | None) -> str | None:
     """``value``, or ValueError that does not hold it: it may be a secret."""
     from supervisor.base import http  # brings a whole HTTP library, which most run files need not
 

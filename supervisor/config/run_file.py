@@ -35,13 +35,13 @@ SECOND_NAMES = {"recover": "recovery"}
 
 def read(path: Path, model: type[Model]) -> Model:
     """The validated content of ``path``. Raises ConfigError: one line of text for each mistake."""
-    return _read(path, model)[0]
+    return _read_model(path, model)[0]
 
 
-def _read(path: Path, model: type[Model]) -> tuple[Model, bytes]:
+def _read_model(path: Path, model: type[Model]) -> tuple[Model, bytes]:
     """The same, and what was read."""
-    raw = _bytes(path)
-    return checked(path, _text(path, raw), model), raw
+    raw = _read_bytes(path)
+    return checked(path, _decode_text(path, raw), model), raw
 
 
 def checked(path: Path, text: str, model: type[Model]) -> Model:
@@ -61,17 +61,18 @@ def checked(path: Path, text: str, model: type[Model]) -> Model:
         if first in data:
             sentence = f"[{name}] and [{first}] are two names of one section: keep one of them."
             raise ConfigError(
-                _at(path, positions, max((name,), (first,), key=lambda key: _line(positions, key))) + sentence
+                _place_of_key(path, positions, max((name,), (first,), key=lambda key: _line_of_key(positions, key)))
+                + sentence
             )
         data[first] = data.pop(name)
         positions = {(first, *key[1:]) if key[0] == name else key: place for key, place in positions.items()}
-    mistakes = [_at(path, positions, key) + sentence for key, sentence in _impossible_values(data)]
+    mistakes = [_place_of_key(path, positions, key) + sentence for key, sentence in _impossible_values(data)]
     if not mistakes:
         try:
             # JSON's strict mode: a path may be a string, but "10" is no number and true is not 1.
             return model.model_validate_json(json.dumps(data), strict=True)
         except ValidationError as error:
-            mistakes = _sentences(path, model, data, positions, error)
+            mistakes = _sentences_of_errors(path, model, data, positions, error)
     for name, first in renamed.items():
         mistakes = [sentence.replace(f"[{first}]", f"[{name}]") for sentence in mistakes]  # as the person wrote it
     shown = mistakes[:MOST_MISTAKES]
@@ -88,14 +89,14 @@ def parsed(text: str) -> dict[str, Any]:
     if number := long_key_line(text):
         raise ValueError(f"line {number} has a key of more than {MOST_PARTS} parts")
     data = tomllib.loads(text)
-    if _deeper(data, DEEPEST):
+    if _is_deeper(data, DEEPEST):
         raise ValueError(f"its tables and lists are nested more than {DEEPEST} deep")
     return data
 
 
-def _deeper(value: object, levels: int) -> bool:
+def _is_deeper(value: object, levels: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
+    return levels < 0 or any(_is_deeper(one, levels - 1) for one in inner)
 
 
 def load(path: Path) -> RunFile:
@@ -103,7 +104,7 @@ def load(path: Path) -> RunFile:
     from supervisor.config.settings import RunFile
 
     try:
-        found, raw = _read(path, RunFile)
+        found, raw = _read_model(path, RunFile)
     except ConfigError:
         if _of_the_trainer(path, RunFile):
             line = shlex.quote(f"uv run rl @ {path}")
@@ -120,7 +121,7 @@ def load(path: Path) -> RunFile:
 def _of_the_trainer(path: Path, model: type[BaseModel]) -> bool:
     """Is it what most people name first? Complaining of each of its sections would hide the one thing to do."""
     try:
-        data = parsed(_text(path, _bytes(path)))
+        data = parsed(_decode_text(path, _read_bytes(path)))
     except (ConfigError, ValueError, RecursionError):
         return False
     run = data.get("run")
@@ -133,7 +134,7 @@ def _of_the_trainer(path: Path, model: type[BaseModel]) -> bool:
 # ---------------------------------------------------------------- the file itself
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """What the file holds, or a ConfigError that says what is there instead."""
     try:
         if path.is_dir():
@@ -144,7 +145,7 @@ def _bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except FileNotFoundError:
-        near = _neighbours(path)
+        near = _neighbour_files(path)
         raise ConfigError(f"{path} does not exist{near}: write one with `rl-supervisor init -o {path}`.") from None
     except PermissionError:
         user = f"user id {os.geteuid()}"
@@ -156,7 +157,7 @@ def _bytes(path: Path) -> bytes:
     return data
 
 
-def _text(path: Path, data: bytes) -> str:
+def _decode_text(path: Path, data: bytes) -> str:
     """It as text; a ConfigError names the line that is none."""
     try:
         return data.decode("utf-8-sig")
@@ -166,7 +167,7 @@ def _text(path: Path, data: bytes) -> str:
         raise ConfigError(f"{path} line {line}: {found} is not UTF-8, but TOML is: save the file as UTF-8.") from None
 
 
-def _neighbours(path: Path) -> str:
+def _neighbour_files(path: Path) -> str:
     if path.name == str(path):  # the run's name alone, as other commands and systemd take it
         for folder in homes.run_file_dirs():
             if os.path.isfile(installed := folder / f"{path.name.removesuffix('.toml')}.toml"):  # noqa: PTH113 (never raises)
@@ -234,12 +235,12 @@ def _impossible_values(data: object, key: Key = ()) -> Iterator[tuple[Key, str]]
         for index, value in enumerate(data):
             yield from _impossible_values(value, (*key, index))
     elif isinstance(data, (datetime, date, time)):
-        yield key, f"{_name(key)} is a date or a time, and no setting is one: put it in quotes if it is text."
+        yield key, f"{_name_of_key(key)} is a date or a time, and no setting is one: put it in quotes if it is text."
     elif isinstance(data, float) and not math.isfinite(data):
-        yield key, f"{_name(key)} must be a finite number, not {data}."
+        yield key, f"{_name_of_key(key)} must be a finite number, not {data}."
 
 
-def _sentences(
+def _sentences_of_errors(
     path: Path,
     model: type[BaseModel],
     data: Mapping[str, Any],
@@ -249,21 +250,21 @@ def _sentences(
     """One sentence for each wrong key, in the order of the file."""
     wants: dict[Key, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        wants.setdefault(_key(detail, data), []).append(detail)
+        wants.setdefault(_key_of_error(detail, data), []).append(detail)
     placed = []
     for key, details in wants.items():
         # Of a union's complaints, the ones about the value come from the member whose type was right.
         details = [detail for detail in details if detail["type"] not in _WANTED] or details
-        unique = list(dict.fromkeys(_sentence(detail, key, model, data) for detail in details))
+        unique = list(dict.fromkeys(_sentence_of_error(detail, key, model, data) for detail in details))
         sentence = unique[0]
         if len(unique) > 1:  # a union: each member complained, any of them would do
-            sentence = sentence + " Or: " + " ".join(part.removeprefix(f"{_name(key)} ") for part in unique[1:])
-        place = _nearest(positions, key)
-        placed.append(((place.line if place else 0), _at(path, positions, key) + sentence))
+            sentence = sentence + " Or: " + " ".join(part.removeprefix(f"{_name_of_key(key)} ") for part in unique[1:])
+        place = _nearest_position(positions, key)
+        placed.append(((place.line if place else 0), _place_of_key(path, positions, key) + sentence))
     return [text for _, text in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _key(detail: ErrorDetails, data: object) -> Key:
+def _key_of_error(detail: ErrorDetails, data: object) -> Key:
     """The error's place as a path in the file: pydantic adds the names of union members, which are not in it."""
     key: Key = ()
     for part in detail["loc"]:
@@ -276,29 +277,29 @@ def _key(detail: ErrorDetails, data: object) -> Key:
     return key
 
 
-def _sentence(detail: ErrorDetails, key: Key, model: type[BaseModel], data: Mapping[str, Any]) -> str:
+def _sentence_of_error(detail: ErrorDetails, key: Key, model: type[BaseModel], data: Mapping[str, Any]) -> str:
     kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "missing":
-        return _missing(key, model)
+        return _sentence_of_missing(key, model)
     if kind == "extra_forbidden":
-        return _unknown(key, model, data)
-    name = _name(key)
+        return _sentence_of_unknown(key, model, data)
+    name = _name_of_key(key)
     if kind in ("value_error", "assertion_error"):
         reason = str(context.get("error", detail["msg"])).rstrip(".")
         return f"{name}: {reason}."
     if kind == "literal_error":
         words = str(context.get("expected", "")).replace("'", '"')
         near = _did_you_mean(str(given), re.findall(r'"([^"]*)"', words))
-        return _ended(f"{name} must be {words}, not {_shown(given)}{near}")
+        return _end_sentence(f"{name} must be {words}, not {_show_value(given)}{near}")
     if kind == "string_pattern_mismatch":
-        return f"{name} is {_shown(given)}, which does not fit the pattern {context.get('pattern')}."
+        return f"{name} is {_show_value(given)}, which does not fit the pattern {context.get('pattern')}."
     if kind in _WANTED:
         quotes = "; leave the quotes away" if isinstance(given, str) and "number" in _WANTED[kind] else ""
         quotes = quotes or ("; put it in quotes" if kind == "string_type" and isinstance(given, (int, float)) else "")
-        return f"{name} must be {_WANTED[kind]}, not {_shown(given)}{quotes}."
+        return f"{name} must be {_WANTED[kind]}, not {_show_value(given)}{quotes}."
     if detail["msg"].startswith("Input should "):
-        return f"{name} must {detail['msg'].removeprefix('Input should ')}, not {_shown(given)}."
-    return f"{name}: {detail['msg']}: {_shown(given)}."
+        return f"{name} must {detail['msg'].removeprefix('Input should ')}, not {_show_value(given)}."
+    return f"{name}: {detail['msg']}: {_show_value(given)}."
 
 
 _WANTED = {
@@ -317,13 +318,13 @@ _WANTED = {
 }
 
 
-def _missing(key: Key, model: type[BaseModel]) -> str:
+def _sentence_of_missing(key: Key, model: type[BaseModel]) -> str:
     if len(key) == 1:
-        return f"the section [{key[0]}] is missing, and it is required: {_about(model, key)}"
-    return f'[{_dotted(key[:-1])}] has no "{key[-1]}", which is required: {_about(model, key)}'
+        return f"the section [{key[0]}] is missing, and it is required: {_about_key(model, key)}"
+    return f'[{_dotted_key(key[:-1])}] has no "{key[-1]}", which is required: {_about_key(model, key)}'
 
 
-def _unknown(key: Key, model: type[BaseModel], data: Mapping[str, Any]) -> str:
+def _sentence_of_unknown(key: Key, model: type[BaseModel], data: Mapping[str, Any]) -> str:
     """An unknown key: the nearest known one, or the section where this one lives, or what there is."""
     word = str(key[-1])
     owner = _model_at(model, key[:-1])
@@ -331,15 +332,15 @@ def _unknown(key: Key, model: type[BaseModel], data: Mapping[str, Any]) -> str:
     near = _did_you_mean(word, known)
     if len(key) == 1:
         if near:
-            return _ended(f"there is no section [{word}]{near}")
+            return _end_sentence(f"there is no section [{word}]{near}")
         home = _home_of(word, model) if not isinstance(data.get(word), Mapping) else ""
         return f"there is no section or setting {word}{home or '; the sections are ' + ', '.join(known)}."
     where = _home_of(word, model)
     rest = near or where or f"; its settings are {', '.join(known)}"
-    return _ended(f'[{_dotted(key[:-1])}] has no setting "{word}"{rest}')
+    return _end_sentence(f'[{_dotted_key(key[:-1])}] has no setting "{word}"{rest}')
 
 
-def _ended(sentence: str) -> str:
+def _end_sentence(sentence: str) -> str:
     return sentence if sentence.endswith("?") else sentence + "."
 
 
@@ -360,27 +361,27 @@ def _home_of(word: str, model: type[BaseModel]) -> str:
 def _model_at(model: type[BaseModel], key: Key) -> type[BaseModel] | None:
     for part in key:
         field = model.model_fields.get(str(part))
-        inner = next((kind for kind in _models(field.annotation)), None) if field else None
+        inner = next((kind for kind in _models_in(field.annotation)), None) if field else None
         if inner is None:
             return None
         model = inner
     return model
 
 
-def _models(annotation: object) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
     """The models in an annotation such as ``Plain | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in getattr(annotation, "__args__", ()):
-        yield from _models(inner)
+        yield from _models_in(inner)
 
 
-def _about(model: type[BaseModel], key: Key) -> str:
+def _about_key(model: type[BaseModel], key: Key) -> str:
     owner = _model_at(model, key[:-1])
     field = owner.model_fields.get(str(key[-1])) if owner else None
     about = (field.description if field else None) or ""
     if field and not about:
-        inner = next(_models(field.annotation), None)
+        inner = next(_models_in(field.annotation), None)
         about = (inner.__doc__ or "") if inner else ""
     return about.replace(" Required.", "").strip().rstrip(".") + "."
 
@@ -388,7 +389,7 @@ def _about(model: type[BaseModel], key: Key) -> str:
 # ---------------------------------------------------------------- places and names
 
 
-def _nearest(positions: Mapping[Key, Position], key: Key) -> Position | None:
+def _nearest_position(positions: Mapping[Key, Position], key: Key) -> Position | None:
     """The key's own place, else that of the table it is in."""
     for length in range(len(key), 0, -1):
         if key[:length] in positions:
@@ -396,17 +397,17 @@ def _nearest(positions: Mapping[Key, Position], key: Key) -> Position | None:
     return None
 
 
-def _line(positions: Mapping[Key, Position], key: Key) -> int:
-    place = _nearest(positions, key)
+def _line_of_key(positions: Mapping[Key, Position], key: Key) -> int:
+    place = _nearest_position(positions, key)
     return place.line if place else 0
 
 
-def _at(path: Path, positions: Mapping[Key, Position], key: Key) -> str:
-    place = _nearest(positions, key)
+def _place_of_key(path: Path, positions: Mapping[Key, Position], key: Key) -> str:
+    place = _nearest_position(positions, key)
     return f"{path} line {place.line}: " if place else f"{path}: "
 
 
-def _dotted(key: Key) -> str:
+def _dotted_key(key: Key) -> str:
     """``("job", "plain", "also", 0)`` as ``job.plain.also[0]``."""
     text = ""
     for part in key:
@@ -414,13 +415,13 @@ def _dotted(key: Key) -> str:
     return text
 
 
-def _name(key: Key) -> str:
+def _name_of_key(key: Key) -> str:
     if len(key) < 2:
-        return f"[{_dotted(key)}]" if key else "the file"
-    return f"[{key[0]}] {_dotted(key[1:])}"
+        return f"[{_dotted_key(key)}]" if key else "the file"
+    return f"[{key[0]}] {_dotted_key(key[1:])}"
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = text if len(text) <= 60 else text[:57] + "..."
     return f"the text {text}" if isinstance(value, str) else text

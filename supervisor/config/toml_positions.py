@@ -49,11 +49,11 @@ class _Scanner:
 
     def scan(self) -> dict[Key, Position]:
         while self.at < len(self.text):
-            self._blank(newlines=True)
+            self._skip_blank(newlines=True)
             try:
-                self._statement()
-                self._blank(newlines=False)
-                if self._peek() not in ("", "\n"):
+                self._read_statement()
+                self._skip_blank(newlines=False)
+                if self._peek_next() not in ("", "\n"):
                     raise _NotTomlError
             except _NotTomlError:
                 self._skip_line()
@@ -61,36 +61,36 @@ class _Scanner:
 
     # ------------------------------------------------------------ statements
 
-    def _statement(self) -> None:
-        if self._peek() == "":
+    def _read_statement(self) -> None:
+        if self._peek_next() == "":
             return
         if self.text.startswith("[[", self.at):
             self._array_header()
-        elif self._peek() == "[":
-            self._header()
+        elif self._peek_next() == "[":
+            self._read_header()
         else:
-            self._assignment(self.table, 0)
+            self._read_assignment(self.table, 0)
 
-    def _header(self) -> None:
-        here = self._here()
-        self._take("[")
-        keys = self._dotted()
-        self._take("]")
-        self.table = self._resolve([name for name, _ in keys])
+    def _read_header(self) -> None:
+        here = self._present_place()
+        self._take_text("[")
+        keys = self._read_dotted_key()
+        self._take_text("]")
+        self.table = self._resolve_header([name for name, _ in keys])
         self._note_path(self.table, here)
 
     def _array_header(self) -> None:
-        here = self._here()
-        self._take("[[")
-        keys = [name for name, _ in self._dotted()]
-        self._take("]]")
-        array = (*self._resolve(keys[:-1]), keys[-1])
+        here = self._present_place()
+        self._take_text("[[")
+        keys = [name for name, _ in self._read_dotted_key()]
+        self._take_text("]]")
+        array = (*self._resolve_header(keys[:-1]), keys[-1])
         index = self.elements.get(array, 0)
         self.elements[array] = index + 1
         self.table = (*array, index)
         self._note_path(self.table, here)
 
-    def _resolve(self, names: list[str]) -> Key:
+    def _resolve_header(self, names: list[str]) -> Key:
         """A header's path, with the index of the newest element wherever it passes through an array of tables."""
         path: Key = ()
         for name in names:
@@ -99,14 +99,14 @@ class _Scanner:
                 path = (*path, self.elements[path] - 1)
         return path
 
-    def _assignment(self, table: Key, depth: int) -> None:
-        path, keys = table, self._dotted()
-        self._take("=")
+    def _read_assignment(self, table: Key, depth: int) -> None:
+        path, keys = table, self._read_dotted_key()
+        self._take_text("=")
         for name, here in keys:
             path = (*path, name)
             self.found.setdefault(path, here)
-        self._blank(newlines=False)
-        self._value(path, depth)
+        self._skip_blank(newlines=False)
+        self._read_value(path, depth)
 
     def _note_path(self, path: Key, here: Position) -> None:
         for length in range(1, len(path) + 1):
@@ -114,94 +114,94 @@ class _Scanner:
 
     # ------------------------------------------------------------ keys and values
 
-    def _dotted(self) -> list[tuple[str, Position]]:
+    def _read_dotted_key(self) -> list[tuple[str, Position]]:
         """One or more names joined with dots, each with its place."""
         keys = []
         while True:
-            self._blank(newlines=False)
-            here = self._here()
-            if self._peek() in ('"', "'"):
-                keys.append((self._quoted(), here))
+            self._skip_blank(newlines=False)
+            here = self._present_place()
+            if self._peek_next() in ('"', "'"):
+                keys.append((self._read_quoted(), here))
             else:
                 start = self.at
-                while self._peek() in _BARE:
+                while self._peek_next() in _BARE:
                     self.at += 1
                 if self.at == start:
                     raise _NotTomlError
                 keys.append((self.text[start : self.at], here))
-            self._blank(newlines=False)
-            if self._peek() != ".":
+            self._skip_blank(newlines=False)
+            if self._peek_next() != ".":
                 return keys
             if len(keys) == MOST_PARTS:  # a path is copied for each of its parts
                 raise _NotTomlError
             self.at += 1
 
-    def _value(self, path: Key, depth: int) -> None:
+    def _read_value(self, path: Key, depth: int) -> None:
         if depth > _DEEPEST:
             raise _NotTomlError
-        head = self._peek()
+        head = self._peek_next()
         if head in ('"', "'"):
-            self._quoted()
+            self._read_quoted()
         elif head == "[":
-            self._array(path, depth)
+            self._read_array(path, depth)
         elif head == "{":
             self._inline_table(path, depth)
         else:
             start = self.at
-            while self._peek() not in ("", "\n", ",", "]", "}", "#"):
+            while self._peek_next() not in ("", "\n", ",", "]", "}", "#"):
                 self.at += 1
             if self.at == start:
                 raise _NotTomlError
 
-    def _array(self, path: Key, depth: int) -> None:
-        self._take("[")
+    def _read_array(self, path: Key, depth: int) -> None:
+        self._take_text("[")
         index = 0
         while True:
-            self._blank(newlines=True)
-            if self._peek() == "]":
+            self._skip_blank(newlines=True)
+            if self._peek_next() == "]":
                 break
-            self.found.setdefault((*path, index), self._here())
-            self._value((*path, index), depth + 1)
+            self.found.setdefault((*path, index), self._present_place())
+            self._read_value((*path, index), depth + 1)
             index += 1
-            self._blank(newlines=True)
-            if self._peek() != ",":
+            self._skip_blank(newlines=True)
+            if self._peek_next() != ",":
                 break
             self.at += 1
-        self._take("]")
+        self._take_text("]")
 
     def _inline_table(self, path: Key, depth: int) -> None:
-        self._take("{")
+        self._take_text("{")
         while True:
-            self._blank(newlines=True)
-            if self._peek() == "}":
+            self._skip_blank(newlines=True)
+            if self._peek_next() == "}":
                 break
-            self._assignment(path, depth + 1)
-            self._blank(newlines=True)
-            if self._peek() != ",":
+            self._read_assignment(path, depth + 1)
+            self._skip_blank(newlines=True)
+            if self._peek_next() != ",":
                 break
             self.at += 1
-        self._take("}")
+        self._take_text("}")
 
-    def _quoted(self) -> str:
+    def _read_quoted(self) -> str:
         """A string in any of TOML's four kinds of quotes, with its escapes resolved."""
-        quote = self._peek()
+        quote = self._peek_next()
         if self.text.startswith(quote * 3, self.at):
-            return self._multiline(quote)
+            return self._read_multiline(quote)
         self.at += 1
         parts = []
         while True:
-            char = self._peek()
+            char = self._peek_next()
             if char in ("", "\n"):
                 raise _NotTomlError
             if char == "\\" and quote == '"':
-                parts.append(self._escape())
+                parts.append(self._read_escape())
                 continue
             self.at += 1
             if char == quote:
                 return "".join(parts)
             parts.append(char)
 
-    def _multiline(self, quote: str) -> str:
+    def _read_multiline(self, quote: str) -> str:
         """Only values may be of this kind, so its content is of no interest; its end and its lines are."""
         start = (self.at, self.line, self.line_start)
         self.at += 3
@@ -209,21 +209,21 @@ class _Scanner:
             char = self.text[self.at]
             if char == "\\" and quote == '"':
                 self.at += 1
-                if self._peek() != "\n":
+                if self._peek_next() != "\n":
                     self.at += 1
             elif self.text.startswith(quote * 3, self.at):
                 self.at += 3
-                while self._peek() == quote:  # up to two quotes may stand before the closing three
+                while self._peek_next() == quote:  # up to two quotes may stand before the closing three
                     self.at += 1
                 return ""
             else:
-                self._step()
+                self._step_on()
         # Never closed: read on after the line where it opened, but only once, which keeps the time linear.
         self.at, self.line, self.line_start = start
         self.text = self.text[: self.at] + " " * 3 + self.text[self.at + 3 :].replace(quote * 3, "   ")
         raise _NotTomlError
 
-    def _escape(self) -> str:
+    def _read_escape(self) -> str:
         char = self.text[self.at + 1 : self.at + 2]
         length = {"x": 2, "u": 4, "U": 8}.get(char, 0)
         if not length:
@@ -239,35 +239,35 @@ class _Scanner:
 
     # ------------------------------------------------------------ characters
 
-    def _peek(self) -> str:
+    def _peek_next(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""
 
-    def _here(self) -> Position:
+    def _present_place(self) -> Position:
         return Position(self.line, self.at - self.line_start + 1)
 
-    def _take(self, expected: str) -> None:
+    def _take_text(self, expected: str) -> None:
         if not self.text.startswith(expected, self.at):
             raise _NotTomlError
         self.at += len(expected)
 
-    def _step(self) -> None:
+    def _step_on(self) -> None:
         if self.text[self.at] == "\n":
             self.line += 1
             self.line_start = self.at + 1
         self.at += 1
 
-    def _blank(self, *, newlines: bool) -> None:
+    def _skip_blank(self, *, newlines: bool) -> None:
         """Skip spaces and a comment, and with ``newlines`` as many lines of them as there are."""
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in " \t" or (newlines and char == "\n"):
-                self._step()
+                self._step_on()
             elif char == "#":
-                while self._peek() not in ("", "\n"):
+                while self._peek_next() not in ("", "\n"):
                     self.at += 1
             else:
                 return
 
     def _skip_line(self) -> None:
-        while self._peek() not in ("", "\n"):
+        while self._peek_next() not in ("", "\n"):
             self.at += 1

@@ -80,7 +80,7 @@ class ActiveSensors:
 
     def watch_pod(self, job: Job | None) -> None:
         """Look at GPUs, host and disk; called again once the job is known."""
-        self._stop(self._pod)
+        self._stop_sensors(self._pod)
         file = self._run_file
         plan = merge_plans(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
         self._plan = plan if job else None
@@ -88,13 +88,13 @@ class ActiveSensors:
         folder = job.output_dir if job else file.output_dir
         disk = DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
         self._pod = [
-            self._start(GpuSensor(plan), file.supervision.sample, deadline_s=10.0),
-            self._start(disk, min(5.0, file.supervision.scan), deadline_s=20.0),
-            self._start(HostSensor(self._processes), min(HOST_S, file.supervision.scan), deadline_s=20.0),
+            self._start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0),
+            self._start_sensor(disk, min(5.0, file.supervision.scan), deadline_s=20.0),
+            self._start_sensor(HostSensor(self._living_processes), min(HOST_S, file.supervision.scan), deadline_s=20.0),
         ]
         if job is not None:
             steps = CheckpointSensor(job, quiet_s=file.supervision.quiet)
-            self._steps = self._start(steps, SCANS_WITHOUT_CALL * file.supervision.scan, deadline_s=60.0)
+            self._steps = self._start_sensor(steps, SCANS_WITHOUT_CALL * file.supervision.scan, deadline_s=60.0)
             self._pod.append(self._steps)
 
     # ------------------------------------------------------------ one attempt
@@ -119,7 +119,7 @@ class ActiveSensors:
         """
         self.leave(None)
         found = [look(name) for name in components]
-        roots = [known for one in found if (known := _root(one)) is not None]
+        roots = [known for one in found if (known := _root_of_output(one)) is not None]
         roots += self._engine_roots()
         state = self._state()
         seen = [
@@ -137,14 +137,14 @@ class ActiveSensors:
         started = min((one.started_wall for one in found if one.started_wall), default=None)
         since = started and started - 1.0
         logs = CountedLogs(job.log_sources(folder), job, positions=positions, since_wall=since, late=late)
-        following = self._start(logs, min(LOG_INTERVAL_S, supervision.sample))
+        following = self._start_sensor(logs, min(LOG_INTERVAL_S, supervision.sample))
         exits = _Exits(attempt, components, look, logs, following)
         watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
         self._watcher, self._scanner, self._logs, self._number = watcher, scanner, logs, attempt
         self._sources = job.log_sources(folder)
         self._attempt = [
-            self._start(watcher, supervision.sample),
-            self._start(scanner, max(supervision.sample, min(SCAN_PROCESSES_S, 3 * supervision.sample))),
+            self._start_sensor(watcher, supervision.sample),
+            self._start_sensor(scanner, max(supervision.sample, min(SCAN_PROCESSES_S, 3 * supervision.sample))),
             following,
         ]
         engine = job.engine()
@@ -156,10 +156,10 @@ class ActiveSensors:
                 work_waits=lambda: (work := self._state().job.work) is not None and work.inflight > 0,
             )
             self._engine_sensor = sensor
-            self._attempt.append(self._start(sensor, supervision.engine_sample))
+            self._attempt.append(self._start_sensor(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
-        self._attempt.append(self._start(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
-        self._attempt.append(self._start(EffortSensor(self._key_processes), EFFORT_S))
+        self._attempt.append(self._start_sensor(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
+        self._attempt.append(self._start_sensor(EffortSensor(self._key_processes), EFFORT_S))
         snapshot = read_snapshot(folder)
         self._configs = ConfigWatch(snapshot) if snapshot else None
 
@@ -168,7 +168,7 @@ class ActiveSensors:
         state = self._state()
         return what != "download" or (state.attempt.number == attempt and state.progress.step is None)
 
-    def _processes(self) -> list[tuple[int, str]]:
+    def _living_processes(self) -> list[tuple[int, str]]:
         """The run's living processes: (pid, role)."""
         return [(process.pid, process.role) for process in self._state().job.processes.values()]
 
@@ -194,7 +194,7 @@ class ActiveSensors:
         if attempt is not None and attempt != self._number:
             return
         self._last_logs = self.log_files()
-        self._stop(self._attempt)
+        self._stop_sensors(self._attempt)
         if self._watcher is not None:
             self._watcher.close()
         if self._logs is not None:
@@ -216,7 +216,7 @@ class ActiveSensors:
             engine_dir(state_dir, engine) / f"{COMPONENT}.log",
             job,
             lambda: look_at(state_dir, engine),
-            lambda sensor: self._start(sensor, min(LOG_INTERVAL_S, sample)),
+            lambda sensor: self._start_sensor(sensor, min(LOG_INTERVAL_S, sample)),
             positions=positions,
         )
         if self._scanner is not None:
@@ -240,14 +240,14 @@ class ActiveSensors:
     def _engine_roots(self) -> list[Identity]:
         if self._engine is None:
             return []
-        root = _root(look_at(self._run_file.state_dir, self._engine.engine))
+        root = _root_of_output(look_at(self._run_file.state_dir, self._engine.engine))
         return [] if root is None else [root]
 
     def close(self) -> None:
         """Stop looking at anything."""
         self.leave(None)
         self.leave_engine(None)
-        self._stop(self._pod)
+        self._stop_sensors(self._pod)
         self._pod = []
 
     # ------------------------------------------------------------ questions
@@ -315,14 +315,14 @@ class ActiveSensors:
 
     # ------------------------------------------------------------ lookers
 
-    def _start(self, sensor: Sensor, interval_s: float, deadline_s: float = 15.0) -> Looker:
+    def _start_sensor(self, sensor: Sensor, interval_s: float, deadline_s: float = 15.0) -> Looker:
         name = sensor.name
         looker = Looker(sensor, lambda fact: self._post(fact, name), interval_s=interval_s, deadline_s=deadline_s)
         looker.start()
         return looker
 
     @staticmethod
-    def _stop(lookers: list[Looker]) -> None:
+    def _stop_sensors(lookers: list[Looker]) -> None:
         for looker in lookers:
             looker.stop(timeout_s=0.5)
 
@@ -364,7 +364,7 @@ class _Exits:
         return False
 
 
-def _root(found: ShimState) -> Identity | None:
+def _root_of_output(found: ShimState) -> Identity | None:
     if found.how == HOW:  # no shim: what the person started is the top of the tree itself
         return identity_of(found.pid) if found.pid else None
     return identity_of(found.shim_pid) if found.shim_pid else None

@@ -31,7 +31,7 @@ class AttachRequests:
 
     def watches(self) -> bool:
         """Is the present attempt one that was attached, and does anything of it live? We never stop that."""
-        folder = self._folder(self._loop.state.attempt.number)
+        folder = self._folder_of_attempt(self._loop.state.attempt.number)
         if not attached.read_records(folder):
             return False
         left = any(alive((p.pid, p.start_ticks)) for p in self._loop.state.job.processes.values())
@@ -43,7 +43,7 @@ class AttachRequests:
         Raises SupervisorError when the process has ended, or another job of the run lives.
         """
         state, job = self._loop.state, self._run.job
-        run, folder = self._run.run_file, self._folder(state.attempt.number)
+        run, folder = self._run.run_file, self._folder_of_attempt(state.attempt.number)
         living = attached.find_living(folder)
         if living is not None and living.process == process:
             return state.attempt.number
@@ -57,7 +57,7 @@ class AttachRequests:
         if job is None:
             raise ConfigError("The trainer cannot be opened, so its job cannot be watched: see rl-supervisor check.")
         number = max(state.attempt.number, last_attempt(run.state_dir)) + 1
-        folder = self._folder(number)
+        folder = self._folder_of_attempt(number)
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
         name = first_component(job, folder)
@@ -77,7 +77,7 @@ class AttachRequests:
         process = (int(pid or 0), int(ticks or 0))
         if not alive(process):
             return Reply(False, f"There is no living process {pid}: nothing to attach to.")
-        living = attached.find_living(self._folder(state.attempt.number))
+        living = attached.find_living(self._folder_of_attempt(state.attempt.number))
         if living is not None and living.process == process:
             return Reply(True, f"Process {pid} is watched already, as attempt {state.attempt.number}.")
         if state.live and state.job.ended is None and state.attempt.pid is not None:
@@ -86,10 +86,10 @@ class AttachRequests:
             )
         if state.mode in ("leaving", "finished", "finishing"):
             return Reply(False, f"The daemon of run {run} is about to end: {status.headline(state)}")
-        self._loop.chore(lambda: self._watch(process))
+        self._loop.chore(lambda: self._watch_process(process))
         return Reply(True, f"Process {pid} is watched from now on, and never touched. See: supervisorctl status")
 
-    def _watch(self, process: Identity) -> None:
+    def _watch_process(self, process: Identity) -> None:
         """Watch a job that a person started; in the loop, since only the loop's state is the present one."""
         try:
             number = self.claim(process)
@@ -99,5 +99,5 @@ class AttachRequests:
         self._loop.post(f.AttemptAdopted(number, None, process[0]), "daemon")
         self._loop.chore(lambda: self._attend(number))
 
-    def _folder(self, attempt: int) -> Path:
+    def _folder_of_attempt(self, attempt: int) -> Path:
         return attempt_dir(self._run.run_file.state_dir, attempt)

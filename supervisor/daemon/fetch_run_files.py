@@ -44,7 +44,11 @@ def fetch(run_file: RunFile, environ: Mapping[str, str]) -> dict[str, str]:
     try:
         answer = Transfers(environ, stall_s=120.0).run(request(run_file, "get-run-files"))
     except StoreError as error:
-        missing = [path for path in _configs(run_file) if not path.exists() and not _copy(path, run_file).exists()]
+        missing = [
+            path
+            for path in _configuration_files(run_file)
+            if not path.exists() and not _path_of_copy(path, run_file).exists()
+        ]
         if missing:
             sentence = f"{missing[0]} is not on this pod, and the store that may hold it cannot be read: {error}"
             raise (ConfigError if error.kind in ("permanent", "quota") else TryAgainError)(sentence) from error
@@ -72,7 +76,7 @@ def fill_in(run_file: RunFile, path: Path, stored: Mapping[str, str]) -> RunFile
     for key in ("config", "trainer_config", "orchestrator_config", "inference_config"):
         if job.get(key):
             paths = job[key] if isinstance(job[key], list) else [job[key]]
-            found = [_config(Path(one), run_file, stored) for one in paths]
+            found = [_own_or_stored_config(Path(one), run_file, stored) for one in paths]
             job[key] = found if isinstance(job[key], list) else found[0]
     try:
         result = RunFile.model_validate(data)
@@ -96,28 +100,28 @@ def _stored_settings(stored: Mapping[str, str]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if isinstance(value, dict)} if isinstance(data, dict) else {}
 
 
-def _configs(run_file: RunFile) -> list[Path]:
+def _configuration_files(run_file: RunFile) -> list[Path]:
     """The configuration files that the run file names, absolute."""
     job = run_file.job
     named = [*job.config, job.trainer_config, job.orchestrator_config, job.inference_config]
-    return [_absolute(path, run_file) for path in named if path is not None]
+    return [_absolute_path(path, run_file) for path in named if path is not None]
 
 
-def _absolute(path: Path, run_file: RunFile) -> Path:
+def _absolute_path(path: Path, run_file: RunFile) -> Path:
     return (run_file.job.dir or Path.cwd()) / path.expanduser()
 
 
-def _copy(path: Path, run_file: RunFile) -> Path:
+def _path_of_copy(path: Path, run_file: RunFile) -> Path:
     """Where the store's copy of a configuration file is put."""
     return run_file.state_dir / "fetched" / path.name
 
 
-def _config(path: Path, run_file: RunFile, stored: Mapping[str, str]) -> Path:
+def _own_or_stored_config(path: Path, run_file: RunFile, stored: Mapping[str, str]) -> Path:
     """The pod's own configuration file, else the store's copy of it, put under the state folder."""
-    absolute = _absolute(path, run_file)
+    absolute = _absolute_path(path, run_file)
     if absolute.exists():
         return path
-    copy = _copy(path, run_file)
+    copy = _path_of_copy(path, run_file)
     masked = _stored_settings(stored).get(MASKED, {}).get("files")
     for name, text in sorted(stored.items()):
         if name.startswith("config-") and name.split("-", 2)[-1] == path.name:

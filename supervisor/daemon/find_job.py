@@ -95,8 +95,8 @@ class _Look:
         title, words = read_title(process.pid), command_words(process.pid)
         plain = self._run_file.job.plain
         if plain is not None:
-            folder = _cwd(process.pid) or self._folder
-            if any(_fits(template, words, folder, self._output) for template in (plain.start, plain.resume)):
+            folder = _folder_of_process(process.pid) or self._folder
+            if any(_fits_command(template, words, folder, self._output) for template in (plain.start, plain.resume)):
                 return Candidate(process.identity, shown_command(words), "it runs the command of [job.plain]", True)
             return None
         kind = self._job.classify_process(title, process.name)
@@ -106,13 +106,13 @@ class _Look:
         return self._of_this_run(process, words)
 
     def _of_this_run(self, process: Process, words: Sequence[str]) -> Candidate | None:
-        cwd, title = _cwd(process.pid), shown_command(words)
-        named = {path for word in words if (path := _config(word, cwd)) is not None}
+        cwd, title = _folder_of_process(process.pid), shown_command(words)
+        named = {path for word in words if (path := _file_of_word(word, cwd)) is not None}
         if named & self._configs:
             return Candidate(process.identity, title, "its command line names the run's configuration", True)
         if named:
             return None  # another run's
-        if any(self._writes(pid) for pid in self._tree(process.pid)):
+        if any(self._writes_output(pid) for pid in self._tree_of_process(process.pid)):
             return Candidate(process.identity, title, f"it writes in {self._output}", True)
         if cwd is not None and cwd == self._folder:
             return Candidate(process.identity, title, f"it runs in {cwd}", False)
@@ -125,25 +125,25 @@ class _Look:
         found = self.at(process)
         if found is not None:
             return found.why
-        for pid in self._tree(process.pid):
+        for pid in self._tree_of_process(process.pid):
             one = self._processes.get(pid)
             if one is not None and (below := self.at(one)) is not None:
                 return f"process {pid} below it is: {below.why}"
-        return f"it runs in {self._folder}" if _cwd(process.pid) == self._folder else ""
+        return f"it runs in {self._folder}" if _folder_of_process(process.pid) == self._folder else ""
 
     def is_ours(self, process: Process) -> bool:
         """Does it live under a shim, so that a daemon of ours has started it?"""
         names = (self._processes[pid].name for pid in ancestors(process.pid, self._processes))
         return any(name.startswith(SHIMS) for name in names)
 
-    def _tree(self, pid: int) -> Iterator[int]:
+    def _tree_of_process(self, pid: int) -> Iterator[int]:
         ahead = [pid]
         while ahead:
             one = ahead.pop()
             yield one
             ahead += self._children.get(one, ())
 
-    def _writes(self, pid: int) -> bool:
+    def _writes_output(self, pid: int) -> bool:
         return any(path.is_relative_to(self._output) for path in _open_files(pid))
 
 
@@ -189,14 +189,14 @@ def _ours_to_see(process: Process) -> bool:
     return os.geteuid() in (0, owner)
 
 
-def _cwd(pid: int) -> Path | None:
+def _folder_of_process(pid: int) -> Path | None:
     try:
         return Path(f"/proc/{pid}/cwd").readlink()
     except OSError:
         return None
 
 
-def _config(word: str, cwd: Path | None) -> Path | None:
+def _file_of_word(word: str, cwd: Path | None) -> Path | None:
     """The TOML file that a word of a command line names, `@x.toml` and `--trainer=x.toml` included."""
     name = word.rpartition("=")[2].lstrip("@")
     if not name.endswith(".toml"):
@@ -220,7 +220,7 @@ _OUTPUT = re.escape("{output_dir}")
 _HOLE = re.compile(r"\\\{[a-z_]+\\\}")
 
 
-def _fits(template: Sequence[str], words: Sequence[str], cwd: Path, output: Path) -> bool:
+def _fits_command(template: Sequence[str], words: Sequence[str], cwd: Path, output: Path) -> bool:
     """Is ``words``, run in ``cwd``, the command ``template``, with anything in its holes but another output folder?
 
     An interpreter before a script is let pass.

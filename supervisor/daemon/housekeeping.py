@@ -59,17 +59,17 @@ class Housekeeping:
 
     def start(self) -> None:
         """Set it going."""
-        self._every(self._supervision.scan, self._sensors.look_at_steps)
-        self._every(2 * self._supervision.scan, self._sensors.look_at_configs)
-        self._every(POSITIONS_S, self._loop.keep_positions)
-        self._every(CATALOGUE_AGAIN_S, self._catalogue)
-        self._every(LOGS_S, self._upload_logs)
-        self._every(min(TEND_LOGS_S, self._supervision.scan), self._tend_logs)
-        self._every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
-        self._every(CLAIMS_S, self._effects.store.claiming.tick)
-        self._every(TRIM_S, trim_memory.trim)
-        self._every(CHECKPOINT_S, self._journal.checkpoint)
-        self._every(WITNESS_S, self._witness.keep)
+        self._repeat_every(self._supervision.scan, self._sensors.look_at_steps)
+        self._repeat_every(2 * self._supervision.scan, self._sensors.look_at_configs)
+        self._repeat_every(POSITIONS_S, self._loop.keep_positions)
+        self._repeat_every(CATALOGUE_AGAIN_S, self._read_catalogue)
+        self._repeat_every(LOGS_S, self._upload_logs)
+        self._repeat_every(min(TEND_LOGS_S, self._supervision.scan), self._tend_logs)
+        self._repeat_every(CHECK_S, self._check_store, first_s=CHECK_FIRST_S)
+        self._repeat_every(CLAIMS_S, self._effects.store.claiming.tick)
+        self._repeat_every(TRIM_S, trim_memory.trim)
+        self._repeat_every(CHECKPOINT_S, self._journal.checkpoint)
+        self._repeat_every(WITNESS_S, self._witness.keep)
         self._scheduler.start()
 
     def stop(self) -> None:
@@ -77,12 +77,12 @@ class Housekeeping:
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
-    def _every(self, seconds: float, work: Callable[[], None], *, first_s: float | None = None) -> None:
+    def _repeat_every(self, seconds: float, work: Callable[[], None], *, first_s: float | None = None) -> None:
         # datetime without a zone would need tzlocal to agree with it; an interval only needs a first time.
         first = datetime.now().astimezone() + timedelta(seconds=first_s or seconds)
         self._scheduler.add_job(work, "interval", seconds=seconds, next_run_time=first)
 
-    def _catalogue(self) -> None:
+    def _read_catalogue(self) -> None:
         state = self._loop.state
         if state.store.reason or state.store.t < 0 or state.now - state.store.t > CATALOGUE_S:
             self._effects.store.catalogue(force=True)

@@ -32,9 +32,9 @@ def answer(state: State, verb: str, args: Sequence[str], observed: str) -> tuple
     if state.fence.lost and verb in ("restart", "rollback", "pin", "unpin"):
         return False, f"Nothing is changed. {fencing.sentence_of_lost_run(state)}"
     if verb == "rollback":
-        return _rollback(state, int(args[0]))
+        return _reply_to_rollback(state, int(args[0]))
     if verb in ("pin", "unpin"):
-        return _pin(state, int(args[0]), pinned=verb == "pin")
+        return _reply_to_pin(state, int(args[0]), pinned=verb == "pin")
     if verb == "shutdown" and state.fence.lost and not observed:
         return True, (
             f"The job is being stopped, then the daemon ends; the next one waits while pod {state.fence.by} holds the "
@@ -62,8 +62,8 @@ def _as_it_is(state: State, verb: str) -> str:
     return ""
 
 
-def _rollback(state: State, step: int) -> tuple[bool, str]:
-    here, there = _complete(state), _steps_in_store(state)
+def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
+    here, there = _complete_steps(state), _steps_in_store(state)
     if step not in here and step not in there:
         if state.store.reason:
             return False, f"Step {step} is not here, and the store cannot be listed ({state.store.reason})."
@@ -77,7 +77,7 @@ def _rollback(state: State, step: int) -> tuple[bool, str]:
     )
 
 
-def _pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
+def _reply_to_pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
     kept = {*state.pins.steps, *(int(number) for number, on in state.pins.wishes.items() if on)}
     if not pinned:
         if step not in kept and str(step) not in state.pins.wishes and not state.pins.reason and state.store.t >= 0:
@@ -95,7 +95,7 @@ def _pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
     return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_steps_in_store(state))}."
 
 
-def _complete(state: State) -> set[int]:
+def _complete_steps(state: State) -> set[int]:
     return {local.step for local in state.local.steps if local.state == "complete"}
 
 

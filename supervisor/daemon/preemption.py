@@ -59,16 +59,16 @@ class PreemptionWatch:
         """Ask all triggers that are set, now and then."""
         about = self._about
         if about.file is not None:
-            self._ask("file", FileSource(about.file))
+            self._ask_source("file", FileSource(about.file))
         if about.url is not None:
-            self._ask("url", PageSource(about.url, about.url_matches, about.url_headers))
+            self._ask_source("url", PageSource(about.url, about.url_matches, about.url_headers))
         if about.command:
-            self._ask("command", CommandSource(about.command, self._environ))
+            self._ask_source("command", CommandSource(about.command, self._environ))
 
-    def _ask(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
-        self._look(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)
+    def _ask_source(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
+        self._look_for_notice(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)
 
-    def _look(self, sensor: Sensor, interval_s: float, deadline_s: float) -> None:
+    def _look_for_notice(self, sensor: Sensor, interval_s: float, deadline_s: float) -> None:
         name = sensor.name
         looker = Looker(sensor, lambda fact: self._post(fact, name), interval_s=interval_s, deadline_s=deadline_s)
         looker.start()
@@ -80,9 +80,9 @@ class PreemptionWatch:
         """Tell the core how far the publish is from now on; called after each decision."""
         if not self._follows and self._state().leave.exit_at is not None:
             self._follows = True
-            self._look(PublishSensor(self._moves), MOVES_S, deadline_s=15.0)
+            self._look_for_notice(PublishSensor(self._moving_bytes), MOVES_S, deadline_s=15.0)
 
-    def _moves(self) -> f.PublishMoves | None:
+    def _moving_bytes(self) -> f.PublishMoves | None:
         moving, step = self._moving(), self._state().busy.publish
         if moving is None or step is None:
             return None

@@ -52,33 +52,34 @@ class StartCheck:
         with self._lock:  # the inference server of its own is started at the same moment
             if self._passed:
                 return
-            found, yields = self._look(unwanted)
+            found, yields = self._look_at_start(unwanted)
             if unwanted.is_set():
                 return  # nothing is started, and nobody has seen what was found
             errors = [one for one in found if one["severity"] == "error" and not one["overruled"]]
-            excuse = self._excuse(job, step, snapshot) if errors else ""
+            excuse = self._excuse_for_errors(job, step, snapshot) if errors else ""
             if errors and not excuse:
                 for one in errors if len(errors) > 1 else ():
                     self._run.post(Remark("check", _finding_text(one), "warning"), "check")
-                raise ConfigError(_refusal(errors, self._path, yields=yields))
-            self._say(found, f"The run starts anyway: {excuse}.")
+                raise ConfigError(_refusal_sentence(errors, self._path, yields=yields))
+            self._say_findings(found, f"The run starts anyway: {excuse}.")
             self._passed = True
 
     def say(self) -> None:
         """Only tell what is found: the run is observed."""
         with self._lock:
             if not self._passed:
-                self._say(
-                    self._look(threading.Event())[0], "It would stop a start of this run, which is only observed."
+                self._say_findings(
+                    self._look_at_start(threading.Event())[0],
+                    "It would stop a start of this run, which is only observed.",
                 )
                 self._passed = True
 
-    def _excuse(self, job: Job, step: int | None, snapshot: int | None) -> str:
+    def _excuse_for_errors(self, job: Job, step: int | None, snapshot: int | None) -> str:
         """Why an error does not stop this start, "" where it does."""
         state = self._state()
         if snapshot is not None:
             return "it goes on with the configuration that last made steps"
-        if state.attempt.snapshot is not None and self._same(job, state.attempt.snapshot):
+        if state.attempt.snapshot is not None and self._is_same_configuration(job, state.attempt.snapshot):
             return "the run has made steps with this very configuration"
         if state.recovery.failures or state.recovery.barren:
             return "this is a restart of the supervisor's own"
@@ -86,7 +87,7 @@ class StartCheck:
             return "the run resumes from a checkpoint, and what it was made with is not known here"
         return ""
 
-    def _same(self, job: Job, attempt: int) -> bool:
+    def _is_same_configuration(self, job: Job, attempt: int) -> bool:
         """Are the configuration files those of the attempt's snapshot?"""
         before = read_snapshot(attempt_dir(self._run.run_file.state_dir, attempt))
         try:
@@ -94,7 +95,7 @@ class StartCheck:
         except OSError:
             return False
 
-    def _say(self, found: Sequence[Mapping[str, Any]], of_errors: str) -> None:
+    def _say_findings(self, found: Sequence[Mapping[str, Any]], of_errors: str) -> None:
         for one in found:
             if one["severity"] == "error":
                 then = "It is overruled." if one["overruled"] else of_errors
@@ -104,25 +105,25 @@ class StartCheck:
 
     # ------------------------------------------------------------ the child
 
-    def _look(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
+    def _look_at_start(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
         """What is found, and whether a start would follow if a person overruled all errors of it."""
         settings = self._run.run_file.model_dump_json(exclude_unset=True).encode()
         try:
-            said, complaint, code = self._ask(settings, unwanted)
+            said, complaint, code = self._ask_child(settings, unwanted)
         except OSError as error:  # no room for a temporary file, no memory for a child
-            return self._without(f"could not be begun ({error.strerror})")
+            return self._without_look(f"could not be begun ({error.strerror})")
         if unwanted.is_set():
             return [], False
         if code is None:
-            return self._without(f"took longer than {LIMIT_S:.0f} s")
+            return self._without_look(f"took longer than {LIMIT_S:.0f} s")
         try:
             told = json.loads(said)
             return [{name: one[name] for name in _SAYS} for one in told["findings"]], bool(told.get("yields", True))
         except (ValueError, KeyError, TypeError, RecursionError):
             last = complaint.decode(errors="replace").strip().splitlines()
-            return self._without(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
+            return self._without_look(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
 
-    def _ask(self, settings: bytes, unwanted: threading.Event) -> tuple[bytes, bytes, int | None]:
+    def _ask_child(self, settings: bytes, unwanted: threading.Event) -> tuple[bytes, bytes, int | None]:
         """What the child said, its complaints, and its exit code; None where it was ended. Raises OSError."""
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
             asked.write(settings)
@@ -140,7 +141,7 @@ class StartCheck:
             complaint.seek(0)
             return said.read(), complaint.read()[-2000:], code
 
-    def _without(self, how: str) -> tuple[list[dict[str, Any]], bool]:
+    def _without_look(self, how: str) -> tuple[list[dict[str, Any]], bool]:
         told = (
             f"The check before the start {how}, so the run starts without it. By hand: rl-supervisor check {self._path}"
         )
@@ -154,7 +155,7 @@ def _finding_text(one: Mapping[str, Any]) -> str:
     return f"[{one['id']}] {f'{place}: ' if place else ''}{one['sentence']} {one['remedy']}"
 
 
-def _refusal(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -> str:
+def _refusal_sentence(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -> str:
     """One sentence for the log, the status and whoever is told: a lone error whole, of several their names."""
     ids = list(dict.fromkeys(one["id"] for one in errors))
     words = " ".join(f"--overrule {name}" for name in ids)

@@ -50,14 +50,14 @@ def read(state_dir: Path) -> Known | None:
         known = Known(
             str(value["claimant"]),
             str(value["journal"]),
-            _whole(value["row"]),
+            _parse_whole_number(value["row"]),
             float(value["wall"]),
-            _whole(value["attempt"]),
+            _parse_whole_number(value["attempt"]),
             OldOrders(
-                _yes(orders["wanted"]),
-                _yes(orders["paused"]),
-                _yes(orders["finished"]),
-                None if orders["max_steps"] is None else _whole(orders["max_steps"]),
+                _parse_truth(orders["wanted"]),
+                _parse_truth(orders["paused"]),
+                _parse_truth(orders["finished"]),
+                None if orders["max_steps"] is None else _parse_whole_number(orders["max_steps"]),
             ),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -72,13 +72,13 @@ def claimant(state_dir: Path) -> str | None:
     return known.claimant if known is not None else identity_in(state_dir)
 
 
-def _whole(value: object) -> int:
+def _parse_whole_number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
         raise ValueError(value)
     return value
 
 
-def _yes(value: object) -> bool:
+def _parse_truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
     return value
@@ -153,8 +153,8 @@ def _what_is_lost(journal: Journal, before: Known | None, last: int) -> str:
 
 def sentence(lost: str, before: Known | None, since: float | None, attempt: int) -> str:
     """The loss in one sentence, and with what the run goes on. ``since``: the journal's newest entry, in Unix time."""
-    gone = f" after {_clock(since)}" if since else ""
-    until = f" until {_clock(before.wall)}" if before is not None and before.wall > (since or 0) else ""
+    gone = f" after {_parse_clock(since)}" if since else ""
+    until = f" until {_parse_clock(before.wall)}" if before is not None and before.wall > (since or 0) else ""
     told = f"{lost}: what was decided{gone}{until} is lost."
     if before is None:
         told += " Whether a person had stopped or paused the run is not known."
@@ -167,5 +167,5 @@ def sentence(lost: str, before: Known | None, since: float | None, attempt: int)
     return f"{told} It goes on from attempt {attempt} and from the checkpoints that are found."
 
 
-def _clock(wall: float) -> str:
+def _parse_clock(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -77,7 +77,7 @@ class Effects:
             case a.Start():
                 self.engine.forget_weights()  # the job hands them over itself, once it is up
                 self._unwanted.clear()
-                self._lanes.put("job", lambda: self._start(action))
+                self._lanes.put("job", lambda: self._start_attempt(action))
             case a.StartEngine():
                 alone = self._job_runs()  # before a Start that follows has launched anything
                 self.engine.unwanted.clear()
@@ -88,11 +88,11 @@ class Effects:
             case a.Stop():
                 self._hurry.clear()
                 self._unwanted.set()
-                self._lanes.put("job", lambda: self._stop(action))
+                self._lanes.put("job", lambda: self._stop_attempt(action))
             case a.CollectEvidence():
                 collect = self.evidence.take_order(action)
                 self.root_cause.expect()
-                self._lanes.put("job", lambda: self._evidence(action, collect))
+                self._lanes.put("job", lambda: self._collect_evidence(action, collect))
             case a.Claim():
                 self.store.claim(action)
             case a.Release():
@@ -121,12 +121,12 @@ class Effects:
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
                 self._lanes.put("setup" if self.run.job is None else "restore", lambda: self.store.restore(action))
             case a.RunHook():
-                self._lanes.put("hook", lambda: self._hook(action))
+                self._lanes.put("hook", lambda: self._run_hook(action))
             case a.KeepRecords():
                 self.store.keep_records(action)
             case a.Setup():
                 self._setup_runs = True
-                self._lanes.put("setup", self._setup)
+                self._lanes.put("setup", self._run_setup)
 
     def _job_runs(self) -> bool:
         folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
@@ -169,9 +169,9 @@ class Effects:
 
     # ------------------------------------------------------------ the job
 
-    def _start(self, action: a.Start) -> None:
+    def _start_attempt(self, action: a.Start) -> None:
         try:
-            self.run.post(self._launch(action))
+            self.run.post(self._launch_attempt(action))
         except PodUnfitError as error:
             self.run.post(f.StartFailed(action.attempt, str(error), unfit=True))
         except (ConfigError, UnknownDialectError) as error:
@@ -179,7 +179,7 @@ class Effects:
         except (SupervisorError, OSError) as error:
             self.run.post(f.StartFailed(action.attempt, str(error)))
 
-    def _launch(self, action: a.Start) -> f.Fact:
+    def _launch_attempt(self, action: a.Start) -> f.Fact:
         if action.snapshot is None and action.attempt > 1:
             self.run.job = None  # the files as they are now: what is known of them is read anew
         job = self.run.need_job()
@@ -248,7 +248,7 @@ class Effects:
         moved = move_aside.move_aside(trees, job.output_dir, label + KEPT) if trees else []
         return [*moved, *move_aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
-    def _stop(self, action: a.Stop) -> None:
+    def _stop_attempt(self, action: a.Stop) -> None:
         stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
         self.run.post(stopped)
@@ -274,7 +274,7 @@ class Effects:
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
 
-    def _evidence(self, action: a.CollectEvidence, collect: Callable[[], Path | None]) -> None:
+    def _collect_evidence(self, action: a.CollectEvidence, collect: Callable[[], Path | None]) -> None:
         folder = collect()
         self._lanes.put("root-cause", lambda: self.root_cause.look(action, folder, self._sights.log_files))
 
@@ -296,12 +296,12 @@ class Effects:
         def delete(job: Job) -> int:
             return move_aside.delete_trees(job.step_trees(action.step), job.output_dir)
 
-        self._delete(action.step, delete, stale_below=action.step + 1)
+        self._delete_step(action.step, delete, stale_below=action.step + 1)
 
     def _prune_stale(self, action: a.PruneStale) -> None:
-        self._delete(-1, lambda job: move_aside.delete_set_aside(job.output_dir, KEPT), stale_below=action.below)
+        self._delete_step(-1, lambda job: move_aside.delete_set_aside(job.output_dir, KEPT), stale_below=action.below)
 
-    def _delete(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
+    def _delete_step(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
         """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
         try:
             job = self.run.need_job()  # which a start on the other lane may just be opening anew
@@ -315,17 +315,19 @@ class Effects:
 
     # ------------------------------------------------------------ people's own commands
 
-    def _hook(self, action: a.RunHook) -> None:
+    def _run_hook(self, action: a.RunHook) -> None:
         command = getattr(self.run.run_file.hooks, action.hook) or "true"
-        reason = self._shell(command, self.run.run_file.hooks.timeout, dict(self.run.environ), f"hook-{action.hook}")
+        reason = self._run_shell(
+            command, self.run.run_file.hooks.timeout, dict(self.run.environ), f"hook-{action.hook}"
+        )
         self.run.post(f.HookDone(action.hook, reason))
 
-    def _setup(self) -> None:
+    def _run_setup(self) -> None:
         env = withheld_from_commands(self.run.environ)
         deadline = time.monotonic() + self.run.run_file.setup.timeout
         reason = ""
         for command in self.run.run_file.setup.commands:
-            reason = self._shell(command, max(1.0, deadline - time.monotonic()), env, "setup")
+            reason = self._run_shell(command, max(1.0, deadline - time.monotonic()), env, "setup")
             if reason:
                 break
         self._setup_runs = False
@@ -338,7 +340,7 @@ class Effects:
                 reason = str(error)
         self.run.post(f.SetupDone(reason))
 
-    def _shell(self, command: str, timeout_s: float, env: dict[str, str], name: str) -> str:
+    def _run_shell(self, command: str, timeout_s: float, env: dict[str, str], name: str) -> str:
         """Run a person's shell command with its output in a log; returns why it failed, or ""."""
         log = self.run.state_dir / f"{name}.log"
         shell = shutil.which("bash") or "/bin/sh"

@@ -205,21 +205,21 @@ class Claiming:
             generation, self.generation, self._wanted = self.generation, None, False
         if generation is None:
             return
-        self.unreturned = self._cost("the daemon ended before the store had answered")
-        failures, over, until = 0, False, time.monotonic() + self._patience(leaving=self._marked)
+        self.unreturned = self._cost_in_words("the daemon ended before the store had answered")
+        failures, over, until = 0, False, time.monotonic() + self._patience_s_now(leaving=self._marked)
         while not over:
             try:
                 self._run("release", {"generation": generation, "writer": self.writer})
                 self.unreturned = ""
                 return
             except StoreError as error:
-                self.unreturned = "" if error.kind == "fenced" else self._cost(str(error))
+                self.unreturned = "" if error.kind == "fenced" else self._cost_in_words(str(error))
                 failures += 1
                 pause_s = min(RELEASE.pause(failures, error.retry_after_s), max(0.0, until - time.monotonic()))
                 over = error.kind != "transient" or pause_s == 0.0 or self.ended.wait(pause_s)
 
-    def _cost(self, reason: str) -> str:
-        return not_given_back(self._patience(leaving=self._marked), reason)
+    def _cost_in_words(self, reason: str) -> str:
+        return not_given_back(self._patience_s_now(leaving=self._marked), reason)
 
     def fenced(self, error: StoreError, signed: int | None = None) -> None:
         """An effect was told that another pod holds the run. ``signed``: the generation that its request named."""
@@ -241,7 +241,7 @@ class Claiming:
             self._under_way = True
             holding = self.generation is not None
         # A claim waits its turn with the listings: one that was begun before it must not be taken for a newer one.
-        self._queue("claims" if holding else "catalogue", self._beat if holding else self._claim)
+        self._queue("claims" if holding else "catalogue", self._send_beat if holding else self._claim_run)
 
     def _again_in(self, seconds: float) -> None:
         with self._lock:
@@ -250,17 +250,17 @@ class Claiming:
                 seconds = min(seconds, LEAVING_BEAT_S if self._marked else SHORTEST_BEAT_S)
             self._due = self._clock() + seconds
 
-    def _patience(self, *, leaving: bool) -> float:
+    def _patience_s_now(self, *, leaving: bool) -> float:
         return min(self._patience_s, LEAVING_PATIENCE_S) if leaving else self._patience_s
 
     def _patience_with(self, found: Answer) -> float:
         """For how long the heartbeat of this standing may stand still."""
-        patience_s = self._patience(leaving=bool(found.get("leaving")))
+        patience_s = self._patience_s_now(leaving=bool(found.get("leaving")))
         if not same_journal(str(found["writer"]), self.writer):
             return patience_s
         return min(patience_s, watch_time(self._patience_s))
 
-    def _claim(self) -> None:
+    def _claim_run(self) -> None:
         try:
             self._try_to_claim()
         except StoreError as error:
@@ -295,7 +295,7 @@ class Claiming:
             copied = same_journal(writer, self.writer)
             self._post(f.ClaimHeld(host_of(writer), int(found["generation"]), age, patience_s, copied))
 
-    def _beat(self) -> None:
+    def _send_beat(self) -> None:
         with self._lock:
             generation, leaving = self.generation if self._wanted else None, self._leaving
         self._count += 1

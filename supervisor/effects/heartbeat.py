@@ -76,14 +76,14 @@ class Heartbeat:
         elif url is not None:
             secrets.remember_url(url)
             named = "[heartbeat] url" if about.url else VARIABLE
-            self._outlets.append(Outlet(f"the page of {named}", lambda state: _ask(url)))
+            self._outlets.append(Outlet(f"the page of {named}", lambda state: _ask_page(url)))
         if about.object:
-            self._outlets.append(Outlet("the store", lambda state: _write(write, state), holds))
+            self._outlets.append(Outlet("the store", lambda state: _write_state(write, state), holds))
 
     def start(self) -> None:
         """Begin; nothing goes out before the run makes steps."""
         for outlet in self._outlets:
-            threading.Thread(target=self._run, args=(outlet,), name="heartbeat", daemon=True).start()
+            threading.Thread(target=self._run_outlet, args=(outlet,), name="heartbeat", daemon=True).start()
 
     def close(self) -> None:
         """End; what is under way ends by itself."""
@@ -102,10 +102,10 @@ class Heartbeat:
 
     # ------------------------------------------------------------ each outlet's thread
 
-    def _run(self, outlet: Outlet) -> None:
+    def _run_outlet(self, outlet: Outlet) -> None:
         due = 0.0
         while not self._over.wait(min(self._interval_s, LOOK_S) if due else 0.0):
-            state = self._well()
+            state = self._state_when_well()
             due = due or time.monotonic()
             if state is None or time.monotonic() < due or not outlet.may():
                 continue
@@ -122,7 +122,7 @@ class Heartbeat:
             if self._failed.pop(outlet.name, None):
                 self._post(f.Remark("heartbeat", f"The dead-man heartbeat reaches {outlet.name} again."))
 
-    def _well(self) -> State | None:
+    def _state_when_well(self) -> State | None:
         """The state when all is well. What changes is told once, by whichever thread sees it first."""
         state = self._state()
         clauses = troubles(state, self._now(), time.time(), self._tolerance)
@@ -136,7 +136,7 @@ class Heartbeat:
         return None if clauses else state
 
 
-def _ask(url: str) -> None:
+def _ask_page(url: str) -> None:
     try:
         page = http.ask(url, timeout_s=TIMEOUT_S)
     except http.NoAnswerError as error:
@@ -145,7 +145,7 @@ def _ask(url: str) -> None:
         raise SilentError(f"it answers with status {page.status}")
 
 
-def _write(write: Callable[[dict[str, Any]], None], state: State) -> None:
+def _write_state(write: Callable[[dict[str, Any]], None], state: State) -> None:
     value = {
         "format": 1,
         "wall": round(time.time(), 1),

@@ -52,23 +52,25 @@ class IncidentEvidence:
         """
         known = self._sights.scene()
         self._ready.clear()
-        return lambda: self._collect(action, known)
+        return lambda: self._collect_bundle(action, known)
 
     def wait(self) -> None:
         """Until no evidence is being collected: what comes next destroys some. Never longer than the budget."""
         self._ready.wait(self._run.run_file.evidence.budget_s)
 
-    def _collect(self, action: a.CollectEvidence, known: Known) -> Path | None:
+    def _collect_bundle(self, action: a.CollectEvidence, known: Known) -> Path | None:
         folder = None
         try:
             about = self._run.run_file.evidence
             found = bundle.collect(
-                self._scene(action, known),
+                self._scene_of(action, known),
                 self._parent,
                 budget_s=about.budget_s,
                 hurry=self._hurry,
-                made_room=lambda: self._forget(0, 0, action.incident, known.journal),
-                kept=lambda: self._forget(about.keep, int(about.max_mb * 1e6), action.incident, known.journal),
+                made_room=lambda: self._forget_old_bundles(0, 0, action.incident, known.journal),
+                kept=lambda: self._forget_old_bundles(
+                    about.keep, int(about.max_mb * 1e6), action.incident, known.journal
+                ),
             )
             folder, sentence = found.folder, found.sentence
         except OSError as error:  # whatever it was: the stop that is behind it must come
@@ -78,10 +80,10 @@ class IncidentEvidence:
         self._run.post(f.Remark("evidence", sentence))
         return folder
 
-    def _forget(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
+    def _forget_old_bundles(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
         keeping.forget_bundles(self._parent, keep, max_bytes, incident, journal)
 
-    def _scene(self, action: a.CollectEvidence, known: Known) -> Scene:
+    def _scene_of(self, action: a.CollectEvidence, known: Known) -> Scene:
         run_file, job = self._run.run_file, self._run.job
         served = job.engine() if job is not None else None
         return Scene(
@@ -92,14 +94,14 @@ class IncidentEvidence:
             state_dir=run_file.state_dir,
             known=known,
             living=lambda: self._living(action.attempt),
-            shims=lambda: self._shims(action.attempt),
+            shims=lambda: self._shims_of_attempt(action.attempt),
             logs=self._sights.log_files,
             engine_url=served.url if served is not None else None,
             folders=(job.output_dir if job is not None else run_file.output_dir,),
             stack_programs=lambda: self._stack_programs(run_file),
         )
 
-    def _shims(self, attempt: int) -> frozenset[Identity]:
+    def _shims_of_attempt(self, attempt: int) -> frozenset[Identity]:
         return Belongings(attempt_dir(self._run.state_dir, attempt), (), self._run.run_file.run.id).shims
 
     def _stack_programs(self, run_file: RunFile) -> list[Path]:

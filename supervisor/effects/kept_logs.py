@@ -48,7 +48,7 @@ def begin(folder: Path, sources: Sequence[LogSource]) -> None:
         "at": time.time(),
         "sources": [{"role": s.role, "path": s.path, "kind": s.kind, "fate": s.fate} for s in sources],
     }
-    index["before"] = [_end(path) for _, path in own_files(index, folder, ("shared",))]
+    index["before"] = [_end_of_file(path) for _, path in own_files(index, folder, ("shared",))]
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         shim.write_atomically(str(folder / INDEX), index)
@@ -64,9 +64,9 @@ def keep_earlier(state_dir: Path, attempt: int, doomed: Sequence[Path] = ()) -> 
     newest = next((number for number in reversed(earlier) if read_index(folder_of(state_dir, number))), None)
     if newest is not None:
         told = [record["path"] for number in earlier for record in _left_files(state_dir, number) if "path" in record]
-        _keep(folder_of(state_dir, newest), set(told), problems)
+        _keep_logs(folder_of(state_dir, newest), set(told), problems)
     for number in earlier:
-        _rescue(folder_of(state_dir, number), doomed, problems)
+        _rescue_logs(folder_of(state_dir, number), doomed, problems)
     return problems
 
 
@@ -74,13 +74,13 @@ def _left_files(state_dir: Path, number: int) -> list[dict[str, str]]:
     return records(read_index(folder_of(state_dir, number)), "left")
 
 
-def _keep(folder: Path, told: set[str], problems: list[str]) -> None:
+def _keep_logs(folder: Path, told: set[str], problems: list[str]) -> None:
     index = read_index(folder)
     for source, path in own_files(index, folder, ("overwritten",)):
         if is_of(path, index):
-            _move(folder, source.get("role", ""), path, path.parent, problems)
+            _move_log(folder, source.get("role", ""), path, path.parent, problems)
     before = {record.get("path", ""): record for record in records(index, "before")}
-    copied = _words(folder, "copied")
+    copied = _words_of_name(folder, "copied")
     deadline = time.monotonic() + COPIES_S
     for source, path in own_files(index, folder, ("shared",)):
         if not is_of(path, index) or str(path) in copied:
@@ -90,7 +90,7 @@ def _keep(folder: Path, told: set[str], problems: list[str]) -> None:
             continue
         try:
             name = f"{source.get('role', '')}-{path.name}"
-            _copy(path, before.get(str(path), {}), _target(folder / KEPT, name))
+            _copy_log(path, before.get(str(path), {}), _free_name(folder / KEPT, name))
             copied.append(str(path))
         except OSError as error:
             problems.append(f"{path} could not be copied to {folder / KEPT}: {error.strerror}.")
@@ -100,23 +100,27 @@ def _keep(folder: Path, told: set[str], problems: list[str]) -> None:
         if real not in told and is_of(path, index):
             left.append({"role": source.get("role", ""), "path": real})
             told.add(real)
-    _update(folder, problems, left=left, copied=copied)
+    _update_copies(folder, problems, left=left, copied=copied)
 
 
-def _rescue(folder: Path, doomed: Sequence[Path], problems: list[str]) -> None:
+def _rescue_logs(folder: Path, doomed: Sequence[Path], problems: list[str]) -> None:
     """Take what the job kept itself out of folders that are about to be moved away, and perhaps deleted."""
     index = read_index(folder)
     left, stay = records(index, "left"), []
     for record in left:
         path = Path(record.get("path", ""))
         tree = next((tree for tree in doomed if path.is_relative_to(os.path.realpath(tree))), None)
-        if tree is None or not path.is_file() or not _move(folder, record.get("role", ""), path, tree.parent, problems):
+        if (
+            tree is None
+            or not path.is_file()
+            or not _move_log(folder, record.get("role", ""), path, tree.parent, problems)
+        ):
             stay.append(record)
     if stay != left:
-        _update(folder, problems, left=stay)
+        _update_copies(folder, problems, left=stay)
 
 
-def _move(folder: Path, role: str, path: Path, aside: Path, problems: list[str]) -> bool:
+def _move_log(folder: Path, role: str, path: Path, aside: Path, problems: list[str]) -> bool:
     """Into the attempt's folder, or where that is another file system into a folder below ``aside``."""
     name = f"{role}-{path.name}"
     try:
@@ -124,24 +128,26 @@ def _move(folder: Path, role: str, path: Path, aside: Path, problems: list[str])
         if not stat.S_ISREG(look.st_mode) or look.st_size == 0:
             return False  # a link or a pipe that somebody put there is not ours to take
         try:
-            path.rename(_target(folder / KEPT, name))
+            path.rename(_free_name(folder / KEPT, name))
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             waiting = aside / f".attempt-{folder.name}-logs"  # as attempt_logs.waiting wants it
-            _update(folder, problems, waiting=[*dict.fromkeys([*_words(folder, "waiting"), str(waiting)])])
-            path.rename(_target(waiting, name))
+            _update_copies(
+                folder, problems, waiting=[*dict.fromkeys([*_words_of_name(folder, "waiting"), str(waiting)])]
+            )
+            path.rename(_free_name(waiting, name))
     except OSError as error:
         problems.append(f"{path} could not be kept with attempt {int(folder.name)}: {error.strerror}.")
         return False
     return True
 
 
-def _words(folder: Path, name: str) -> list[str]:
+def _words_of_name(folder: Path, name: str) -> list[str]:
     return words(read_index(folder), name)
 
 
-def _target(place: Path, name: str) -> Path:
+def _free_name(place: Path, name: str) -> Path:
     """A name that is still free: nothing that was kept is ever written over."""
     place.mkdir(parents=True, exist_ok=True, mode=0o750)
     for number in range(1, 1000):
@@ -152,7 +158,7 @@ def _target(place: Path, name: str) -> Path:
     raise OSError(errno.EEXIST, "there are too many files of this name", str(place / name))
 
 
-def _update(folder: Path, problems: list[str], **changes: object) -> None:
+def _update_copies(folder: Path, problems: list[str], **changes: object) -> None:
     index = read_index(folder)
     if all(index.get(name, []) == value for name, value in changes.items()):
         return
@@ -165,7 +171,7 @@ def _update(folder: Path, problems: list[str], **changes: object) -> None:
 # ---------------------------------------------------------------- files that the job appends to
 
 
-def _end(path: Path) -> dict[str, object]:
+def _end_of_file(path: Path) -> dict[str, object]:
     """Where a file ends now, and the bytes before: whether it is still the same one after it was written to."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -174,7 +180,7 @@ def _end(path: Path) -> dict[str, object]:
     return {"path": str(path)}
 
 
-def _copy(path: Path, before: dict[str, str], target: Path) -> None:
+def _copy_log(path: Path, before: dict[str, str], target: Path) -> None:
     """What the attempt added to a file, at most its last ``COPY_BYTES``, from the beginning of a line."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

@@ -22,7 +22,7 @@ class Lanes:
         with self._lock:
             if lane not in self._queues:
                 self._queues[lane] = queue.SimpleQueue()
-                thread = threading.Thread(target=self._run, args=(lane,), name=f"effect-{lane}", daemon=True)
+                thread = threading.Thread(target=self._run_lane, args=(lane,), name=f"effect-{lane}", daemon=True)
                 self._threads[lane] = thread
                 thread.start()
             self._queues[lane].put(work)
@@ -41,7 +41,7 @@ class Lanes:
         for thread in threads:
             thread.join(timeout_s)
 
-    def _run(self, lane: str) -> None:
+    def _run_lane(self, lane: str) -> None:
         pending = self._queues[lane]
         while (work := pending.get()) is not None:
             try:

@@ -48,7 +48,7 @@ def rotate(path: Path, limit: int) -> str:
     """Compress the older part of a log that is being written, and give its room back; a sentence on what is lost."""
     lost = ""
     with path.open("r+b") as file:
-        number, done = _pieces(path)
+        number, done = _newest_piece(path)
         size = os.fstat(file.fileno()).st_size
         start = first_data(file)
         if start < done <= size and punch(file, done):
@@ -74,16 +74,16 @@ def rotate(path: Path, limit: int) -> str:
                 continue
             if not punch(file, until):
                 piece.unlink()
-                return _truncate(path, file, limit)
+                return _truncate_file(path, file, limit)
             start = until
     return lost
 
 
-def _truncate(path: Path, file: IO[bytes], limit: int) -> str:
+def _truncate_file(path: Path, file: IO[bytes], limit: int) -> str:
     size = os.fstat(file.fileno()).st_size
     if size < TRUNCATE_AT * limit:
         return ""
-    number, _ = _pieces(path)
+    number, _ = _newest_piece(path)
     # "-0": its offsets are not those of the file that goes on from nothing.
     _compress(file, 0, size, path.with_name(f"{path.name}.{number + 1:04d}-{0:012d}.gz"))
     os.ftruncate(file.fileno(), 0)
@@ -93,7 +93,7 @@ def _truncate(path: Path, file: IO[bytes], limit: int) -> str:
     )
 
 
-def _pieces(path: Path) -> tuple[int, int]:
+def _newest_piece(path: Path) -> tuple[int, int]:
     """Number of the newest piece, and up to which byte of the file the pieces reach."""
     matches = [PIECE.fullmatch(one.name) for one in path.parent.iterdir()]
     found = [match for match in matches if match and match["name"] == path.name]

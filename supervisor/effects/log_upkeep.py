@@ -63,17 +63,17 @@ class Task:
 def plan(order: Order, now: float | None = None) -> list[Task]:
     """What has to be done now; empty most of the time. Only looks; what cannot be looked at is left alone."""
     now = time.time() if now is None else now
-    folders = _folders(order)
+    folders = _folders_in_order(order)
     tasks: list[Task] = []
     living = [folder for folder, present in folders.items() if present]
     for folder in living:
-        tasks += [Task("rotate", path) for path in _plain(folder) if data_bytes(path) > order.living_bytes]
+        tasks += [Task("rotate", path) for path in _plain_output(folder) if data_bytes(path) > order.living_bytes]
     for folder, present in folders.items():
-        tasks += _squeezes(folder, order, now, captured=not present)
-    return [*tasks, *_bounds(order, folders)]
+        tasks += _squeezes_folder(folder, order, now, captured=not present)
+    return [*tasks, *_bounds_of_logs(order, folders)]
 
 
-def _folders(order: Order) -> dict[Path, bool]:
+def _folders_in_order(order: Order) -> dict[Path, bool]:
     """The folders of attempts and engines, oldest first; True: something may still write there."""
     state_dir = Path(order.state_dir)
     found = {folder_of(state_dir, number): number >= order.attempt for number in attempts(state_dir)}
@@ -81,7 +81,7 @@ def _folders(order: Order) -> dict[Path, bool]:
     return {**found, **{path: path == engines[-1] for path in engines}}
 
 
-def _plain(folder: Path) -> list[Path]:
+def _plain_output(folder: Path) -> list[Path]:
     """Captured output as the shim opened it. A link is the file of a job that a person started: never touched."""
     return [path for path in _list_files(folder) if path.name.endswith(".log")]
 
@@ -98,28 +98,30 @@ def _list_files(folder: Path) -> list[Path]:
         return []
 
 
-def _squeezes(folder: Path, order: Order, now: float, *, captured: bool) -> Iterator[Task]:
-    found = _plain(folder) if captured else []
+def _squeezes_folder(folder: Path, order: Order, now: float, *, captured: bool) -> Iterator[Task]:
+    found = _plain_output(folder) if captured else []
     kept = folder / KEPT
     coming = [path for place in waiting(folder) for path in _list_files(place)]
     for path in (*found, *_list_files(kept), *coming):
         if path.name.endswith(".gz"):
             continue
-        look = _look(path)
+        look = _look_at_file(path)
         # What was moved or copied into `kept` has no writer; what was captured may have one that is still dying.
         if look is not None and (path not in found or now - look.st_mtime >= order.quiet_s):
             place = kept if path in coming else path.parent
             yield Task("squeeze", path, place / f"{path.name}.gz")
 
 
-def _bounds(order: Order, folders: dict[Path, bool]) -> Iterator[Task]:
+def _bounds_of_logs(order: Order, folders: dict[Path, bool]) -> Iterator[Task]:
     state_dir = Path(order.state_dir)
     safe = {folder_of(state_dir, number) for number in (*order.keep, order.attempt)}
     numbers = attempts(state_dir)
     forgotten = [folder_of(state_dir, number) for number in numbers[: -order.keep_attempts]]
     gone = {folder for folder in forgotten if folder not in safe and not folders[folder]}
     yield from (Task("forget", folder) for folder in sorted(gone))
-    sizes = {folder: {path: _blocks(path) for path in _log_files(folder)} for folder in folders if folder not in gone}
+    sizes = {
+        folder: {path: _blocks_of_file(path) for path in _log_files(folder)} for folder in folders if folder not in gone
+    }
     for folder, files in sizes.items():
         if folders[folder]:
             # Of one that lives the first piece tells how it began, the newest what it does; what is between goes.
@@ -144,20 +146,20 @@ def _log_files(folder: Path) -> list[Path]:
     return [*own, *(path for place in (folder / KEPT, *waiting(folder)) for path in _list_files(place))]
 
 
-def _look(path: Path) -> os.stat_result | None:
+def _look_at_file(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
     except OSError:
         return None
 
 
-def _blocks(path: Path) -> int:
-    look = _look(path)
+def _blocks_of_file(path: Path) -> int:
+    look = _look_at_file(path)
     return look.st_blocks * 512 if look else 0
 
 
 def _change_time(path: Path) -> float:
-    look = _look(path)
+    look = _look_at_file(path)
     return look.st_mtime if look else 0.0
 
 
@@ -184,7 +186,7 @@ class LogUpkeep:
     def tend(self, attempt: int, keep: Sequence[int]) -> None:
         """Look whether there is something to do. Returns within milliseconds; call it every few seconds."""
         with self._lock:
-            if self._closed or attempt == 0 or self._busy():
+            if self._closed or attempt == 0 or self._is_busy():
                 return
             changes = {"attempt": attempt, "keep": sorted(number for number in set(keep) if number)}
             order = Order(**{**asdict(self._order), **changes})
@@ -203,10 +205,10 @@ class LogUpkeep:
                     start_new_session=True,
                 )
             except OSError as error:
-                self._say(f"Logs could not be compressed: no process could be started ({error.strerror}).")
+                self._say_once(f"Logs could not be compressed: no process could be started ({error.strerror}).")
             self._began = time.monotonic()
 
-    def _busy(self) -> bool:
+    def _is_busy(self) -> bool:
         child = self._child
         if child is None:
             return False
@@ -217,11 +219,11 @@ class LogUpkeep:
         self._child = None
         if child.stdout is not None:
             for line in child.stdout.read(64 << 10).decode(errors="replace").splitlines():
-                self._say(line[:SHOWN])
+                self._say_once(line[:SHOWN])
             child.stdout.close()
         return False
 
-    def _say(self, sentence: str) -> None:
+    def _say_once(self, sentence: str) -> None:
         if sentence not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(sentence)
             self._tell(sentence)

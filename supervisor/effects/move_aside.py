@@ -31,8 +31,8 @@ def move_aside(trees: Sequence[Path], output_dir: Path, label: str) -> list[Path
     if not label or "/" in label or label.startswith("."):
         raise ValueError(f"{label!r} cannot name a folder")
     moved = []
-    for tree in _inside(trees, output_dir):
-        top = _top(tree, output_dir.resolve())
+    for tree in _trees_inside(trees, output_dir):
+        top = _top_of_tree(tree, output_dir.resolve())
         inner = tree.relative_to(output_dir.resolve())
         target = next(
             place for name in _numbered_names(label) if not os.path.lexists(place := top / ASIDE / name / inner)
@@ -47,8 +47,8 @@ def move_aside(trees: Sequence[Path], output_dir: Path, label: str) -> list[Path
                 f"{tree} could not be moved aside to {target} ({error.strerror}): the job is not started, since it "
                 f"could take that folder for its newest checkpoint. Move it away by hand"
             ) from error
-        _sync(target.parent)
-        _sync(tree.parent)
+        _sync_folder(target.parent)
+        _sync_folder(tree.parent)
         moved.append(target)
     return moved
 
@@ -61,7 +61,7 @@ def delete_trees(trees: Sequence[Path], output_dir: Path) -> int:
     the rest was).
     """
     doomed = []
-    for tree in _inside(trees, output_dir):
+    for tree in _trees_inside(trees, output_dir):
         if tree.name.startswith(DELETING):
             doomed.append(tree)
             continue
@@ -76,9 +76,9 @@ def delete_trees(trees: Sequence[Path], output_dir: Path) -> int:
             continue
         except OSError as error:
             raise SupervisorError(f"{tree} could not be deleted ({error.strerror}): check who owns it") from error
-        _sync(tree.parent)
+        _sync_folder(tree.parent)
         doomed.append(target)
-    return _delete(doomed)
+    return _delete_doomed(doomed)
 
 
 def delete_set_aside(output_dir: Path, keep: str) -> int:
@@ -90,20 +90,20 @@ def delete_set_aside(output_dir: Path, keep: str) -> int:
     folder = output_dir.resolve() / ASIDE
     if folder.is_symlink() or not folder.is_dir():
         return 0
-    return _delete([path for path in sorted(folder.iterdir()) if not path.name.endswith(keep)])
+    return _delete_doomed([path for path in sorted(folder.iterdir()) if not path.name.endswith(keep)])
 
 
 def finish_deletions(output_dir: Path) -> int:
     """Delete what an interrupted :func:`delete_trees` left; returns the bytes freed. For the daemon's start."""
     if not output_dir.is_dir():
         return 0
-    return _delete(list(_leftovers(output_dir.resolve(), SEARCH_DEPTH)))
+    return _delete_doomed(list(_find_leftovers(output_dir.resolve(), SEARCH_DEPTH)))
 
 
 # ---------------------------------------------------------------- where things are
 
 
-def _inside(trees: Sequence[Path], output_dir: Path) -> Iterator[Path]:
+def _trees_inside(trees: Sequence[Path], output_dir: Path) -> Iterator[Path]:
     """The trees that exist, with their parents resolved. Raises ConfigError before any of them is touched."""
     root = output_dir.resolve()
     found = []
@@ -122,7 +122,7 @@ def _inside(trees: Sequence[Path], output_dir: Path) -> Iterator[Path]:
     return iter(found)
 
 
-def _top(tree: Path, root: Path) -> Path:
+def _top_of_tree(tree: Path, root: Path) -> Path:
     """Highest folder at or below ``root`` in the same filesystem as ``tree``."""
     top = tree.parent
     device = top.stat().st_dev
@@ -154,10 +154,10 @@ def _make_folders(folder: Path, top: Path) -> None:
         folder = folder.parent
     for path in reversed(missing):
         make_for_job(path)
-        _sync(path.parent)
+        _sync_folder(path.parent)
 
 
-def _sync(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make a rename durable. Some network filesystems refuse to sync folders; they have nothing better to offer."""
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -170,22 +170,22 @@ def _sync(folder: Path) -> None:
 # ---------------------------------------------------------------- deleting
 
 
-def _leftovers(folder: Path, depth: int) -> Iterator[Path]:
+def _find_leftovers(folder: Path, depth: int) -> Iterator[Path]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(DELETING):
                 yield Path(entry.path)
             elif depth and entry.name != ASIDE and entry.is_dir(follow_symlinks=False):
-                yield from _leftovers(Path(entry.path), depth - 1)
+                yield from _find_leftovers(Path(entry.path), depth - 1)
 
 
-def _delete(doomed: Sequence[Path]) -> int:
+def _delete_doomed(doomed: Sequence[Path]) -> int:
     freed = 0
     problems: list[str] = []
     for tree in doomed:
         parent = os.open(tree.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            freed += _remove(parent, tree.name, str(tree), problems)
+            freed += _remove_below(parent, tree.name, str(tree), problems)
         finally:
             os.close(parent)
     if problems:
@@ -194,7 +194,7 @@ def _delete(doomed: Sequence[Path]) -> int:
     return freed
 
 
-def _remove(parent: int, name: str, shown: str, problems: list[str]) -> int:
+def _remove_below(parent: int, name: str, shown: str, problems: list[str]) -> int:
     """Remove ``name`` below the open folder ``parent``, following no symlink; returns the bytes freed."""
     freed = 0
     try:
@@ -208,7 +208,7 @@ def _remove(parent: int, name: str, shown: str, problems: list[str]) -> int:
             with os.scandir(folder) as entries:
                 names = [entry.name for entry in entries]
             for inner in names:
-                freed += _remove(folder, inner, f"{shown}/{inner}", problems)
+                freed += _remove_below(folder, inner, f"{shown}/{inner}", problems)
         finally:
             os.close(folder)
         os.rmdir(name, dir_fd=parent)

@@ -72,13 +72,13 @@ class OwnEngine:
     def start(self, action: a.StartEngine, *, alone: bool) -> None:
         """Launch it. ``alone``: the job lives on, and will not hand over its weights before its next update."""
         try:
-            self._run.post(self._launch(action, alone=alone))
+            self._run.post(self._launch_engine(action, alone=alone))
         except (ConfigError, UnknownDialectError, PodUnfitError) as error:
             self._run.post(f.EngineStartFailed(action.engine, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
             self._run.post(f.EngineStartFailed(action.engine, str(error)))
 
-    def _launch(self, action: a.StartEngine, *, alone: bool) -> f.Fact:
+    def _launch_engine(self, action: a.StartEngine, *, alone: bool) -> f.Fact:
         job = self._run.need_job()
         if problems := [*job.engine_role().problems, *job.problems()]:
             raise ConfigError(" ".join(dict.fromkeys(problems)))
@@ -91,7 +91,7 @@ class OwnEngine:
             )
         for earlier in sorted({last_engine(self._run.state_dir), action.engine} - {0}):
             if Belongings(engine_dir(self._run.state_dir, earlier), (), self._run.run_file.run.id).living():
-                self._end(job, earlier, STOP_S)  # of a journal that was lost, or a start that died half-way
+                self._end_engine(job, earlier, STOP_S)  # of a journal that was lost, or a start that died half-way
         folder = engine_dir(self._run.state_dir, action.engine)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         snapshot = attempt_dir(self._run.state_dir, action.snapshot) if action.snapshot else None
@@ -115,10 +115,10 @@ class OwnEngine:
         """End it with everything that is its own, and wait for the memory of its GPUs."""
         self.forget_weights()
         job = self._run.need_job()
-        report = self._end(job, action.engine, action.budget_s)
+        report = self._end_engine(job, action.engine, action.budget_s)
         self._run.post(f.EngineStopped(action.engine, report.seconds, report.survivors, report.gpu_free))
 
-    def _end(self, job: Job, engine: int, budget_s: float) -> StopReport:
+    def _end_engine(self, job: Job, engine: int, budget_s: float) -> StopReport:
         return stop_attempt(
             engine_dir(self._run.state_dir, engine),
             [],
@@ -175,16 +175,18 @@ class OwnEngine:
     def give_weights(self, engine: int) -> None:
         """Wait beside everything else until the server is up, then give it the newest weights."""
         self._giving = threading.Event()
-        thread = threading.Thread(target=self._give, args=(engine, self._giving), name="engine-weights", daemon=True)
+        thread = threading.Thread(
+            target=self._give_pieces, args=(engine, self._giving), name="engine-weights", daemon=True
+        )
         thread.start()
 
-    def _give(self, engine: int, cancelled: threading.Event) -> None:
+    def _give_pieces(self, engine: int, cancelled: threading.Event) -> None:
         try:
             step = self._give_newest(engine, cancelled)
         except (SupervisorError, OSError, http.NoAnswerError) as error:
             if cancelled.is_set() or look_at(self._run.state_dir, engine).state != "running":
                 return  # its end is told as any other end is
-            self._end(self._run.need_job(), engine, STOP_S)
+            self._end_engine(self._run.need_job(), engine, STOP_S)
             self._run.post(
                 f.Remark(
                     "engine",
@@ -205,7 +207,7 @@ class OwnEngine:
         if served is None:
             raise SupervisorError("its address is not known")
         until = time.monotonic() + READY_LIMIT_S
-        while not _answers(served.url):
+        while not _server_answers(served.url):
             if cancelled.wait(POLL_S) or look_at(self._run.state_dir, engine).state != "running":
                 raise SupervisorError("it ended before it was up")
             if time.monotonic() > until:
@@ -217,19 +219,19 @@ class OwnEngine:
             for path, body in update.calls:
                 if cancelled.is_set():
                     return None
-                _call(update.url, path, body)
+                _call_server(update.url, path, body)
             given = update
         return given.step if given else None
 
 
-def _answers(url: str) -> bool:
+def _server_answers(url: str) -> bool:
     try:
         return http.ask(urljoin(url, "/health"), timeout_s=5.0).status == 200
     except http.NoAnswerError:
         return False
 
 
-def _call(url: str, path: str, body: Mapping[str, object]) -> None:
+def _call_server(url: str, path: str, body: Mapping[str, object]) -> None:
     headers, data = {"Content-Type": "application/json"}, json.dumps(body).encode()
     status = http.ask(urljoin(url, path), "POST", headers, timeout_s=CALL_LIMIT_S, body=data).status
     if status != 200:

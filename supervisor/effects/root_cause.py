@@ -53,7 +53,7 @@ class RootCause:
         try:
             kept = folder is not None and any(folder.glob("*.log"))
             places = [folder] if kept and folder is not None else sorted(set(log_files().values()))
-            if places and (root := _root(self._ask_diagnose(places))) is not None:
+            if places and (root := _parse_root(self._ask_diagnose(places))) is not None:
                 self._post(f.RootSeen(action.incident, action.attempt, **root))
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
             pass  # no room for a child, or none of its answers: a person can still ask `diagnose` by hand
@@ -92,7 +92,7 @@ class RootCause:
                 child.wait(1.0)  # one that the kernel holds (a dead network volume) ends when that lets it go
 
 
-def _root(said: bytes) -> dict[str, Any] | None:
+def _parse_root(said: bytes) -> dict[str, Any] | None:
     """The fields of the fact, of what the child said; None where nothing is named but that something ended."""
     told = json.loads(said or b"{}")
     root = told.get("root")

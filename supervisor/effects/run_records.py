@@ -51,9 +51,9 @@ def parse(journal: str, data: bytes, now_wall: float) -> Record | None:
     """A record from the store, or None for one that no daemon of ours wrote. ``now_wall`` is Unix time."""
     try:
         value = json.loads(data, parse_constant=_no_number)
-        if _table(value).get("format") != FORMAT or value.get("journal") != journal:
+        if _parse_table(value).get("format") != FORMAT or value.get("journal") != journal:
             return None
-        return Record(journal, _read_learned(value.get("learned")), _ledger(value.get("ledger"), now_wall))
+        return Record(journal, _read_learned(value.get("learned")), _parse_ledger(value.get("ledger"), now_wall))
     except (ValueError, RecursionError):
         return None
 
@@ -65,12 +65,12 @@ def of_others(found: Mapping[str, bytes], own: str, now_wall: float) -> tuple[Le
     return (known[-1].learned if known else None), {record.journal: record.ledger for record in known}
 
 
-def _ledger(value: Any, now_wall: float) -> Ledger:
-    table = _table(value)
-    seconds = _table(table.get("seconds"))
+def _parse_ledger(value: Any, now_wall: float) -> Ledger:
+    table = _parse_table(value)
+    seconds = _parse_table(table.get("seconds"))
     if not set(seconds) <= set(k.CATEGORIES):
         raise _WrongError("a category that we do not have")
-    began, wall = (_number(table.get(name), now_wall + CLOCKS_APART_S) for name in ("began_wall", "wall"))
+    began, wall = (_parse_number(table.get(name), now_wall + CLOCKS_APART_S) for name in ("began_wall", "wall"))
     if not FIRST_WALL <= began <= wall:
         raise _WrongError("times that no run has")
     last = table.get("last")
@@ -79,18 +79,18 @@ def _ledger(value: Any, now_wall: float) -> Ledger:
     floor = table.get("floor")
     ledger = Ledger(
         # A sum of differences may be a rounding error below zero.
-        seconds={name: max(0.0, _number(number, MOST_SECONDS, least=-1e-3)) for name, number in seconds.items()},
+        seconds={name: max(0.0, _parse_number(number, MOST_SECONDS, least=-1e-3)) for name, number in seconds.items()},
         began_wall=began,
         wall=wall,
         last=str(last),
-        spans=tuple(_span(one) for one in _list(table.get("spans"), g.MOST_SPANS)),
-        starts=tuple(_start(one, now_wall) for one in _list(table.get("starts", []), g.MOST_STARTS)),
-        floor=None if floor is None else _whole(floor, least=g.FROM_SCRATCH),
-        timed_s=_number(table.get("timed_s"), MOST_SECONDS),
-        upload_s=_number(table.get("upload_s"), MOST_SECONDS),
-        upload_bytes=_whole(table.get("upload_bytes"), most=10**18),
-        outages=tuple(_outage(one, now_wall) for one in _list(table.get("outages"), g.MOST_OUTAGES)),
-        **{name: _whole(table.get(name)) for name in _COUNTS},
+        spans=tuple(_parse_span(one) for one in _parse_list(table.get("spans"), g.MOST_SPANS)),
+        starts=tuple(_parse_start(one, now_wall) for one in _parse_list(table.get("starts", []), g.MOST_STARTS)),
+        floor=None if floor is None else _parse_whole_number(floor, least=g.FROM_SCRATCH),
+        timed_s=_parse_number(table.get("timed_s"), MOST_SECONDS),
+        upload_s=_parse_number(table.get("upload_s"), MOST_SECONDS),
+        upload_bytes=_parse_whole_number(table.get("upload_bytes"), most=10**18),
+        outages=tuple(_parse_outage(one, now_wall) for one in _parse_list(table.get("outages"), g.MOST_OUTAGES)),
+        **{name: _parse_whole_number(table.get(name)) for name in _COUNTS},
     )
     lows = [first for first, _, _ in ledger.spans]
     kept = ledger.seconds.get(k.PRODUCTIVE, 0.0)
@@ -105,49 +105,55 @@ def _ledger(value: Any, now_wall: float) -> Ledger:
 _COUNTS = ("steps", "steps_lost", "timed", "saves", "uploads", "incidents", "restarts")
 
 
-def _span(value: Any) -> g.Span:
-    first, last, took = _list(value, 3, exactly=True)
-    span = (_whole(first), _whole(last), _number(took, MOST_SECONDS, least=-1e-3))
+def _parse_span(value: Any) -> g.Span:
+    first, last, took = _parse_list(value, 3, exactly=True)
+    span = (_parse_whole_number(first), _parse_whole_number(last), _parse_number(took, MOST_SECONDS, least=-1e-3))
     if span[1] < span[0] - 1:
         raise _WrongError("steps that run backwards")
     return span
 
 
-def _start(value: Any, now_wall: float) -> g.Start:
-    wall, step = _list(value, 2, exactly=True)
-    return _number(wall, now_wall + CLOCKS_APART_S), _whole(step, least=g.FROM_SCRATCH)
+def _parse_start(value: Any, now_wall: float) -> g.Start:
+    wall, step = _parse_list(value, 2, exactly=True)
+    return _parse_number(wall, now_wall + CLOCKS_APART_S), _parse_whole_number(step, least=g.FROM_SCRATCH)
 
 
-def _outage(value: Any, now_wall: float) -> Outage:
-    table = _table(value)
+def _parse_outage(value: Any, now_wall: float) -> Outage:
+    table = _parse_table(value)
     step, recovered = table.get("step"), table.get("recovered")
     if not isinstance(recovered, bool):
         raise _WrongError("neither true nor false")
-    parts = {name: _number(table.get(name), MOST_SECONDS) for name in ("detect_s", "stop_s", "prepare_s", "start_s")}
+    parts = {
+        name: _parse_number(table.get(name), MOST_SECONDS) for name in ("detect_s", "stop_s", "prepare_s", "start_s")
+    }
     return Outage(
-        number=_whole(table.get("number")),
-        cause=_name(table.get("cause")),
-        wall=_number(table.get("wall"), now_wall + CLOCKS_APART_S),
-        step=None if step is None else _whole(step),
-        steps_lost=_whole(table.get("steps_lost")),
+        number=_parse_whole_number(table.get("number")),
+        cause=_parse_name(table.get("cause")),
+        wall=_parse_number(table.get("wall"), now_wall + CLOCKS_APART_S),
+        step=None if step is None else _parse_whole_number(step),
+        steps_lost=_parse_whole_number(table.get("steps_lost")),
         recovered=recovered,
         **parts,
     )
 
 
 def _read_learned(value: Any) -> Learned:
-    phases = _table(_table(value).get("phases"))
+    phases = _parse_table(_parse_table(value).get("phases"))
     if len(phases) > MOST_PHASES:
         raise _WrongError("too many phases")
-    return Learned({_name(name): _times(times) for name, times in phases.items()})
+    return Learned({_parse_name(name): _parse_times(times) for name, times in phases.items()})
 
 
-def _times(value: Any) -> PhaseTimes:
-    table = _table(value)
-    numbers = {name: _number(table.get(name, 0.0), LONGEST_PHASE_S) for name in ("longest_s", "median_s", "late_s")}
+def _parse_times(value: Any) -> PhaseTimes:
+    table = _parse_table(value)
+    numbers = {
+        name: _parse_number(table.get(name, 0.0), LONGEST_PHASE_S) for name in ("longest_s", "median_s", "late_s")
+    }
     # Logarithms are taken of them.
-    seconds = tuple(_number(one, LONGEST_PHASE_S, least=1e-3) for one in _list(table.get("seconds"), MOST_TIMES))
-    return PhaseTimes(seconds=seconds, count=_whole(table.get("count")), **numbers)
+    seconds = tuple(
+        _parse_number(one, LONGEST_PHASE_S, least=1e-3) for one in _parse_list(table.get("seconds"), MOST_TIMES)
+    )
+    return PhaseTimes(seconds=seconds, count=_parse_whole_number(table.get("count")), **numbers)
 
 
 # ---------------------------------------------------------------- values
@@ -157,19 +163,19 @@ def _no_number(text: str) -> NoReturn:
     raise _WrongError(f"{text} is no number")
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _parse_table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _WrongError("not a table")
     return value
 
 
-def _list(value: Any, most: int, *, exactly: bool = False) -> Sequence[Any]:
+def _parse_list(value: Any, most: int, *, exactly: bool = False) -> Sequence[Any]:
     if not isinstance(value, list) or len(value) > most or (exactly and len(value) != most):
         raise _WrongError("not such a list")
     return value
 
 
-def _number(value: Any, most: float, *, least: float = 0.0) -> float:
+def _parse_number(value: Any, most: float, *, least: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _WrongError("not a number")
     if not least <= value <= most:  # nor is NaN
@@ -177,13 +183,13 @@ def _number(value: Any, most: float, *, least: float = 0.0) -> float:
     return float(value)
 
 
-def _whole(value: Any, *, least: int = 0, most: int = MOST_STEPS) -> int:
+def _parse_whole_number(value: Any, *, least: int = 0, most: int = MOST_STEPS) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise _WrongError("not such a whole number")
     return value
 
 
-def _name(value: Any) -> str:
+def _parse_name(value: Any) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise _WrongError("not a name")
     return value

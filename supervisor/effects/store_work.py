@@ -95,12 +95,12 @@ class StoreWork:
 
     # ------------------------------------------------------------ requests
 
-    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
+    def _ask_store(self, do: str, **more: Any) -> dict[str, Any]:
         return request(self._run.run_file, do, **more)
 
-    def _small(self, do: str, **more: Any) -> dict[str, Any]:
+    def _ask_briefly(self, do: str, **more: Any) -> dict[str, Any]:
         """Carry out one small request. Raises StoreError."""
-        return self._carry_out_small(self._ask(do, **more), "", SMALL_STALL_S)
+        return self._carry_out_small(self._ask_store(do, **more), "", SMALL_STALL_S)
 
     def _carry_out_small(self, asked: dict[str, Any], what: str, stall_s: float) -> dict[str, Any]:
         """Carry out one request that moves no step, and tell the core when it is the first to succeed after others."""
@@ -125,11 +125,11 @@ class StoreWork:
         what = "heartbeat" if do in ("beat", "leave") else ""
         if do == "beat":
             more = {**more, "state_dir": str(self._run.state_dir / "publish")}
-        return self._carry_out_small(self._ask(do, **more), what, stall_s)
+        return self._carry_out_small(self._ask_store(do, **more), what, stall_s)
 
-    def _write(self, do: str, **more: Any) -> dict[str, Any]:
+    def _write_to_store(self, do: str, **more: Any) -> dict[str, Any]:
         """One small request that writes to the store or deletes there: signed, and the core hears when it is fenced."""
-        return self.claiming.write(lambda signed: self._small(do, **more, **signed))
+        return self.claiming.write(lambda signed: self._ask_briefly(do, **more, **signed))
 
     # ------------------------------------------------------------ the claim
 
@@ -143,9 +143,9 @@ class StoreWork:
         self.transfers.cancel("publish", "This pod's time is over.")
         self.claiming.rest()
         self._given_back.clear()
-        self._lanes.put("claims", lambda: self._release(0.0 if brief else LAST_LOGS_S))
+        self._lanes.put("claims", lambda: self._release_run(0.0 if brief else LAST_LOGS_S))
 
-    def _release(self, for_logs_s: float) -> None:
+    def _release_run(self, for_logs_s: float) -> None:
         self._logged.wait(for_logs_s)  # afterwards nothing of ours is written
         try:
             self.claiming.give_back()
@@ -154,7 +154,7 @@ class StoreWork:
 
     def put_heartbeat(self, value: dict[str, Any]) -> None:
         """Put a sign of life beside the steps. Blocks for one request; raises StoreError."""
-        self._write("put-heartbeat", heartbeat=value)
+        self._write_to_store("put-heartbeat", heartbeat=value)
 
     # ------------------------------------------------------------ look
 
@@ -163,20 +163,20 @@ class StoreWork:
         if not force and time.monotonic() - self._catalogue_t < CATALOGUE_FRESH_S:
             return
         if self._lanes.idle("catalogue"):
-            self._lanes.put("catalogue", self._catalogue)
+            self._lanes.put("catalogue", self._read_catalogue)
 
     def check(self) -> None:
         """Compare the store's listing with its manifests; what is damaged is told and remembered, never deleted."""
         if self._lanes.idle("check"):
-            self._lanes.put("check", self._check)
+            self._lanes.put("check", self._check_store)
 
-    def _check(self) -> None:
+    def _check_store(self) -> None:
         try:
-            answer = self._small("verify")
+            answer = self._ask_briefly("verify")
             if any(one["problems"] for one in answer["steps"] if one["committed"]) or answer["problems"]:
                 # A listing may be seconds old, and a person is called for what it says: it has to say so twice.
                 time.sleep(CHECK_AGAIN_S)
-                answer = self._small("verify")
+                answer = self._ask_briefly("verify")
         except StoreError:
             return  # the look at the store says so when it is away
         looked = [one for one in answer["steps"] if one["committed"]]
@@ -186,9 +186,9 @@ class StoreWork:
         for problem in answer["problems"]:
             self._run.post(f.Remark("store-damaged", f"{problem[:1].upper()}{problem[1:]}."))
 
-    def _catalogue(self) -> None:
+    def _read_catalogue(self) -> None:
         try:
-            answer = self._small("catalogue")
+            answer = self._ask_briefly("catalogue")
         except StoreError as error:
             self._catalogue_t = 0.0
             self._run.post(f.StoreSteps(reason=str(error), permanent=error.kind in ("permanent", "quota")))
@@ -240,7 +240,7 @@ class StoreWork:
             check = job.check_step(action.step, settled=True)
             if check.state != "complete":
                 raise StoreError("changed", f"step {action.step} is no longer complete: {check.reason}")
-            self._describe(job)
+            self._describe_run(job)
             facts = job.facts()
             more = {
                 "step": action.step,
@@ -257,7 +257,7 @@ class StoreWork:
                 },
             }
             answer = self.claiming.write(
-                lambda signed: self.transfers.run(self._ask("publish", **more, **signed), what="publish")
+                lambda signed: self.transfers.run(self._ask_store("publish", **more, **signed), what="publish")
             )
         except StoreError as error:
             changed = error.kind == "changed"
@@ -275,7 +275,7 @@ class StoreWork:
         sent = int(answer.get("sent_bytes", 0))
         self._run.post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
 
-    def _describe(self, job: Job) -> None:
+    def _describe_run(self, job: Job) -> None:
         """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
         newest = sorted((self._run.state_dir / "attempts").glob("[0-9]*/config.json"))
         configs = read_snapshot(newest[-1].parent) if newest else {path: path for path in job.config_files()}
@@ -284,7 +284,7 @@ class StoreWork:
         if mark == self._described:
             return
         texts, hiding = describe(run_file, configs)
-        self._write("put-run-files", files={name: _in_base64(text.encode()) for name, text in texts.items()})
+        self._write_to_store("put-run-files", files={name: _in_base64(text.encode()) for name, text in texts.items()})
         self._described = mark
         for path in hiding:
             told = f"{path} holds what looks like a secret: the store's copy of it has *** there, so no other pod can"
@@ -298,7 +298,7 @@ class StoreWork:
         try:
             job = self._run.need_job()
             place = {"primary": job.place(action.step, "x").parent.as_posix()}
-            asked = self._ask("restore", step=action.step, output_dir=str(job.output_dir), place=place)
+            asked = self._ask_store("restore", step=action.step, output_dir=str(job.output_dir), place=place)
             move_aside.make_for_job(job.output_dir)
             answer = self.transfers.run(asked, what="restore")
             check = job.check_step(action.step, settled=True)
@@ -329,7 +329,7 @@ class StoreWork:
     def prune(self, action: a.PruneStore) -> None:
         """Delete a step there."""
         try:
-            answer = self._write("delete", step=action.step)
+            answer = self._write_to_store("delete", step=action.step)
         except StoreError as error:
             self._run.post(f.PruneFailed(action.step, "store", str(error)))
             return
@@ -338,7 +338,7 @@ class StoreWork:
     def pin(self, action: a.Pin) -> None:
         """Write down that a step is pinned, or no longer."""
         try:
-            self._write("pin", step=action.step, pinned=action.pinned)
+            self._write_to_store("pin", step=action.step, pinned=action.pinned)
         except StoreError as error:
             permanent = error.kind in ("permanent", "damaged")
             self._run.post(f.PinKept(action.step, action.pinned, str(error), permanent))
@@ -348,7 +348,7 @@ class StoreWork:
     def keep_holds(self, action: a.KeepHolds) -> None:
         """Write down which steps are held while training is worth nothing, and why."""
         try:
-            self._write("hold", steps=list(action.steps), holds=[vars(one) for one in action.holds])
+            self._write_to_store("hold", steps=list(action.steps), holds=[vars(one) for one in action.holds])
         except StoreError as error:
             permanent = error.kind in ("permanent", "damaged")
             self._run.post(f.HoldsKept(action.steps, action.holds, str(error), permanent))
@@ -359,7 +359,7 @@ class StoreWork:
         """Write down which steps were left, and why; no step is published before that is known there."""
         happened = [vars(one) for one in action.happened]
         try:
-            answer = self._write("lineage", happened=happened)
+            answer = self._write_to_store("lineage", happened=happened)
         except StoreError as error:
             self._unkept = str(error)
             self._run.post(f.LineageFailed(str(error)))
@@ -372,7 +372,7 @@ class StoreWork:
         """What other pods left half-sent is billed and nobody will finish it. Tried again before the next publish."""
         self._unswept = True
         try:
-            answer = self._write("sweep")
+            answer = self._write_to_store("sweep")
         except StoreError:
             return  # the publish tells when the store is away
         self._unswept = False
@@ -383,7 +383,7 @@ class StoreWork:
     def _read_records(self) -> None:
         """Tell the core, once, what other pods left about this run."""
         try:
-            answer = self._small("get-records")
+            answer = self._ask_briefly("get-records")
         except StoreError:
             return  # the next look at the store tries again, and says so when the store is away
         self._records_read = True
@@ -404,7 +404,7 @@ class StoreWork:
             with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
                 # Not signed: one object a journal, so no other pod's is ever replaced; and the last one is written
                 # while the run is being given back.
-                self._small("put-record", journal=action.journal, record=text)
+                self._ask_briefly("put-record", journal=action.journal, record=text)
         finally:
             if self._lanes.idle("records"):
                 self._kept.set()
@@ -443,7 +443,7 @@ class StoreWork:
         # No two pods write the same log; but the oldest ones go, and they may be another pod's.
         self._owed.add(attempt)
         with contextlib.suppress(StoreError):  # a courtesy: the publish tells when the store is away
-            self._write("put-logs", journal=self._run.journal, attempt=attempt, logs=packed)
+            self._write_to_store("put-logs", journal=self._run.journal, attempt=attempt, logs=packed)
             self._sent.update((attempt, name) for name in bundles)
             self._owed.discard(attempt)
 

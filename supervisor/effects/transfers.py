@@ -109,7 +109,7 @@ class Transfers:
                 moving.pid = child.pid
                 self.moving[what] = moving
         try:
-            return self._talk(child, asked, moving, stall_s or self._stall_s)
+            return self._talk_to_child(child, asked, moving, stall_s or self._stall_s)
         finally:
             with self._lock:
                 self._children.pop(child.pid, None)
@@ -122,7 +122,7 @@ class Transfers:
                 if pipe:
                     pipe.close()
 
-    def _talk(
+    def _talk_to_child(
         self, child: subprocess.Popen[bytes], asked: Mapping[str, Any], moving: Moving, stall_s: float
     ) -> dict[str, Any]:
         answer: dict[str, Any] = {}
@@ -157,7 +157,7 @@ class Transfers:
         threads = [threading.Thread(target=work, daemon=True) for work in (listen, complain)]
         for thread in threads:
             thread.start()
-        self._ask(child, asked)
+        self._ask_child(child, asked)
         while child.poll() is None:
             threads[0].join(0.2)
             if not threads[0].is_alive():
@@ -191,7 +191,7 @@ class Transfers:
         )
 
     @staticmethod
-    def _ask(child: subprocess.Popen[bytes], asked: Mapping[str, Any]) -> None:
+    def _ask_child(child: subprocess.Popen[bytes], asked: Mapping[str, Any]) -> None:
         assert child.stdin is not None  # noqa: S101 - opened as a pipe above
         try:
             child.stdin.write(json.dumps(asked).encode() + b"\n")

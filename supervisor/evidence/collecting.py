@@ -139,7 +139,7 @@ def gather(
             ready(Part(one.name, "left out", 0.0, notes=[why]))
             continue
         threads[number] = threading.Thread(
-            target=_run, args=(number, one, sinks[number], done), name=f"evidence-{one.name}", daemon=True
+            target=_run_collector, args=(number, one, sinks[number], done), name=f"evidence-{one.name}", daemon=True
         )
         threads[number].start()
     pending = {number: min(until, begun + collectors[number].limit_s) for number in threads}
@@ -166,7 +166,7 @@ def gather(
         ready(Part(collectors[number].name, word, clock() - begun, files, [*notes, *([error] if error else [])]))
 
 
-def _run(number: int, one: Collector, sink: Sink, done: queue.SimpleQueue[tuple[int, str]]) -> None:
+def _run_collector(number: int, one: Collector, sink: Sink, done: queue.SimpleQueue[tuple[int, str]]) -> None:
     error = ""
     try:
         one.collect(sink)

@@ -57,11 +57,11 @@ def bundles(parent: Path) -> list[Kept]:
                 size = sum(file.lstat().st_size for file in folder.iterdir())
                 changed = folder.stat().st_mtime
                 number = int(match[3] or 1)
-                found.append(Kept(folder, int(match[1]), int(match[2]), number, _manifest(folder), size, changed))
+                found.append(Kept(folder, int(match[1]), int(match[2]), number, _read_manifest(folder), size, changed))
     return sorted(found, key=lambda one: (one.attempt, one.changed, one.number))
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         with (folder / MANIFEST).open("rb") as file:
             value = json.loads(file.read(MANIFEST_BYTES))
@@ -106,7 +106,7 @@ def to_send(parent: Path, attempt: int, sent: Container[str] = ()) -> dict[str, 
         name = f"{OF_A_BUNDLE}{one.incident}" + (f"-{one.number}" if one.number > 1 else "")
         if f"{name}.txt" in sent:
             continue
-        texts[f"{name}.txt"] = _digest(one.folder)
+        texts[f"{name}.txt"] = _digest_of_bundle(one.folder)
         with contextlib.suppress(OSError, EOFError, zlib.error, UnicodeDecodeError):
             with gzip.open(one.folder / TRACE, "rb") as file:
                 data = file.read(UNPACKED_LIMIT + 1)
@@ -116,7 +116,7 @@ def to_send(parent: Path, attempt: int, sent: Container[str] = ()) -> dict[str, 
     return texts
 
 
-def _digest(folder: Path) -> str:
+def _digest_of_bundle(folder: Path) -> str:
     """All texts of a bundle one after the other, those that matter most first; what does not fit is named."""
     texts, left_out = [], []
     size = packed = 0

@@ -86,14 +86,14 @@ def _of_gpu(nvml: Any, handle: Any) -> dict[str, Any]:
     questions: dict[str, Callable[[], Any]] = {
         "uuid": lambda: nvml.nvmlDeviceGetUUID(handle),
         "name": lambda: nvml.nvmlDeviceGetName(handle),
-        "memory_bytes": lambda: _fields(nvml.nvmlDeviceGetMemoryInfo(handle), "used", "free", "total"),
+        "memory_bytes": lambda: _fields_of_record(nvml.nvmlDeviceGetMemoryInfo(handle), "used", "free", "total"),
         "processes": lambda: [
             {"pid": one.pid, "used_bytes": one.usedGpuMemory}
             for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ],
-        "utilization_percent": lambda: _fields(nvml.nvmlDeviceGetUtilizationRates(handle), "gpu", "memory"),
-        "recent_utilization_percent": lambda: _samples(nvml, handle, nvml.NVML_GPU_UTILIZATION_SAMPLES),
-        "recent_power_mw": lambda: _samples(nvml, handle, nvml.NVML_TOTAL_POWER_SAMPLES),
+        "utilization_percent": lambda: _fields_of_record(nvml.nvmlDeviceGetUtilizationRates(handle), "gpu", "memory"),
+        "recent_utilization_percent": lambda: _driver_samples(nvml, handle, nvml.NVML_GPU_UTILIZATION_SAMPLES),
+        "recent_power_mw": lambda: _driver_samples(nvml, handle, nvml.NVML_TOTAL_POWER_SAMPLES),
         "power_mw": lambda: nvml.nvmlDeviceGetPowerUsage(handle),
         "power_limit_mw": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
         "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
@@ -120,11 +120,11 @@ def _answer_or_reason(nvml: Any, question: Callable[[], Any]) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _fields(record: Any, *names: str) -> dict[str, int]:
+def _fields_of_record(record: Any, *names: str) -> dict[str, int]:
     return {name: int(getattr(record, name)) for name in names}
 
 
-def _samples(nvml: Any, handle: Any, kind: int) -> dict[str, Any]:
+def _driver_samples(nvml: Any, handle: Any, kind: int) -> dict[str, Any]:
     """The driver's own ring of the last seconds: oldest first, with the time over which they go."""
     _, samples = nvml.nvmlDeviceGetSamples(handle, kind, 0)
     taken = [(int(one.timeStamp), int(one.sampleValue.uiVal)) for one in samples if one.timeStamp]
@@ -148,14 +148,14 @@ def engine(scene: Scene, sink: Sink) -> None:
         return
     for path, name in (("/health", "engine.txt"), ("/metrics", "engine-metrics.txt")):
         began = time.monotonic()
-        status, body = _get(scene.engine_url, path)
+        status, body = _get_page(scene.engine_url, path)
         told = f"# GET {scene.engine_url}{path}: {status} after {time.monotonic() - began:.2f} s\n"
         sink.put(name, told + body)
         if not body and name == "engine-metrics.txt":
             sink.note(f"/metrics: {status}")
 
 
-def _get(url: str, path: str) -> tuple[str, str]:
+def _get_page(url: str, path: str) -> tuple[str, str]:
     try:
         page = http.ask(f"{url.rstrip('/')}{path}", timeout_s=ENGINE_S, limit_bytes=PAGE_BYTES)
     except http.NoAnswerError as error:
@@ -179,7 +179,7 @@ def kernel(scene: Scene, sink: Sink, *, kmsg: Path = KMSG) -> None:
 def _kernel_lines(kmsg: Path) -> tuple[str, list[str], str]:
     why = []
     try:
-        lines = list(_records(kmsg))
+        lines = list(_kernel_records(kmsg))
     except OSError as error:
         why.append(f"{kmsg}: {error.strerror}")
     else:
@@ -200,7 +200,7 @@ def _kernel_lines(kmsg: Path) -> tuple[str, list[str], str]:
     return "", [], "; ".join(why)
 
 
-def _records(kmsg: Path) -> Iterator[str]:
+def _kernel_records(kmsg: Path) -> Iterator[str]:
     """``level,seq,microseconds since boot,flags;text`` a record (Documentation/ABI/testing/dev-kmsg)."""
     log = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -230,14 +230,14 @@ def disks(scene: Scene, sink: Sink) -> None:
     """``disks.txt``: room and inodes where the run writes, /dev/shm and its largest files, what is mounted where."""
     told = []
     for folder in dict.fromkeys((*scene.folders, scene.state_dir, SHM, Path("/tmp"))):  # noqa: S108 - only looked at
-        told.append(within(STATVFS_S, partial(_room, folder), f"{folder} does not answer: a dead mount?"))
+        told.append(within(STATVFS_S, partial(_room_of_folder, folder), f"{folder} does not answer: a dead mount?"))
         sink.put("disks.txt", "\n".join(told) + "\n")
-    told += ["", f"Largest in {SHM}:", *within(STATVFS_S, _segments, [f"{SHM} does not answer"])]
-    told += ["", "Mounts:", *_mounts()]
+    told += ["", f"Largest in {SHM}:", *within(STATVFS_S, _list_segments, [f"{SHM} does not answer"])]
+    told += ["", "Mounts:", *_list_mounts()]
     sink.put("disks.txt", "\n".join(told) + "\n")
 
 
-def _room(folder: Path) -> str:
+def _room_of_folder(folder: Path) -> str:
     try:
         look = os.statvfs(folder)
     except OSError as error:
@@ -248,7 +248,7 @@ def _room(folder: Path) -> str:
     return f"{folder}: {free >> 20} MB of {total >> 20} MB free ({full:.0f} % full), {inodes}"
 
 
-def _segments() -> list[str]:
+def _list_segments() -> list[str]:
     found = []
     with os.scandir(SHM) as entries:
         for entry, _ in zip(entries, range(20_000), strict=False):
@@ -265,7 +265,7 @@ def _segments() -> list[str]:
     return [*rows, f"  {len(found)} files in all"]
 
 
-def _mounts() -> list[str]:
+def _list_mounts() -> list[str]:
     try:
         lines = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
     except OSError as error:
@@ -279,17 +279,17 @@ def memory(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     """``memory.txt``: the machine's memory, its pressure and load, and that of the run's control groups."""
     told = []
     for path in ("/proc/loadavg", "/proc/pressure/memory", "/proc/pressure/io", "/proc/pressure/cpu", "/proc/meminfo"):
-        told += [f"== {path} ==", _short(Path(path))]
+        told += [f"== {path} ==", _shorten(Path(path))]
     folders = {folder for process in living[:200] for folder in memory_groups(process.pid)}
     for folder in sorted(folders)[:MOST_GROUPS]:
         for name in MEMORY_FILES:
             file = folder / name
             if file.is_file():
-                told += [f"== {file} ==", _short(file)]
+                told += [f"== {file} ==", _shorten(file)]
     sink.put("memory.txt", "\n".join(told) + "\n")
 
 
-def _short(path: Path) -> str:
+def _shorten(path: Path) -> str:
     try:
         return path.read_text(errors="replace")[:8000].rstrip()
     except OSError as error:
@@ -319,7 +319,7 @@ def sockets(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     rows = ["STATE        LOCAL                  REMOTE                 SEND-Q RECV-Q HELD BY"]
     counts: dict[str, int] = {}
     for f in islice(tcp_sockets(), SOCKETS_READ):
-        local, remote = _address(f[1]), _address(f[2])
+        local, remote = _parse_address(f[1]), _parse_address(f[2])
         pids = holders.get(f[9], [])
         if not pids and port not in (local[1], remote[1]):
             continue
@@ -335,7 +335,7 @@ def sockets(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
     sink.put("sockets.txt", "\n".join([*rows, f"\nIn all: {told}."]) + "\n")
 
 
-def _address(field: str) -> tuple[str, int]:
+def _parse_address(field: str) -> tuple[str, int]:
     """``0100007F:1F90`` as the kernel prints it."""
     address, _, port = field.partition(":")
     return str(kernel_address(address)), int(port, 16)

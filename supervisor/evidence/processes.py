@@ -64,7 +64,7 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         sink.put("processes.txt", "No process of the run is alive.\n")
         return
     first = {pid: read_stat(Path(f"/proc/{pid}/stat")) for pid in pids}
-    threads = {pid: _threads(pid) for pid in pids}
+    threads = {pid: _threads_of(pid) for pid in pids}
     began = time.monotonic()
     time.sleep(BETWEEN_S)
     second = {pid: read_stat(Path(f"/proc/{pid}/stat")) for pid in pids}
@@ -78,7 +78,7 @@ def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         if now is None:
             continue
         working = 100 * (now.cpu_s - before.cpu_s) / between if before is not None else 0.0
-        where = _waits(f"/proc/{pid}/wchan")[:24]
+        where = _waits_in(f"/proc/{pid}/wchan")[:24]
         rows.append(
             f"{pid:>7} {now.ppid:>7} {now.state} {now.threads:>7} {now.cpu_s:>8.1f} {working:>4.0f}% "
             f"{now.resident_bytes >> 20:>5} MB {up_s - now.start_ticks / TICKS:>6.0f} {scene.role(pid) or '-':<12} "
@@ -106,7 +106,7 @@ def _in_order(stats: dict[int, Stat]) -> Iterator[tuple[int, int]]:
         ahead += [(child, depth + 1) for child in reversed(children.get(pid, []))]
 
 
-def _threads(pid: int) -> dict[int, Stat]:
+def _threads_of(pid: int) -> dict[int, Stat]:
     try:
         tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 (thousands of Path objects)
     except OSError:
@@ -118,7 +118,7 @@ def _threads(pid: int) -> dict[int, Stat]:
 def _of_threads(scene: Scene, pids: Sequence[int], before: dict[int, dict[int, Stat]], between: float) -> Iterator[str]:
     stacks = 0
     for pid in pids:
-        now = _threads(pid)
+        now = _threads_of(pid)
         states = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in now.values()).items())
         yield f"{pid} {scene.role(pid) or '-'}: {len(now)} threads ({states})"
 
@@ -128,7 +128,7 @@ def _of_threads(scene: Scene, pids: Sequence[int], before: dict[int, dict[int, S
         ordered = sorted(now, key=lambda tid: (now[tid].state == "S", -worked(tid), tid != pid, -now[tid].cpu_s))
         for tid in ordered[:MOST_THREADS]:
             one = now[tid]
-            where = _waits(f"/proc/{pid}/task/{tid}/wchan")
+            where = _waits_in(f"/proc/{pid}/task/{tid}/wchan")
             yield f"  {tid:>7} {one.state} {one.cpu_s:>8.1f} s {100 * worked(tid):>4.0f}%  {where:<24} {one.name}"
             if (one.state == "D" or tid == pid) and stacks < MOST_STACKS:
                 stacks += 1
@@ -137,7 +137,7 @@ def _of_threads(scene: Scene, pids: Sequence[int], before: dict[int, dict[int, S
             yield f"  and {len(ordered) - MOST_THREADS} more"
 
 
-def _waits(path: str) -> str:
+def _waits_in(path: str) -> str:
     """The kernel function in which it waits, "-" when it does not, or is not told."""
     try:
         return Path(path).read_text().strip(" 0\n") or "-"
@@ -166,11 +166,11 @@ def commands(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         except OSError:
             continue
         words = [word.decode(errors="replace") for word in data.rstrip(b"\0").split(b"\0")]
-        program = f"{executable(process.pid) or '-'}  in {_folder(process.pid)}"
+        program = f"{executable(process.pid) or '-'}  in {_folder_of(process.pid)}"
         sink.add("commands.txt", f"{process.pid} {masked_words(words)}\n        {program}\n")
 
 
-def _folder(pid: int) -> str:
+def _folder_of(pid: int) -> str:
     try:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:
@@ -185,8 +185,8 @@ def open_files(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         if links is None:
             told.append(f"{process.pid:>7} is gone, or its files may not be looked at")
             continue
-        soft, hard = _limits(process.pid)
-        kinds = Counter(_kind(link) for link in links)
+        soft, hard = _limits_of(process.pid)
+        kinds = Counter(_kind_of_link(link) for link in links)
         more = "+" if len(links) >= MOST_FILES else ""
         shown = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         role = scene.role(process.pid) or "-"
@@ -204,11 +204,11 @@ def links_of(pid: int) -> list[str] | None:
         return None
 
 
-def _kind(link: str) -> str:
+def _kind_of_link(link: str) -> str:
     return "file" if link.startswith("/") else link.partition(":")[0] or "other"
 
 
-def _limits(pid: int) -> tuple[int | str, int | str]:
+def _limits_of(pid: int) -> tuple[int | str, int | str]:
     """Of open files, soft and hard."""
     try:
         return resource.prlimit(pid, resource.RLIMIT_NOFILE)

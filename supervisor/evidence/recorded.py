@@ -29,7 +29,7 @@ def trace(scene: Scene, sink: Sink) -> None:
     except SupervisorError as error:
         sink.note(str(error))
         return
-    sink.put("gpu-samples.csv", "\n".join(_samples(lines)) + "\n")
+    sink.put("gpu-samples.csv", "\n".join(_sample_lines(lines)) + "\n")
     if sum(map(len, lines)) > MOST_BYTES:
         sink.note(f"{TRACE} is left out, it would be longer than {MOST_BYTES} bytes: see reason.txt for how to get it")
         return
@@ -45,7 +45,7 @@ def trace(scene: Scene, sink: Sink) -> None:
     sink.keep(TRACE, data)
 
 
-def _samples(lines: list[str]) -> Iterator[str]:
+def _sample_lines(lines: list[str]) -> Iterator[str]:
     """One line a GPU and look. Looks are posted when memory moves, and every ten seconds (sensors/gpu.py)."""
     looks = []
     for line in lines:

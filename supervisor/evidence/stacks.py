@@ -54,7 +54,7 @@ def dump(scene: Scene, living: Sequence[Process], sink: Sink, *, each_s: float =
         return
     shims = scene.shims()
     targets = [p for p in living if p.identity not in shims and _PYTHON.search(Path(executable(p.pid)).name)]
-    targets.sort(key=lambda p: (_rank(scene.role(p.pid)), p.start_ticks))
+    targets.sort(key=lambda p: (_rank_of_role(scene.role(p.pid)), p.start_ticks))
     lock = threading.Lock()
     ahead = iter(targets[:MOST_DUMPED])
     if not targets:
@@ -68,7 +68,7 @@ def dump(scene: Scene, living: Sequence[Process], sink: Sink, *, each_s: float =
                 target = next(ahead, None)
             if target is None:
                 return
-            text = _of(scene, target, there[0], sink, each_s)
+            text = _stack_of(scene, target, there[0], sink, each_s)
             with lock:  # added one by one: what hangs later must not cost what is known
                 sink.add("stacks.txt", text)
 
@@ -79,11 +79,11 @@ def dump(scene: Scene, living: Sequence[Process], sink: Sink, *, each_s: float =
         worker.join()
 
 
-def _rank(role: str) -> int:
+def _rank_of_role(role: str) -> int:
     return _FIRST.index(role) if role in _FIRST else len(_FIRST)
 
 
-def _of(scene: Scene, target: Process, program: Path, sink: Sink, each_s: float) -> str:
+def _stack_of(scene: Scene, target: Process, program: Path, sink: Sink, each_s: float) -> str:
     head = f"== {target.pid} {scene.role(target.pid) or target.name} =="
     before = look_at(target.pid)
     if before is None or before.identity != target.identity:

@@ -76,7 +76,7 @@ class Plan:
         """Write a file, over the ``old`` text where there is one."""
         before = str(path) if old else "/dev/null"
         diff = "".join(difflib.unified_diff(old.splitlines(True), text.splitlines(True), before, str(path)))
-        self.steps.append(Step(about, lambda: _write(path, text, mode, replace=bool(old)), diff))
+        self.steps.append(Step(about, lambda: _write_file(path, text, mode, replace=bool(old)), diff))
 
     def remove(self, path: Path, why: str = "") -> None:
         """Remove a file."""
@@ -85,7 +85,9 @@ class Plan:
     def systemctl(self, where: Place, *words: str) -> None:
         """Tell systemd, unless another root is written to."""
         if not where.prefix:
-            self.steps.append(Step(f"{_ctl(where)} {' '.join(words)}", lambda: _systemctl(*words)))
+            self.steps.append(
+                Step(f"{_run_systemctl_words(where)} {' '.join(words)}", lambda: _systemctl_words(*words))
+            )
 
 
 def why_not(where: Place) -> str:
@@ -119,7 +121,7 @@ def plan_install(
     """
     plan = Plan()
     version = None if where.prefix else _version()
-    run = _checked(run_file) if run_file else None
+    run = _check_run_file(run_file) if run_file else None
     for folder in (where.config, where.state):
         _plan_folder(plan, where, folder)
     reload = False
@@ -149,12 +151,12 @@ def plan_install(
         raise ConfigError(
             f"The store {run.store.url} needs {' and '.join(missing)}, and {where.config}/{name}.env has no value for "
             f"{'it' if len(missing) == 1 else 'them'}. Nothing was done. Next: rl-supervisor install --run {run_file}, "
-            f"put the key into {where.config}/{name}.env, then {_ctl(where)} enable --now {unit}"
+            f"put the key into {where.config}/{name}.env, then {_run_systemctl_words(where)} enable --now {unit}"
         )
     elif now:
         plan.systemctl(where, "enable", "--now", unit)
     else:
-        plan.then.append(f"{_ctl(where)} enable --now {unit}")
+        plan.then.append(f"{_run_systemctl_words(where)} enable --now {unit}")
     if where.user and not (Path("/var/lib/systemd/linger") / pwd.getpwuid(os.getuid()).pw_name).exists():
         plan.then.append("`sudo loginctl enable-linger $USER`: without it your units end when you log out")
     return plan
@@ -167,8 +169,8 @@ def plan_uninstall(where: Place, manuals: Iterable[str] = ()) -> Plan:
     whether one does.
     """
     plan = Plan()
-    if not where.prefix and (running := _running()):
-        stop = f"{_ctl(where)} disable --now {running[0]}"
+    if not where.prefix and (running := _running_instances()):
+        stop = f"{_run_systemctl_words(where)} disable --now {running[0]}"
         raise ConfigError(f"{', '.join(running)} runs. End it first, which also ends its job cleanly: {stop}")
     removed = False
     for name in (SERVICE, SLICE):
@@ -285,7 +287,7 @@ def _plan_manuals(plan: Plan, where: Place, program: Path, manuals: Mapping[str,
 
     def write() -> None:
         for path, text in new.items():
-            _write(path, text, 0o644, replace=True)
+            _write_file(path, text, 0o644, replace=True)
 
     folder = where.at(where.share)
     if new:
@@ -334,7 +336,7 @@ def _missing_keys(where: Place, name: str, url: str, version: int | None) -> lis
     return keys.missing(url, name, beside.values if beside is not None else {}, stores)
 
 
-def _checked(path: Path) -> RunFile:
+def _check_run_file(path: Path) -> RunFile:
     """The run file. Raises ConfigError when it is wrong, or means something else where the unit starts it."""
     run = load(path)
     named = {
@@ -358,7 +360,7 @@ def _make_folder(folder: Path, mode: int) -> None:
     folder.chmod(mode)  # whatever the umask is
 
 
-def _write(path: Path, text: str, mode: int, *, replace: bool = False) -> None:
+def _write_file(path: Path, text: str, mode: int, *, replace: bool = False) -> None:
     """Whole or not at all; without ``replace`` FileExistsError when something is there by now."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -380,14 +382,14 @@ def _write(path: Path, text: str, mode: int, *, replace: bool = False) -> None:
 # ---------------------------------------------------------------- systemd
 
 
-def _ctl(where: Place) -> str:
+def _run_systemctl_words(where: Place) -> str:
     return "systemctl --user" if where.user else "systemctl"
 
 
-def _running() -> list[str]:
+def _running_instances() -> list[str]:
     """Instances whose daemon lives. Raises SupervisorError when systemd does not say: no answer is not "none"."""
     words = ("list-units", "--plain", "--no-legend", "--state=active,activating,deactivating,reloading")
-    done = _run((*words, "rl-supervisor@*.service"), 30.0)
+    done = _run_words((*words, "rl-supervisor@*.service"), 30.0)
     text = done.stdout
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
@@ -400,22 +402,22 @@ def _running() -> list[str]:
 
 def _version() -> int | None:
     """Of the systemd that is here; None when it does not say."""
-    words = _ask("--version").split()
+    words = _ask_systemd("--version").split()
     return int(words[1]) if words[:1] == ["systemd"] and words[1:] and words[1].isdigit() else None
 
 
 def _starts_by_itself(unit: str) -> bool:
     """Whether it runs, and will after a reboot."""
-    active = _ask("is-active", unit).strip() in ("active", "activating", "reloading")
-    return active and _ask("is-enabled", unit).strip() == "enabled"
+    active = _ask_systemd("is-active", unit).strip() in ("active", "activating", "reloading")
+    return active and _ask_systemd("is-enabled", unit).strip() == "enabled"
 
 
-def _ask(*words: str) -> str:
-    return _run(words, 30.0).stdout
+def _ask_systemd(*words: str) -> str:
+    return _run_words(words, 30.0).stdout
 
 
-def _systemctl(*words: str) -> None:
-    done = _run(words, START_TIMEOUT_S)
+def _systemctl_words(*words: str) -> None:
+    done = _run_words(words, START_TIMEOUT_S)
     if done.returncode != 0:
         who = "".join(f"{word} " for word in transient.scope())
         hint = (
@@ -425,7 +427,7 @@ def _systemctl(*words: str) -> None:
         raise SupervisorError(f"systemctl {who}{' '.join(words)} failed: {said}{hint}")
 
 
-def _run(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def _run_words(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     command = ["systemctl", *transient.scope(), *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)

@@ -117,7 +117,7 @@ def unit_texts(where: Place, program: Path, version: int | None = None) -> dict[
 
 def marked(text: str) -> str:
     """A unit's text with the line that tells whose it is, and that nobody changed it."""
-    return MARK.format(digest=_digest(text)) + text
+    return MARK.format(digest=_digest_of_text(text)) + text
 
 
 def whose(path: Path, name: str) -> Whose:
@@ -132,7 +132,7 @@ def whose(path: Path, name: str) -> Whose:
     first, _, rest = text.partition("\n")
     found = _MARKED.fullmatch(first)
     if found:
-        return "ours" if found[1] == _digest(rest) else "edited"
+        return "ours" if found[1] == _digest_of_text(rest) else "edited"
     return "ours" if text == (UNITS / name).read_text() else "foreign"
 
 
@@ -146,5 +146,5 @@ def text_of(path: Path) -> str | None:
         raise ConfigError(f"{path} cannot be read: {error}.") from None
 
 
-def _digest(text: str) -> str:
+def _digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

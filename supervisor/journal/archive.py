@@ -63,12 +63,12 @@ def compact(db: sqlite3.Connection) -> bool:
         return False
     db.execute("BEGIN IMMEDIATE")
     try:
-        end = _end(db, first, min(bound[0], first + PIECE - 1))
+        end = _end_of_chunk(db, first, min(bound[0], first + PIECE - 1))
         state = db.execute("SELECT state FROM snapshots WHERE observation = ?", (first - 1,)).fetchone()
         rows = db.execute(
             "SELECT MAX(id), MIN(t), MAX(t) FROM observations WHERE id BETWEEN ? AND ?", (first, end)
         ).fetchone()
-        packed = zlib.compress("".join(_rows(db, first, end)).encode(), 6)
+        packed = zlib.compress("".join(_rows_as_trace(db, first, end)).encode(), 6)
         packed_state = zlib.compress(state[0].encode(), 6) if state else None
         size = len(packed) + len(packed_state or b"")
         db.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (first, *rows, size, packed_state, packed))
@@ -82,7 +82,7 @@ def compact(db: sqlite3.Connection) -> bool:
     return True
 
 
-def _end(db: sqlite3.Connection, first: int, limit: int) -> int:
+def _end_of_chunk(db: sqlite3.Connection, first: int, limit: int) -> int:
     """Where the chunk that begins with ``first`` ends: at a snapshot, so that the next one begins with a state."""
     rebased = db.execute(
         "SELECT MIN(observation) FROM rebased WHERE observation BETWEEN ? AND ?", (first, limit)
@@ -157,11 +157,13 @@ def pieces(db: sqlite3.Connection) -> Iterator[Piece]:
             "SELECT MIN(t), MAX(t) FROM observations WHERE id BETWEEN ? AND ?", (start, end)
         ).fetchone()
         joined = before == start - 1 and before not in rebased
-        yield Piece(start, end, from_t, to_t, snapshots.get(start - 1, ""), "".join(_rows(db, start, end)), joined)
+        yield Piece(
+            start, end, from_t, to_t, snapshots.get(start - 1, ""), "".join(_rows_as_trace(db, start, end)), joined
+        )
         before = end
 
 
-def _rows(db: sqlite3.Connection, first: int, last: int) -> Iterator[str]:
+def _rows_as_trace(db: sqlite3.Connection, first: int, last: int) -> Iterator[str]:
     """The rows ``first`` to ``last`` as lines of a trace."""
     said: dict[int, str] = {}
     by_observation: dict[int, list[str]] = {}
@@ -170,7 +172,7 @@ def _rows(db: sqlite3.Connection, first: int, last: int) -> Iterator[str]:
         (first, last),
     ):
         pairs = [list(pair) for pair in json.loads(fields).items()]
-        text = _dump({"@": "Say", "level": level, "event": event, "sentence": sentence, "fields": pairs})
+        text = _dump_json({"@": "Say", "level": level, "event": event, "sentence": sentence, "fields": pairs})
         said[number] = text
         by_observation.setdefault(observation, []).append(text)
     decisions: dict[int, list[str]] = {}
@@ -198,5 +200,5 @@ def _in_order(actions: list[str], said: dict[int, str], sentences: list[str]) ->
     ]
 
 
-def _dump(value: object) -> str:
+def _dump_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))

@@ -100,21 +100,21 @@ def logs_of(state_dir: Path, attempt: int) -> list[AttemptLog]:
     """Every log of an attempt that there still is, by role; of one role the newest first."""
     folder = folder_of(state_dir, attempt)
     index = read_index(folder)
-    found = [*_captured(folder, attempt, index)]
+    found = [*_captured_output(folder, attempt, index)]
     for place in (folder / KEPT, *waiting(folder)):
-        for path in _files(place):
+        for path in _files_of_folder(place):
             role, _, name = path.name.removesuffix(".gz").partition("-")
             if name:
-                found.append(_log(attempt, role, name, (path,)))
+                found.append(_log_of_role(attempt, role, name, (path,)))
     for record in records(index, "left"):
         path = Path(record.get("path", ""))
         if path.is_file():
-            found.append(_log(attempt, record.get("role", ""), path.name, (path,), "in the job's folder"))
+            found.append(_log_of_role(attempt, record.get("role", ""), path.name, (path,), "in the job's folder"))
     if not any(read_index(folder_of(state_dir, later)) for later in attempts(state_dir) if later > attempt):
         for source, path in own_files(index, folder, ("overwritten", "stays", "shared")):
             if is_of(path, index):
-                found.append(_log(attempt, source.get("role", ""), path.name, (path,), "in the job's folder"))
-    found += _engines(state_dir, attempt, index) if not any(one.role == "inference" for one in found) else []
+                found.append(_log_of_role(attempt, source.get("role", ""), path.name, (path,), "in the job's folder"))
+    found += _engine_logs(state_dir, attempt, index) if not any(one.role == "inference" for one in found) else []
     return sorted(found, key=lambda one: (one.role, -one.changed_wall, one.name))
 
 
@@ -131,10 +131,10 @@ def words(index: Mapping[str, Any], name: str) -> list[str]:
     return [word for word in found if isinstance(word, str)] if isinstance(found, list) else []
 
 
-def _captured(folder: Path, attempt: int, index: Mapping[str, Any]) -> Iterator[AttemptLog]:
+def _captured_output(folder: Path, attempt: int, index: Mapping[str, Any]) -> Iterator[AttemptLog]:
     roles = {source.get("path", ""): source.get("role", "") for source in records(index, "sources")}
     parts: dict[str, list[Path]] = {}
-    for path in _files(folder):
+    for path in _files_of_folder(folder):
         piece = PIECE.fullmatch(path.name)
         name = piece["name"] if piece else path.name.removesuffix(".gz")
         if name.endswith(".log") and (piece or path.name in (name, f"{name}.gz")):
@@ -146,10 +146,10 @@ def _captured(folder: Path, attempt: int, index: Mapping[str, Any]) -> Iterator[
         plain = [path for path in paths if path.name == name]
         last = plain or [path for path in paths if path.name == f"{name}.gz"]
         pieces = sorted(path for path in paths if PIECE.fullmatch(path.name))
-        yield _log(attempt, role, name, (*pieces, *last), "plain" if plain else "compressed")
+        yield _log_of_role(attempt, role, name, (*pieces, *last), "plain" if plain else "compressed")
 
 
-def _engines(state_dir: Path, attempt: int, index: Mapping[str, Any]) -> list[AttemptLog]:
+def _engine_logs(state_dir: Path, attempt: int, index: Mapping[str, Any]) -> list[AttemptLog]:
     """An inference server that is a role of its own outlives attempts: the logs of those that spoke during this one."""
     later = [read_index(folder_of(state_dir, number)) for number in attempts(state_dir) if number > attempt]
     ended = min((float(one["at"]) for one in later if isinstance(one.get("at"), (int, float))), default=float("inf"))
@@ -160,12 +160,14 @@ def _engines(state_dir: Path, attempt: int, index: Mapping[str, Any]) -> list[At
     for folder in sorted((state_dir / "engines").glob("[0-9]*")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             started = float(json.loads((folder / "inference.shim.json").read_bytes())["started_wall"])
-            spoke = [one for one in _captured(folder, attempt, {}) if one.changed_wall >= began and started < ended]
+            spoke = [
+                one for one in _captured_output(folder, attempt, {}) if one.changed_wall >= began and started < ended
+            ]
             found += spoke
     return found
 
 
-def _files(folder: Path) -> list[Path]:
+def _files_of_folder(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return sorted(Path(entry.path) for entry in entries if entry.is_file() and not entry.name.startswith("."))
@@ -173,7 +175,9 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _log(attempt: int, role: str, name: str, pieces: tuple[Path, ...], state: State | None = None) -> AttemptLog:
+def _log_of_role(
+    attempt: int, role: str, name: str, pieces: tuple[Path, ...], state: State | None = None
+) -> AttemptLog:
     looks = []
     for path in pieces:
         with contextlib.suppress(OSError):

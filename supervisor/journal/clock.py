@@ -17,25 +17,25 @@ class Clock:
         self.boot_id = boot_id()
         last = journal.last_time()
         kept = journal.get("epoch") if journal.get("boot_id") == self.boot_id else None
-        epoch = _finite(kept)
+        epoch = _parse_finite(kept)
         if epoch is not None:
             self._epoch = epoch
         elif last is not None:
             away = max(0.0, time.time() - last[1])  # wall time is the only witness across a reboot
-            self._epoch = last[0] + away - _boottime()
+            self._epoch = last[0] + away - _read_boottime()
         else:
             self._epoch = 0.0
         if last is not None:
-            self._epoch = max(self._epoch, last[0] - _boottime())
+            self._epoch = max(self._epoch, last[0] - _read_boottime())
         journal.put("boot_id", self.boot_id)
         journal.put("epoch", repr(self._epoch))
 
     def now(self) -> float:
         """Seconds of the journal's clock."""
-        return _boottime() + self._epoch
+        return _read_boottime() + self._epoch
 
 
-def _finite(text: str | None) -> float | None:
+def _parse_finite(text: str | None) -> float | None:
     """The number that was kept; None when somebody made it something else."""
     try:
         number = float(text or "")
@@ -44,7 +44,7 @@ def _finite(text: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _boottime() -> float:
+def _read_boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

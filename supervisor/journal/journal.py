@@ -144,12 +144,12 @@ class Journal:
             self.born = True
             self._set_aside(("-wal", "-shm"))  # SQLite deletes a log without its database
         try:
-            self._db = self._open()
+            self._db = self._open_database()
         except sqlite3.DatabaseError as error:
             if _no_journal(error):
                 raise
             self._ballast.unlink(missing_ok=True)  # the disk may be full
-            self._db = self._open()
+            self._db = self._open_database()
         self._load_recent()
 
     def _begin_anew(self) -> None:
@@ -176,7 +176,7 @@ class Journal:
             "is its volume there?"
         )
 
-    def _open(self) -> sqlite3.Connection:
+    def _open_database(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=5)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
@@ -192,7 +192,7 @@ class Journal:
     def _load_recent(self) -> None:
         rows = self._db.execute("SELECT * FROM events ORDER BY id DESC LIMIT ?", (self._recent.maxlen,)).fetchall()
         for number, _, wall, level, event, sentence, text in reversed(rows):
-            fields = _json(text)
+            fields = _load_json(text)
             if isinstance(wall, float) and isinstance(fields, dict):  # a person may have edited the file
                 self._recent.append(Event(number, wall, str(level), str(event), str(sentence), fields))
         self._last_event = rows[0][0] if rows else 0
@@ -240,34 +240,34 @@ class Journal:
 
     def _followed(self) -> tuple[State | None, int]:
         """From the newest snapshot from which it can be done; None where no way leads anywhere."""
-        for number, text in chain(self._states(), [(0, _dump(State()))]):
+        for number, text in chain(self._snapshots_with_numbers(), [(0, _dump_json(State()))]):
             try:
-                state = decode(_json(text))
+                state = decode(_load_json(text))
             except (KeyError, TypeError, ValueError):
                 continue  # of another version: an older snapshot, or all observations, will do
-            if not isinstance(state, State) or _next(state, Observation(state.now, state.wall, Tick())) is None:
+            if not isinstance(state, State) or _next_state(state, Observation(state.now, state.wall, Tick())) is None:
                 continue
             count = passed = self.unread = 0
             for observation in self.observations(number):
                 count += 1
-                if (after := _next(state, observation)) is None:
+                if (after := _next_state(state, observation)) is None:
                     passed += 1
                 else:
                     state = after
-            if _next(state, Observation(state.now, state.wall, Tick())) is not None:
+            if _next_state(state, Observation(state.now, state.wall, Tick())) is not None:
                 self._lost = passed + self.unread > 0
                 self.unread += passed
                 return state, count
         return None, 0
 
-    def _states(self) -> Iterator[tuple[int, str]]:
+    def _snapshots_with_numbers(self) -> Iterator[tuple[int, str]]:
         """Snapshots and the number of the observation that each follows, newest first."""
         yield from self._db.execute("SELECT observation, state FROM snapshots ORDER BY observation DESC")
-        for piece in reversed(self._chunks()):
+        for piece in reversed(self._chunks_before()):
             if piece.state:
                 yield piece.first - 1, piece.state
 
-    def _chunks(self) -> list[archive.Piece]:
+    def _chunks_before(self) -> list[archive.Piece]:
         """What lies before the rows without a gap, at most ``KEEP_OBSERVATIONS``."""
         found: list[archive.Piece] = []
         last = self._db.execute("SELECT COALESCE(MAX(id), 0) FROM observations").fetchone()[0]
@@ -284,16 +284,16 @@ class Journal:
         if oldest is not None and after >= oldest - 1:
             query = "SELECT t, wall, source, fact FROM observations WHERE id > ? ORDER BY id"
             for t, wall, source, text in self._db.execute(query, (after,)):
-                if (found := _observation(t, wall, source, _json(text))) is not None:
+                if (found := _observation(t, wall, source, _load_json(text))) is not None:
                     yield found
                 else:
                     self.unread += 1
             return
-        for piece in self._chunks():
+        for piece in self._chunks_before():
             if piece.first <= after:
                 continue  # states, which name a place to begin, lie between pieces
             for line in piece.lines.splitlines():
-                value = _json(line)
+                value = _load_json(line)
                 if isinstance(value, dict) and "fact" in value:
                     found = _observation(value.get("t"), value.get("wall"), value.get("source"), value["fact"])
                     if found is not None:
@@ -301,7 +301,7 @@ class Journal:
 
     def record(self, observation: Observation, before: State, after: State, actions: Sequence[Action]) -> list[Event]:
         """Write one turn of the loop; returns the events in it with their numbers."""
-        if isinstance(observation.fact, Tick) and not actions and _same(before, after):
+        if isinstance(observation.fact, Tick) and not actions and _is_same_state(before, after):
             self._state, self._tick = after, observation
             return []
         said = [action for action in actions if isinstance(action, Say)]
@@ -314,7 +314,7 @@ class Journal:
                 )
             )
         self._since_snapshot += 1
-        self._lost = not self._try(lambda: self._write(observation, before, after, actions, events))
+        self._lost = not self._try_to_write(lambda: self._write_turn(observation, before, after, actions, events))
         self._state, self._tick = after, None
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.snapshot(after)
@@ -323,7 +323,7 @@ class Journal:
                 self._recent.extend(events)
         return events
 
-    def _write(
+    def _write_turn(
         self,
         observation: Observation,
         before: State,
@@ -332,7 +332,7 @@ class Journal:
         events: Sequence[Event],
     ) -> None:
         db = self._db
-        with self._transaction():
+        with self._open_transaction():
             if self._lost:
                 self._put_snapshot(before, rebased=True)  # only a whole state mends the record
             number = 0
@@ -340,7 +340,7 @@ class Journal:
             for seen in (observation,) if self._tick is None else (self._tick, observation):
                 cursor = db.execute(
                     "INSERT INTO observations (t, wall, source, fact) VALUES (?, ?, ?, ?)",
-                    (seen.t, seen.wall, seen.source, _dump(seen.fact)),
+                    (seen.t, seen.wall, seen.source, _dump_json(seen.fact)),
                 )
                 number = cursor.lastrowid or 0
             for event in events:
@@ -350,7 +350,7 @@ class Journal:
                 )
             numbers = iter(events)
             for action in actions:
-                text = f'{{"said":{next(numbers).id}}}' if isinstance(action, Say) else _dump(action)
+                text = f'{{"said":{next(numbers).id}}}' if isinstance(action, Say) else _dump_json(action)
                 db.execute(
                     "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
                     (number, observation.wall, text),
@@ -363,7 +363,7 @@ class Journal:
         self.row = number
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _open_transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN")
         try:
             yield
@@ -396,16 +396,16 @@ class Journal:
         """Keep the state, and compress or forget what is older than the snapshots and limits need."""
         self._since_snapshot = 0
         rebased = self._lost or state is not self._state
-        self._lost = not self._try(lambda: self._snapshot(state, rebased=rebased)) and rebased
+        self._lost = not self._try_to_write(lambda: self._write_snapshot(state, rebased=rebased)) and rebased
         self._state = state
         # Not being able to compress is no failure to write: the rows stay, and the next snapshot tries again.
         with self._database, contextlib.suppress(sqlite3.Error, OSError):
             if archive.compact(self._db):
                 archive.forget(self._db, state.now)
 
-    def _snapshot(self, state: State, *, rebased: bool) -> None:
+    def _write_snapshot(self, state: State, *, rebased: bool) -> None:
         db = self._db
-        with self._transaction():
+        with self._open_transaction():
             last = self._put_snapshot(state, rebased=rebased)
             # Bounds for a journal that cannot compress for long.
             db.execute("DELETE FROM observations WHERE id <= ?", (last - archive.KEEP_OBSERVATIONS,))
@@ -419,12 +419,12 @@ class Journal:
             "SELECT COALESCE((SELECT MAX(id) FROM observations), "
             "(SELECT last FROM chunks ORDER BY first DESC LIMIT 1), 0)"
         ).fetchone()[0]
-        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump(state)))
+        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump_json(state)))
         if rebased:
             self._db.execute("INSERT OR IGNORE INTO rebased VALUES (?)", (last,))
         return last
 
-    def _try(self, write: Any) -> bool:
+    def _try_to_write(self, write: Any) -> bool:
         """Do ``write``; on a full disk release the ballast and try again; never raise into the loop. Was it done?"""
         for last in (False, True):
             try:
@@ -451,7 +451,7 @@ class Journal:
 
     def kept(self, key: str) -> dict[str, Any]:
         """A small JSON object that was ``put``; empty where there is none, or it is none any more."""
-        value = _json(self.get(key))
+        value = _load_json(self.get(key))
         return value if isinstance(value, dict) else {}
 
     def identity(self) -> str:
@@ -464,7 +464,7 @@ class Journal:
 
     def put(self, key: str, value: str) -> None:
         """Keep a small value."""
-        self._try(lambda: self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)))
+        self._try_to_write(lambda: self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)))
 
     def last_time(self) -> tuple[float, float] | None:
         """``(t, wall)`` of the last observation, None in a new journal."""
@@ -509,11 +509,11 @@ class Journal:
         self._db.close()
 
 
-def _dump(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(encode(value), separators=(",", ":"))
 
 
-def _json(text: Any) -> Any:
+def _load_json(text: Any) -> Any:
     """The value of a text that we wrote; None when it is none any more (a person may edit the file)."""
     try:
         return json.loads(text)
@@ -530,7 +530,7 @@ def _observation(t: Any, wall: Any, source: Any, fact: Any) -> Observation | Non
     return Observation(t, wall, found, str(source)) if times and isinstance(found, Fact) else None
 
 
-def _next(state: State, observation: Observation) -> State | None:
+def _next_state(state: State, observation: Observation) -> State | None:
     try:
         return decide(state, observation).state
     except _NO_STATE:
@@ -543,5 +543,5 @@ def _no_journal(error: sqlite3.DatabaseError) -> bool:
     return code is None or code & 0xFF in _NO_JOURNAL
 
 
-def _same(before: State, after: State) -> bool:
+def _is_same_state(before: State, after: State) -> bool:
     return replace(after, now=before.now, wall=before.wall, calm_until=before.calm_until) == before

@@ -58,28 +58,28 @@ def replay(trace: Trace, change: Change | None = None) -> Iterator[Turn]:
         return
     # The ticks that did nothing are not in a journal; under other settings one of them might have done something.
     live = replace(trace, named_ticks=True, until=trace.until if trace.named_ticks else float("-inf"))
-    known = [action for turn in _Run(live).turns() for action in _effects(turn)]
+    known = [action for turn in _Run(live).turns() for action in _effects_of_turn(turn)]
     place, apart, began = 0, False, None
     for turn in _Run(live, change).turns():
         was, began = apart, turn.observation.t if began is None else began
-        for t, key in [] if apart else _effects(turn):
+        for t, key in [] if apart else _effects_of_turn(turn):
             known_t, known_key = known[place] if place < len(known) else (float("inf"), ())
             apart = apart or key != known_key or abs(t - known_t) > SAME_S
             place += not apart
         # An action that was due then and did not come is a difference, too, as soon as its time is over.
         apart = apart or (place < len(known) and turn.observation.t > known[place][0] + SAME_S)
-        instead = "" if was or not apart else _instead(known[place:], began)
+        instead = "" if was or not apart else _state_instead(known[place:], began)
         yield replace(turn, recorded=None, counterfactual=apart, instead=instead)
 
 
-def _instead(known: list[tuple[float, tuple[object, ...]]], began: float) -> str:
+def _state_instead(known: list[tuple[float, tuple[object, ...]]], began: float) -> str:
     if not known:
         return "nothing more was done"
     t, (name, *values) = known[0]
     return f"{name}({', '.join(map(str, values))}) came next, at {t - began:+.1f} s"
 
 
-def _effects(turn: Turn) -> list[tuple[float, tuple[object, ...]]]:
+def _effects_of_turn(turn: Turn) -> list[tuple[float, tuple[object, ...]]]:
     """What a turn asked of the world: kind and number, not the reasons, which quote the settings.
 
     When the run is claimed is none of it: an observer asks only once it has something to publish.
@@ -110,33 +110,33 @@ class _Run:
         self._last_line = 0.0  # t of the last observation that came from the trace
 
     def turns(self) -> Iterator[Turn]:
-        self._begin()
+        self._begin_replay()
         while True:
             end = self._trace.until if self._trace.until is not None else self._last_line + AFTERWARDS_S
-            while self._waiting and self._unseen(self._waiting[0][2]):
+            while self._waiting and self._is_unseen(self._waiting[0][2]):
                 heapq.heappop(self._waiting)
             until = self._waiting[0][0] if self._waiting else end
             if until > max(end, self._last_line) and self._only_answers():
                 return
             if self._trace.named_ticks and self._deadline < until and not self._over:
                 t = max(self._deadline, self._state.now + AT_LEAST_S)
-                yield from self._see(Line(f.Observation(t, self._wall + t, f.Tick(), SOURCE)))
+                yield from self._see_line(Line(f.Observation(t, self._wall + t, f.Tick(), SOURCE)))
             elif self._waiting:
                 t, _, line = heapq.heappop(self._waiting)
                 if line.observation.source != SOURCE:
                     self._last_line = t
-                yield from self._see(line)
+                yield from self._see_line(line)
             else:
                 return
 
     def _only_answers(self) -> bool:
         return all(line.observation.source == SOURCE for _, _, line in self._waiting)
 
-    def _unseen(self, line: Line) -> bool:
+    def _is_unseen(self, line: Line) -> bool:
         """Nobody saw it: the attempt had been stopped, or no daemon looked."""
         return line.attempt is not None and (line.attempt in self._gone or self._over)
 
-    def _begin(self) -> None:
+    def _begin_replay(self) -> None:
         trace = self._trace
         timed = [line for line in trace.lines if line.after_s is None]
         first = f.Observation(0.0, trace.wall or 0.0, f.Tick())
@@ -146,7 +146,7 @@ class _Run:
         kinds = {type(line.observation.fact) for line in trace.lines}
         if trace.settings is not None:
             started = f.DaemonStarted(__version__, trace.settings)
-            self._push(first.t, Line(f.Observation(first.t, first.wall, started, SOURCE)))
+            self._push_line(first.t, Line(f.Observation(first.t, first.wall, started, SOURCE)))
         elif trace.state is None and f.DaemonStarted not in kinds:
             raise TraceError(
                 f'{trace.name} begins nowhere: it needs "settings" or "state" in its first line, or a DaemonStarted '
@@ -154,18 +154,18 @@ class _Run:
             )
         if trace.answered:
             for line in timed:
-                self._push(line.observation.t, line)
+                self._push_line(line.observation.t, line)
         else:
             # In the order in which they were consumed, whatever their times say.
             t = first.t
             for line in timed:
                 t = max(t, line.observation.t)
-                self._push(t, line)
+                self._push_line(t, line)
 
-    def _push(self, t: float, line: Line) -> None:
+    def _push_line(self, t: float, line: Line) -> None:
         heapq.heappush(self._waiting, (t, next(self._number), line))
 
-    def _see(self, line: Line) -> Iterator[Turn]:
+    def _see_line(self, line: Line) -> Iterator[Turn]:
         observation = line.observation
         if line.state is not None:
             self._state = evolve(line.state, settings=self._change(line.state.settings))
@@ -193,7 +193,7 @@ class _Run:
                     self._gone.add(action.attempt)
                 for after_s, fact in self._answers.to(action) if held is None else [(AT_LEAST_S, held)]:
                     t = observation.t + after_s
-                    self._push(t, Line(f.Observation(t, self._wall + t, fact, SOURCE)))
+                    self._push_line(t, Line(f.Observation(t, self._wall + t, fact, SOURCE)))
         yield Turn(observation, decision.actions, self._state.mode, line.decided)
 
     def _attempt_begins(self, attempt: int, t: float) -> None:
@@ -205,7 +205,7 @@ class _Run:
             if line.attempt == "each" and hasattr(fact, "attempt"):
                 fact = replace(fact, attempt=attempt)
             observed = f.Observation(seen, self._wall + seen, fact, line.observation.source)
-            self._push(seen, Line(observed, attempt=attempt))
+            self._push_line(seen, Line(observed, attempt=attempt))
 
 
 @dataclass(frozen=True)

@@ -147,19 +147,19 @@ class _Reader:
         if not isinstance(value, dict):
             raise TraceError(f"{self._where} is no JSON object.")
         if not self.begun:
-            self._header(value)
+            self._parse_header(value)
             self.begun = True
         elif "fact" in value:
-            self._observation(value)
+            self._parse_observation(value)
         elif "decision" in value:
-            self._decision(value["decision"])
+            self._parse_decision(value["decision"])
         elif "state" in value:
             self._state = self._a_state(value["state"])
         else:
             known = '"fact" (an observation), "decision" or "state"'
             raise TraceError(f"{self._where} has none of {known}; see docs/replay.md.")
 
-    def _header(self, value: dict[str, Any]) -> None:
+    def _parse_header(self, value: dict[str, Any]) -> None:
         if value.get("format") != FORMAT:
             raise TraceError(f"{self._where}: this is no trace; the first line has to be {_EXAMPLE}")
         if value.get("version") != VERSION:
@@ -188,9 +188,9 @@ class _Reader:
             trace.state = self._a_state(value["state"])
         if "settings" in value:
             settings = {"run_id": "trace", **value["settings"]}
-            trace.settings = self._checked(f.Settings, settings)
+            trace.settings = self._parse_checked(f.Settings, settings)
 
-    def _observation(self, value: dict[str, Any]) -> None:
+    def _parse_observation(self, value: dict[str, Any]) -> None:
         fact = value["fact"]
         kind = fact.get("@") if isinstance(fact, dict) else None
         if not isinstance(kind, str):
@@ -200,7 +200,7 @@ class _Reader:
                 raise TraceError(f"{self._where}: {kind} is no fact; docs/replay.md lists them.")
             self.unread[kind] = self.unread.get(kind, 0) + 1
             return
-        after, attempt = self._number(value, "after"), value.get("attempt")
+        after, attempt = self._parse_number(value, "after"), value.get("attempt")
         if attempt is not None and attempt != "each" and (not isinstance(attempt, int) or isinstance(attempt, bool)):
             raise TraceError(f'{self._where}: "attempt" is a number or "each", not {attempt!r}.')
         if (after is not None or attempt is not None) and not self.trace.answered:
@@ -210,29 +210,29 @@ class _Reader:
             )
         if (after is not None) != (attempt is not None and "t" not in value):
             raise TraceError(f'{self._where}: say either "t", or "attempt" together with "after" (seconds).')
-        t = self._number(value, "t")
+        t = self._parse_number(value, "t")
         if t is None and after is None:
             raise TraceError(f'{self._where} lacks "t", the time in seconds.')
         if t is not None:
             if self._last is not None and t < self._last and self._state is None and self.trace.answered:
                 raise TraceError(f"{self._where}: t goes back from {self._last:g} to {t:g}; the lines are in order.")
             self._last = t
-        wall = self._number(value, "wall")
+        wall = self._parse_number(value, "wall")
         if wall is None:
             wall = (self._wall or 0.0) + (t or 0.0)
-        observed = f.Observation(t or 0.0, wall, self._checked(KINDS[kind], fact), str(value.get("source", "")))
+        observed = f.Observation(t or 0.0, wall, self._parse_checked(KINDS[kind], fact), str(value.get("source", "")))
         decided: tuple[str, ...] | None = () if self.trace.decisions else None
         self.trace.lines.append(Line(observed, decided, self._state, attempt, after))
         self._state = None
 
-    def _decision(self, value: Any) -> None:
+    def _parse_decision(self, value: Any) -> None:
         if not self.trace.lines or not isinstance(value, list):
             raise TraceError(f"{self._where}: a decision is a list of actions and follows its observation.")
         self.trace.decisions = True
         last = self.trace.lines[-1]
-        self.trace.lines[-1] = Line(last.observation, tuple(_normal(action) for action in value), last.state)
+        self.trace.lines[-1] = Line(last.observation, tuple(_normalize_action(action) for action in value), last.state)
 
-    def _number(self, value: dict[str, Any], key: str) -> float | None:
+    def _parse_number(self, value: dict[str, Any], key: str) -> float | None:
         found = value.get(key)
         if found is None:
             return None
@@ -254,8 +254,8 @@ class _Reader:
             raise TraceError(f"{self._where}: there is no state in it.")
         return found
 
-    def _checked(self, cls: type[Any], value: dict[str, Any]) -> Any:
-        for name in _strangers(cls, value):
+    def _parse_checked(self, cls: type[Any], value: dict[str, Any]) -> Any:
+        for name in _unknown_fields(cls, value):
             note = f"{name} is not known to this version ({__version__}) and is left out."
             if note not in self.trace.notes:
                 self.trace.notes.append(note)
@@ -277,17 +277,17 @@ class _Adapters(dict[type[Any], TypeAdapter[Any]]):
 _ADAPTERS = _Adapters()
 
 
-def _strangers(cls: type[Any], value: dict[str, Any]) -> Iterator[str]:
+def _unknown_fields(cls: type[Any], value: dict[str, Any]) -> Iterator[str]:
     known = {known.name for known in fields(cls)}
     for key, inner in value.items():
         if key != "@" and key not in known:
             yield f"{cls.__name__}.{key}"
         for item in inner if isinstance(inner, list) else [inner]:
             if isinstance(item, dict) and (other := CLASSES.get(str(item.get("@")))) and is_dataclass(other):
-                yield from _strangers(other, item)
+                yield from _unknown_fields(other, item)
 
 
-def _normal(action: Any) -> str:
+def _normalize_action(action: Any) -> str:
     """The text of a recorded action as this version would write it, so that a new field is no difference."""
     with contextlib.suppress(KeyError, TypeError, ValueError):
         found = decode(action)

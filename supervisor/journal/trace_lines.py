@@ -33,7 +33,7 @@ def journal_lines(path: Path, incident: int | None = None) -> list[str]:
         db = open_read_only(path)
         try:
             db.execute("BEGIN")
-            spans = _span(db, path, incident)
+            spans = _span_of_incident(db, path, incident)
             found = [
                 piece
                 for piece in archive.pieces(db)
@@ -67,7 +67,7 @@ def _trace_lines(found: list[archive.Piece], path: Path) -> Iterator[str]:
         before = piece.last
 
 
-def _span(db: sqlite3.Connection, path: Path, incident: int | None) -> list[tuple[float, float]]:
+def _span_of_incident(db: sqlite3.Connection, path: Path, incident: int | None) -> list[tuple[float, float]]:
     if incident is None:
         return [(float("-inf"), float("inf"))]
     with contextlib.suppress(sqlite3.OperationalError):  # a journal of a version that kept no list of incidents

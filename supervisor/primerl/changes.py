@@ -28,7 +28,7 @@ def changes(
     sft = run.job.kind == "sft"
     added = command.sft_added if sft else command.rl_added
     for one in added(run, dialect, settings, request):
-        yield Change(shlex.join(one.words), one.why, _yours(settings, one))
+        yield Change(shlex.join(one.words), one.why, _persons_own_value(settings, one))
     if inference.wanted(run):
         yield Change(
             shlex.join([*inference.words(run), "@", str(run.job.inference_config)]),
@@ -44,7 +44,7 @@ def changes(
     yield open_files(run.job.nofile)
 
 
-def _yours(settings: Settings, one: command.Added) -> str:
+def _persons_own_value(settings: Settings, one: command.Added) -> str:
     """What the person's configuration says of the same setting, "" where that is nothing or the same."""
     value = settings.get(one.key)
     if value is None or isinstance(value, Mapping):

@@ -77,7 +77,7 @@ def refused_args(run: RunFile) -> Iterator[str]:
             yield f"[job] args holds {word!r}: name files in [job] config instead, so that each attempt has its copy."
     for name, _ in configs.flags(args):
         plain = name.replace("_", "-").lower()
-        why = _refusal(plain)
+        why = _refusal_of(plain)
         if run.run.max_steps is not None and plain.rpartition(".")[2] == "max-steps":
             why = "[run] max_steps of the run file says it"
         if (run.gpus.inference or run.gpus.trainer) and _chooses_gpus(plain):
@@ -86,7 +86,7 @@ def refused_args(run: RunFile) -> Iterator[str]:
             yield f"[job] args holds --{name}: {why}. Take it out."
 
 
-def _refusal(name: str) -> str:
+def _refusal_of(name: str) -> str:
     *parents, last = name.split(".")
     if name in _REFUSED:
         return _REFUSED[name]
@@ -147,26 +147,30 @@ def rl_arguments(
     run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
 ) -> list[str]:
     """Everything after the launcher's own words."""
-    return [*_files(files, request.configs), *run.job.args, *_words(rl_added(run, dialect, settings, request))]
+    return [
+        *_files_of_start(files, request.configs),
+        *run.job.args,
+        *_words_in_order(rl_added(run, dialect, settings, request)),
+    ]
 
 
 def rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     """What is said beside the person's own configuration and [job] args, in this order."""
-    yield from _checkpoints(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
+    yield from _checkpoint_words(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
     yield from _max_steps(run, settings)
-    yield from _resume(dialect, request.step)
-    yield from _folders(run, dialect)
+    yield from _resume_words(dialect, request.step)
+    yield from _folder_words(run, dialect)
     if dialect.clean in ("wipes-checkpoints", "wipes-outputs"):
         yield Added(("--no-clean",), "clean", "this version deletes outputs of the run at each start by itself")
-    yield from _gpus(run, dialect)
-    yield from _wandb(dialect, settings, request.wandb_id)
+    yield from _gpu_words(run, dialect)
+    yield from _wandb_words(dialect, settings, request.wandb_id)
 
 
-def _words(added: Iterable[Added]) -> Iterator[str]:
+def _words_in_order(added: Iterable[Added]) -> Iterator[str]:
     return (word for one in added for word in one.words)
 
 
-def _files(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str]:
+def _files_of_start(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str]:
     # The blank after "@" matters: the parsers compare the word with "@" (prime-rl docs, "Mind the space").
     for source in files:
         yield from ([f"--{source.table}"] if source.table else [])
@@ -174,7 +178,7 @@ def _files(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str
         yield str(copies.get(source.path, source.path))
 
 
-def _checkpoints(run: RunFile, dialect: Dialect, settings: Settings, tables: Sequence[str]) -> Iterator[Added]:
+def _checkpoint_words(run: RunFile, dialect: Dialect, settings: Settings, tables: Sequence[str]) -> Iterator[Added]:
     """The interval, also where a file sets another for one part; and keep policies overruled where there is one."""
     main = tables[0]
     interval = str(run.job.checkpoint_interval)
@@ -200,7 +204,7 @@ def _max_steps(run: RunFile, settings: Settings) -> Iterator[Added]:
             yield Added(words, path, "[run] max_steps of the run file says it")
 
 
-def _resume(dialect: Dialect, step: int | None) -> Iterator[Added]:
+def _resume_words(dialect: Dialect, step: int | None) -> Iterator[Added]:
     if step is not None:
         flag, key = (
             ("--resume.step", "resume.step")
@@ -213,7 +217,7 @@ def _resume(dialect: Dialect, step: int | None) -> Iterator[Added]:
         yield Added((flag, str(step)), key, "the newest step with every file verified")
 
 
-def _folders(run: RunFile, dialect: Dialect) -> Iterator[Added]:
+def _folder_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
     yield Added(("--output-dir", str(run.output_dir)), "output_dir", "[job] output_dir says it")
     if dialect.clean == "run-dir":
         # Without a name every start would be a new, empty run (prime-rl e26b50503).
@@ -222,7 +226,7 @@ def _folders(run: RunFile, dialect: Dialect) -> Iterator[Added]:
         yield Added(("--run.dir", run.run.id), "run.dir", why)
 
 
-def _gpus(run: RunFile, dialect: Dialect) -> Iterator[Added]:
+def _gpu_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
     inference, trainer = launchers_gpus(run)
     why = "[gpus] of the run file says it"
     if dialect.gpus == "ids":
@@ -239,7 +243,7 @@ def _gpus(run: RunFile, dialect: Dialect) -> Iterator[Added]:
                 yield Added((f"--{name}", str(len(gpus))), name.replace("-", "_"), why)
 
 
-def _wandb(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[Added]:
+def _wandb_words(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[Added]:
     """Id flags of the eras with two W&B runs; naming one would switch W&B on, so only where the person did."""
     if dialect.wandb not in ("monitor-id", "id") or not uses_wandb(settings):
         return
@@ -261,15 +265,19 @@ def sft_arguments(
     run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
 ) -> list[str]:
     """Everything after the words that start `sft`."""
-    return [*_files(files, request.configs), *run.job.args, *_words(sft_added(run, dialect, settings, request))]
+    return [
+        *_files_of_start(files, request.configs),
+        *run.job.args,
+        *_words_in_order(sft_added(run, dialect, settings, request)),
+    ]
 
 
 def sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     """The same for `sft`. The trainer of before 2026-02-24 knows no clean and no GPUs."""
-    yield from _checkpoints(run, dialect, settings, ("ckpt",))
+    yield from _checkpoint_words(run, dialect, settings, ("ckpt",))
     yield from _max_steps(run, settings)
-    yield from _resume(dialect, request.step)
-    yield from _folders(run, dialect)
+    yield from _resume_words(dialect, request.step)
+    yield from _folder_words(run, dialect)
     if run.gpus.trainer and dialect.sft_gpus:
         key = f"deployment.{dialect.sft_gpus}"
         words = (f"--{key}", str(len(run.gpus.trainer)))
@@ -334,11 +342,11 @@ def gpu_plan(
     seen = [name.strip() for name in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if sft:
         count = settings.number("deployment.num_train_gpus", "deployment.num_gpus") or (len(seen) or 1)
-        return GpuPlan((), _take(seen, 0, count))
+        return GpuPlan((), _take_gpus(seen, 0, count))
     engine = settings.has("inference")
     if dialect.gpus == "ids":
-        inference = _listed(settings.get("inference_gpu_ids"), ["0"]) if engine else []
-        return GpuPlan(inference, _listed(settings.get("trainer_gpu_ids"), ["1"]))
+        inference = _list_in_words(settings.get("inference_gpu_ids"), ["0"]) if engine else []
+        return GpuPlan(inference, _list_in_words(settings.get("trainer_gpu_ids"), ["1"]))
     if dialect.gpus == "counts":
         names = ("inference_gpus", "trainer_gpus")
         seen.sort(key=lambda name: (len(name), name))  # that launcher sorts them (get_cuda_visible_devices)
@@ -348,16 +356,16 @@ def gpu_plan(
     # The launcher of the counts leaves room for the engine even when it starts none (ceb60c03f).
     inference_count = (1 if first is None else first) if engine or dialect.gpus == "counts" else 0
     second = settings.number(names[1])
-    trainer = _take(seen, inference_count, 1 if second is None else second)
-    return GpuPlan(_take(seen, 0, inference_count) if engine else (), trainer)
+    trainer = _take_gpus(seen, inference_count, 1 if second is None else second)
+    return GpuPlan(_take_gpus(seen, 0, inference_count) if engine else (), trainer)
 
 
-def _take(seen: Sequence[str], start: int, count: int) -> list[str]:
+def _take_gpus(seen: Sequence[str], start: int, count: int) -> list[str]:
     end = min(start + count, MOST_GPUS)  # of a trillion GPUs, by a slip of a finger, not even the list fits into memory
     return list(seen[start:end]) if seen else [str(number) for number in range(start, end)]
 
 
-def _listed(value: object, default: list[str]) -> list[str]:
+def _list_in_words(value: object, default: list[str]) -> list[str]:
     if isinstance(value, int):
         return [str(value)]
     if isinstance(value, str):

@@ -33,16 +33,16 @@ def sources(job: Job) -> tuple[Source, ...]:
     """The files that the run file names, in the order of the command line."""
     folder = job.dir or Path.cwd()
     if job.config:
-        return tuple(Source(_absolute(folder, path)) for path in job.config)
+        return tuple(Source(_absolute_path(folder, path)) for path in job.config)
     split = (
         ("trainer", job.trainer_config),
         ("orchestrator", job.orchestrator_config),
         ("inference", job.inference_config),
     )
-    return tuple(Source(_absolute(folder, path), table) for table, path in split if path is not None)
+    return tuple(Source(_absolute_path(folder, path), table) for table, path in split if path is not None)
 
 
-def _absolute(folder: Path, path: Path) -> Path:
+def _absolute_path(folder: Path, path: Path) -> Path:
     return (folder / path.expanduser()).absolute()
 
 
@@ -57,7 +57,7 @@ class Settings:
     def get(self, *paths: str) -> Any:
         """The first of the dotted ``paths`` that is set (prime-rl reads the text "None" as none); None otherwise."""
         for path in paths:
-            value = self._at(path)
+            value = self._path_at(path)
             if value is not MISSING and value != "None" and value is not None:
                 return value
         return None
@@ -69,9 +69,9 @@ class Settings:
 
     def has(self, path: str) -> bool:
         """Is ``path`` there, also as an empty table?"""
-        return self._at(path) is not MISSING and self._at(path) != "None"
+        return self._path_at(path) is not MISSING and self._path_at(path) != "None"
 
-    def _at(self, path: str) -> Any:
+    def _path_at(self, path: str) -> Any:
         node: Any = self.tree
         for part in path.split("."):
             if not isinstance(node, Mapping):
@@ -85,7 +85,7 @@ def load(files: Sequence[Source], args: Sequence[str] = (), copies: Mapping[Path
 
     Raises ConfigError when a file is missing, unreadable, or not TOML (JSON for names that end in .json).
     """
-    tables = [(source.table, _read((copies or {}).get(source.path, source.path), source.path)) for source in files]
+    tables = [(source.table, _read_file((copies or {}).get(source.path, source.path), source.path)) for source in files]
     tree = merged(tables, args)
     where = ", ".join(str(source.path) for source in files)
     return Settings(tree, f"{where} (with [job] args)" if args else where)
@@ -95,15 +95,15 @@ def merged(tables: Iterable[tuple[str, Mapping[str, Any]]], args: Sequence[str] 
     """One tree of what each file says for its table ("": the whole), the flags of ``args`` over it."""
     tree: dict[str, Any] = {}
     for table, data in tables:
-        _merge(tree, {table: data} if table else data)
+        _merge_trees(tree, {table: data} if table else data)
     for name, value in flags(args):
         node: dict[str, Any] = {}
         leaf = node
         *parents, last = name.replace("-", "_").split(".")
         for part in parents:
             leaf = leaf.setdefault(part, {})
-        leaf[last] = _value(value)
-        _merge(tree, node)
+        leaf[last] = _parse_value(value)
+        _merge_trees(tree, node)
     return tree
 
 
@@ -125,7 +125,7 @@ def flags(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield name, None
 
 
-def _value(text: str | None) -> Any:
+def _parse_value(text: str | None) -> Any:
     if text is None:
         return True
     try:
@@ -134,16 +134,16 @@ def _value(text: str | None) -> Any:
         return text
 
 
-def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+def _merge_trees(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
     for key, value in over.items():
         below = tree.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):
-            _merge(below, value)
+            _merge_trees(below, value)
         else:
             tree[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _read(path: Path, original: Path) -> Mapping[str, Any]:
+def _read_file(path: Path, original: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)

@@ -87,13 +87,13 @@ def problems(run: RunFile, dialect: Dialect, settings: Settings, both: Settings)
         )
     if both.has("inference.slurm"):
         yield f"{run.job.inference_config} has [slurm]: this supervisor runs one pod only. Take it out."
-    yield from _weights(run, dialect, settings, both)
-    yield from _gpus(run, both)
+    yield from _weights_words(run, dialect, settings, both)
+    yield from _gpus_of_engine(run, both)
     yield from _same_model(run, settings, both)
-    yield from _addresses(run, dialect, settings, both)
+    yield from _addresses_words(run, dialect, settings, both)
 
 
-def _weights(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
+def _weights_words(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
     file = run.job.inference_config
     kinds = {broadcast_type(settings, dialect), both.get("inference.weight_broadcast.type") or "filesystem"}
     if kinds != {"filesystem"}:
@@ -102,18 +102,18 @@ def _weights(run: RunFile, dialect: Dialect, settings: Settings, both: Settings)
             "is configured: one half of such a process group cannot restart without the other. Set "
             f'weight_broadcast.type = "filesystem" in {settings.where}, and in {file} if it names one.'
         )
-    if settings.has("trainer.model.lora") and not _truth(both, "inference.enable_lora", "inference.vllm.enable_lora"):
+    if settings.has("trainer.model.lora") and not _is_true(both, "inference.enable_lora", "inference.vllm.enable_lora"):
         yield (
             "The run trains LoRA adapters, and `rl` no longer tells the inference server: set enable_lora = true and "
             f"max_lora_rank in {file}{VLLM_TABLE}."
         )
 
 
-def _truth(settings: Settings, *paths: str) -> bool:
+def _is_true(settings: Settings, *paths: str) -> bool:
     return any(settings.get(path) is True for path in paths)
 
 
-def _gpus(run: RunFile, both: Settings) -> Iterator[str]:
+def _gpus_of_engine(run: RunFile, both: Settings) -> Iterator[str]:
     inference, trainer = run.gpus.inference, run.gpus.trainer
     if not inference or not trainer:
         yield (
@@ -144,18 +144,18 @@ def _same_model(run: RunFile, settings: Settings, both: Settings) -> Iterator[st
         )
 
 
-def _addresses(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
+def _addresses_words(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
     file, port = run.job.inference_config, both.number("inference.server.port") or DEFAULT_PORT
     client = next((path for path in _CLIENTS if settings.has(path)), _CLIENTS[0])
-    asked = _ports(settings.get(f"{client}.base_url")) or [DEFAULT_PORT]
+    asked = _parse_ports(settings.get(f"{client}.base_url")) or [DEFAULT_PORT]
     if asked != [port]:
         yield (
             f"The orchestrator asks port {', '.join(map(str, asked))}, and {file} makes the inference server listen on "
             f'{port}. Set {client}.base_url in {settings.where} to "http://localhost:{port}/v1".'
         )
-    if dialect.router and not _routerless(both):
+    if dialect.router and not _needs_no_router(both):
         engine = both.number("inference.backend_port") or port + 100
-        if _ports(settings.get(f"{client}.admin_base_url")) != [engine]:
+        if _parse_ports(settings.get(f"{client}.admin_base_url")) != [engine]:
             yield (
                 "The orchestrator would send its weight updates to the router, since `rl` without [inference] does not "
                 f'know the engine\'s own address. Set {client}.admin_base_url = ["http://localhost:{engine}/v1"] in '
@@ -163,12 +163,12 @@ def _addresses(run: RunFile, dialect: Dialect, settings: Settings, both: Setting
             )
 
 
-def _routerless(both: Settings) -> bool:
+def _needs_no_router(both: Settings) -> bool:
     inference = both.get("inference")
     return isinstance(inference, Mapping) and inference.get("router") == "None"
 
 
-def _ports(value: object) -> list[int]:
+def _parse_ports(value: object) -> list[int]:
     urls = value if isinstance(value, list) else [value]
     return [urlsplit(url).port or 80 for url in urls if isinstance(url, str)]
 

@@ -90,10 +90,10 @@ class PrimeRlJob:
             name=self.dialect.name if not self.sft else f"SFT of {self.dialect.name}",
             revision=revision(self.package),
             first_step=self.dialect.first_step,
-            notes=tuple(self._notes()),
+            notes=tuple(self._notes_of_job()),
         )
 
-    def _notes(self) -> list[str]:
+    def _notes_of_job(self) -> list[str]:
         notes = []
         wandb = command.uses_wandb(self.settings)
         if not self.sft and wandb and self.dialect.wandb == "none":
@@ -151,7 +151,7 @@ class PrimeRlJob:
         if self.sft and any(source.table for source in self.sources):
             found.append("SFT takes one configuration: use [job] config, not the three separate files.")
         try:
-            self._environment(StartRequest("check", 0, None, {}, "check", Path("/")))
+            self._environment_of_start(StartRequest("check", 0, None, {}, "check", Path("/")))
         except ConfigError as error:
             found.append(str(error))
         return found
@@ -181,9 +181,9 @@ class PrimeRlJob:
             raise ConfigError("\n".join(problems))
         words = [*inference.words(self.run), "@", str(request.configs.get(source.path, source.path))]
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.run.gpus.inference))}
-        env = {**self._environment(request), **gpus}
+        env = {**self._environment_of_start(request), **gpus}
         ports = self._engine_ports()
-        hosts = self._hosts(ports, None)
+        hosts = self._hosts_of_ports(ports, None)
         return Component(inference.COMPONENT, words, self.folder, env, self.run.job.nofile, ports, hosts)
 
     def engine_stop_rules(self) -> StopRules:
@@ -211,11 +211,11 @@ class PrimeRlJob:
             words = command.launcher_words(self.run, "rl")
             words += command.rl_arguments(self.run, self.dialect, self.settings, self.sources, request)
         name = "sft" if self.sft else "rl"
-        env = self._environment(request)
+        env = self._environment_of_start(request)
         engine = [] if self.sft or self.own_engine or not self.settings.has("inference") else self._engine_ports()
         group = self._group_port()
         ports = [*engine, *([group] if group else [])]
-        hosts = self._hosts(engine, group)
+        hosts = self._hosts_of_ports(engine, group)
         return [Component(name, words, self.folder, env, self.run.job.nofile, ports, hosts)]
 
     def _group_port(self) -> int | None:
@@ -227,7 +227,7 @@ class PrimeRlJob:
             return None
         return self.settings.number(*(f"{part}weight_broadcast.port" for part in PARTS)) or NCCL_PORT
 
-    def _hosts(self, engine: list[int], group: int | None) -> dict[int, str]:
+    def _hosts_of_ports(self, engine: list[int], group: int | None) -> dict[int, str]:
         """The address of each port that is bound at one alone. vLLM binds all unless it is told a host, and the group's
         store the host that it is told, localhost by default (vllm/distributed/utils.py, StatelessProcessGroup.create).
         """
@@ -244,7 +244,7 @@ class PrimeRlJob:
         urls = (engine.url, engine.router_url) if engine and not self.run.job.engine_url else ()
         return [port for url in urls if url and (port := urlsplit(url).port)]
 
-    def _environment(self, request: StartRequest) -> dict[str, str]:
+    def _environment_of_start(self, request: StartRequest) -> dict[str, str]:
         job = self.run.job
         fixed = command.environment(self.run, self.dialect, request, sft=self.sft)
         env = job_environment(self.environ, job.pass_env, job.env, fixed)
@@ -336,7 +336,9 @@ class PrimeRlJob:
         """Downloads, rollouts and checkpoints, by this era's layout."""
         if what == "download":
             return Grows(
-                arriving_folders(self._environment(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder)
+                arriving_folders(
+                    self._environment_of_start(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder
+                )
             )
         return self.layout.growing_rollouts() if what == "rollouts" else self.layout.growing_checkpoint()
 

@@ -110,7 +110,7 @@ class _Translator:
     def run(self, words: list[str], unknown: Mapping[int, str]) -> Translation:
         at = 0
         while at < len(words):
-            at = self._next(words, unknown, at)
+            at = self._next_word(words, unknown, at)
         self._say_resumes()
         self._set_interval()
         self._set_gpus()
@@ -121,13 +121,13 @@ class _Translator:
 
     # ---------------------------------------------------------------- words
 
-    def _next(self, words: list[str], unknown: Mapping[int, str], at: int) -> int:
+    def _next_word(self, words: list[str], unknown: Mapping[int, str], at: int) -> int:
         word = words[at]
         if word == "@" or (word.startswith("@") and len(word) > 1):
-            return self._file("", words, unknown, at)
+            return self._read_file_word("", words, unknown, at)
         if word.startswith("--") and len(word) > 2:
             if at + 1 < len(words) and words[at + 1].startswith("@") and "=" not in word:
-                return self._file(_kebab(word[2:]), words, unknown, at + 1)
+                return self._read_file_word(_as_kebab(word[2:]), words, unknown, at + 1)
             end = at + 1
             if "=" not in word:
                 while end < len(words) and not words[end].startswith(("--", "@")):
@@ -135,20 +135,20 @@ class _Translator:
             name, equals, value = word[2:].partition("=")
             values = (value,) if equals else tuple(words[at + 1 : end])
             what = next((unknown[number] for number in range(at, end) if number in unknown), "")
-            self._flag(_Flag(tuple(words[at:end]), _kebab(name), values, what))
+            self._read_flag(_Flag(tuple(words[at:end]), _as_kebab(name), values, what))
             return end
         if word in ("-h", "--help"):
-            self._flag(_Flag((word,), "help", ()))
+            self._read_flag(_Flag((word,), "help", ()))
         elif word.endswith((".toml", ".json")):
             self.out.changed.append(f"{masked(word)} stood there without `@ ` before it: it is taken as one.")
-            self.out.config.append(self._path(word, unknown.get(at, "")))
+            self.out.config.append(self._read_path(word, unknown.get(at, "")))
         elif at in unknown:
             self.out.changed.append(f"{masked(word)} is left out: what it stands for is not known here.")
         else:
             self.out.changed.append(f"{masked(word)!r} is left out: {self.shown} takes no such word.")
         return at + 1
 
-    def _file(self, table: str, words: list[str], unknown: Mapping[int, str], at: int) -> int:
+    def _read_file_word(self, table: str, words: list[str], unknown: Mapping[int, str], at: int) -> int:
         """The file after ``@`` at ``at``, and more of the same table."""
         while at < len(words) and words[at].startswith("@"):
             if words[at] != "@":
@@ -163,7 +163,7 @@ class _Translator:
                 self.out.changed.append("An @ without a file behind it is left out.")
                 return at + 1
             at = after
-            name = self._path(path, unknown.get(where, ""))
+            name = self._read_path(path, unknown.get(where, ""))
             if not table:
                 self.out.config.append(name)
             elif table in PARTS and table not in self.out.parts:
@@ -174,7 +174,7 @@ class _Translator:
                 break
         return at
 
-    def _path(self, path: str, unknown: str) -> str:
+    def _read_path(self, path: str, unknown: str) -> str:
         if not unknown:
             return path
         name = f"{TO_DO}{re.sub(r'[^A-Za-z0-9._-]+', '-', unknown).strip('-._') or 'file'}.toml"
@@ -185,7 +185,7 @@ class _Translator:
 
     # ---------------------------------------------------------------- flags
 
-    def _flag(self, flag: _Flag) -> None:
+    def _read_flag(self, flag: _Flag) -> None:
         name = flag.name
         parents, _, last = name.rpartition(".")
         out = self.out
@@ -204,18 +204,18 @@ class _Translator:
         elif name in _SAID_ELSEWHERE:
             out.changed.append(f"{flag.shown} is left out: {_SAID_ELSEWHERE[name]}.")
         elif last in ("ckpt", "no-ckpt"):
-            self._checkpoints(flag)
+            self._read_checkpoint_flag(flag)
         elif last == "interval" and parents.rpartition(".")[2] == "ckpt":
             self.intervals.append(flag)
         elif last in ("keep", "keep-last", "keep-interval") and (
             parents.rpartition(".")[2] == "ckpt" or last != "keep"
         ):
-            self._keep(flag, last, f"{parents}.{last}".strip("."))
+            self._read_keep_flag(flag, last, f"{parents}.{last}".strip("."))
         elif last == "weights-only":
             if flag.value.lower() != "false":
                 out.changed.append(f"{flag.shown} is left out: checkpoints of weights only cannot be resumed from.")
         elif name == "output-dir":
-            self._setting(flag, "job.output_dir", flag.value)
+            self._add_setting(flag, "job.output_dir", flag.value)
         elif last == "output-dir":
             out.changed.append(
                 f"{flag.shown} is left out: all of a run lies in one folder, [job] output_dir, which each part is told."
@@ -230,15 +230,15 @@ class _Translator:
                 "never stands in a run file. Put it into the .env, and name the variable in the configuration."
             )
         elif name == "max-steps" and whole(flag.value, 1) is not None:
-            self._setting(flag, "run.max_steps", int(flag.value))
+            self._add_setting(flag, "run.max_steps", int(flag.value))
         elif part := gpu_part(name):
-            self._gpu(flag, part)
+            self._read_gpu_flag(flag, part)
         elif last == "id" and parents.rpartition(".")[2] == "wandb":
             self.wandb[parents.partition(".")[0] if parents.partition(".")[0] in PARTS else ""] = flag
         else:
             out.args += flag.words
 
-    def _setting(self, flag: _Flag, key: str, value: object) -> None:
+    def _add_setting(self, flag: _Flag, key: str, value: object) -> None:
         """A setting of the run file in the flag's place; of two the later one counts, as it does for the parsers."""
         section, _, name = key.partition(".")
         if flag.unknown or value == "":
@@ -248,7 +248,7 @@ class _Translator:
         self.out.settings[key] = value
         self.out.kept.append(f"{flag.shown} is [{section}] {name} = {json.dumps(value)}")
 
-    def _checkpoints(self, flag: _Flag) -> None:
+    def _read_checkpoint_flag(self, flag: _Flag) -> None:
         off = flag.name.startswith("no-") or flag.name.endswith("no-ckpt") or flag.value.lower() in ("none", "false")
         if off:
             self.out.changed.append(
@@ -258,7 +258,7 @@ class _Translator:
         else:
             self.out.kept.append(f"{flag.shown} is always on, every [job] checkpoint_interval steps")
 
-    def _keep(self, flag: _Flag, last: str, name: str) -> None:
+    def _read_keep_flag(self, flag: _Flag, last: str, name: str) -> None:
         number = whole(flag.value, 1) if not flag.unknown else None
         if number is None:
             self.out.changed.append(f"{flag.shown} is left out: only the supervisor deletes steps ([store], [disk]).")
@@ -326,7 +326,7 @@ class _Translator:
         else:
             self.out.kept.append(f"{shown} is [job] checkpoint_interval = {taken}")
 
-    def _gpu(self, flag: _Flag, part: tuple[str, str]) -> None:
+    def _read_gpu_flag(self, flag: _Flag, part: tuple[str, str]) -> None:
         style, which = part
         said: list[int] | None
         if style == "ids":
@@ -433,7 +433,7 @@ def settle(out: Translation) -> None:
     words, out.args = out.args, []
     while words:
         end = next((at for at in range(1, len(words)) if words[at].startswith("--")), len(words))
-        name = _kebab(words[0].removeprefix("--").partition("=")[0])
+        name = _as_kebab(words[0].removeprefix("--").partition("=")[0])
         setting = ""
         if name.rpartition(".")[2] == "max-steps" and "run.max_steps" in out.settings:
             setting = "[run] max_steps"
@@ -473,5 +473,5 @@ def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
             keep(out, f"ckpt.{words[0]} = {number} of the configuration", number, every=every)
 
 
-def _kebab(name: str) -> str:
+def _as_kebab(name: str) -> str:
     return name.replace("_", "-").lower()

@@ -56,14 +56,18 @@ class Layout:
         default = self.orchestrator and self.dialect.orchestrator_tree == "run-default"
         return self.run_dir / "run_default" if default else self.run_dir
 
-    def _primary(self, step: int) -> Path:
+    def _primary_folder(self, step: int) -> Path:
         return self.run_dir / "checkpoints" / f"step_{step}"
 
-    def _orchestrator(self, step: int) -> Path:
+    def _orchestrator_folder(self, step: int) -> Path:
         return self.orchestrator_dir / "checkpoints" / f"step_{step}" / "orchestrator"
 
-    def _trainer(self, step: int) -> Path:
-        return self._primary(step) / "trainer" if self.dialect.trainer_dir == "trainer" else self._primary(step)
+    def _trainer_folder(self, step: int) -> Path:
+        return (
+            self._primary_folder(step) / "trainer"
+            if self.dialect.trainer_dir == "trainer"
+            else self._primary_folder(step)
+        )
 
     def _checkpoint_parents(self) -> list[Path]:
         return list(dict.fromkeys([self.run_dir / "checkpoints", self.orchestrator_dir / "checkpoints"]))
@@ -91,7 +95,7 @@ class Layout:
             return []
         return [self.orchestrator_dir / "broadcasts" / f"step_{step}"]
 
-    def _besides(self, step: int) -> list[Path]:
+    def _folders_besides(self, step: int) -> list[Path]:
         """Folders of a step that no resume needs, and that were asked for."""
         parents = {
             "weights": [self.run_dir / "weights"],
@@ -99,17 +103,17 @@ class Layout:
             "traces": self._rollout_parents(),
         }
         trees = [parent / f"step_{step}" for word in sorted(self.also) for parent in parents[word]]
-        return [tree for tree in trees if not tree.is_symlink() and tree not in self._parts(step)]
+        return [tree for tree in trees if not tree.is_symlink() and tree not in self._folders_of_step(step)]
 
     # ---------------------------------------------------------------- what grows
 
     def growing_rollouts(self) -> Grows | None:
         """The newest step's rollouts: traces that are appended to one by one (monitors/file.py), or rank files."""
-        return _newest(self._rollout_parents())
+        return _newest_time(self._rollout_parents())
 
     def growing_checkpoint(self) -> Grows | None:
         """The newest checkpoint in both trees, with the weights for people that are saved with it."""
-        newest = _newest(self._checkpoint_parents())
+        newest = _newest_time(self._checkpoint_parents())
         if newest is None:
             return None
         return Grows([*newest.trees, self.run_dir / "weights" / f"step_{newest.step}"], newest.step)
@@ -122,21 +126,21 @@ class Layout:
 
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Is everything there, and whole, that resuming at ``step`` needs?"""
-        trees = self._parts(step)
-        return judge_step(step, self._results(step), trees, self.output_dir, self.quiet_s, settled=settled)
+        trees = self._folders_of_step(step)
+        return judge_step(step, self._results_of_step(step), trees, self.output_dir, self.quiet_s, settled=settled)
 
-    def _parts(self, step: int) -> list[Path]:
+    def _folders_of_step(self, step: int) -> list[Path]:
         """The folders that together are the step, the primary one first."""
-        parts = [self._primary(step), *self._needed_weights(step)]
+        parts = [self._primary_folder(step), *self._needed_weights(step)]
         if self.orchestrator and self.dialect.orchestrator_tree == "run-default":
-            parts.append(self._orchestrator(step).parent)
+            parts.append(self._orchestrator_folder(step).parent)
         return parts
 
-    def _results(self, step: int) -> Iterator[Result]:
-        yield check_dcp(self._trainer(step))
+    def _results_of_step(self, step: int) -> Iterator[Result]:
+        yield check_dcp(self._trainer_folder(step))
         if not self.orchestrator:
             return
-        folder = self._orchestrator(step)
+        folder = self._orchestrator_folder(step)
         yield check_zip(folder / "progress.pt")
         if self.dialect.buffer == "jsonl":
             for name in BUFFER_FILES:
@@ -163,12 +167,12 @@ class Layout:
         Nothing proves that those last ones are whole, so what was written lately is left out: a file that changes while
         it is sent would stop the step.
         """
-        primary = self._primary(step)
-        besides = self._besides(step)
+        primary = self._primary_folder(step)
+        besides = self._folders_besides(step)
         files = []
-        for tree in (*self._parts(step), *besides):
+        for tree in (*self._folders_of_step(step), *besides):
             for path in files_below(tree):
-                if path.name.endswith(".tmp") or (tree in besides and not self._quiet(path)):
+                if path.name.endswith(".tmp") or (tree in besides and not self._exists_quietly(path)):
                     continue
                 if tree == primary:
                     name = path.relative_to(primary).as_posix()
@@ -177,7 +181,7 @@ class Layout:
                 files.append(StepFile(path, name))
         return files
 
-    def _quiet(self, path: Path) -> bool:
+    def _exists_quietly(self, path: Path) -> bool:
         try:
             return time.time() - path.stat().st_mtime >= self.quiet_s
         except FileNotFoundError:
@@ -187,10 +191,10 @@ class Layout:
         """Where the stored file ``name`` goes, relative to ``output_dir``. ValueError when that is not in the step."""
         path = safe_name(name)
         if path.parts[0] != OTHER_TREES:
-            target = self._primary(step) / path
+            target = self._primary_folder(step) / path
         else:
             inner = self.run_dir.joinpath(*path.parts[1:])
-            trees = (*self._parts(step)[1:], *self._besides(step))
+            trees = (*self._folders_of_step(step)[1:], *self._folders_besides(step))
             if not any(inner.is_relative_to(tree) and inner != tree for tree in trees):
                 raise ValueError(
                     f"{name!r} is no part of a step of {self.dialect.name}: the run was published by another version"
@@ -202,7 +206,7 @@ class Layout:
         """Every folder of ``step``: what prune deletes."""
         parents = [*self._checkpoint_parents(), *self._weights_parents(), *self._rollout_parents()]
         trees = [parent / f"step_{step}" for parent in parents]
-        return [tree for tree in trees if _exists(tree)]
+        return [tree for tree in trees if _path_exists(tree)]
 
     def stale_trees(self, kept: Sequence[int], below: int) -> list[Path]:
         """Rollouts and broadcasts of steps below ``below``, but for what resuming at a ``kept`` step needs."""
@@ -225,7 +229,7 @@ class Layout:
         """
         if step is None and self.dialect.clean == "run-dir":
             # The launcher refuses a run folder with anything in it, logs of a failed start included (validate_run_dir).
-            used = [path for path in _listed(self.run_dir) if path.name not in _ALLOWED_AT_START]
+            used = [path for path in _list_folder(self.run_dir) if path.name not in _ALLOWED_AT_START]
             return [self.run_dir] if used else []
         lowest = -1 if step is None else step
         trees = [
@@ -240,16 +244,16 @@ class Layout:
         return trees
 
 
-def _newest(parents: Sequence[Path]) -> Grows | None:
+def _newest_time(parents: Sequence[Path]) -> Grows | None:
     step = max((number for parent in parents for number in numbered_folders(parent)), default=None)
     return None if step is None else Grows([parent / f"step_{step}" for parent in parents], step)
 
 
-def _exists(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     return path.is_symlink() or path.exists()
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

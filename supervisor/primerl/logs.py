@@ -117,7 +117,7 @@ SIGNATURES: Final = signatures.read(Path(__file__).with_name("signatures.toml"),
 
 
 @cache
-def _words() -> Any:
+def _word_finder() -> Any:
     """Finds the words that a line with a fact cannot be without: most lines have none, and are looked at no closer."""
     patterns = (TRAINER_STEP, ORCHESTRATOR_STEP, BATCH, _FRESH, *(pattern for _, _, pattern in _PHASES))
     words = {word for pattern in patterns for word in words_of(pattern.pattern)}
@@ -128,7 +128,7 @@ def _words() -> Any:
 def parse_line(role: Role, line: str) -> list[Fact]:
     """Facts in one line of ``role``'s own file. Never raises; time is bounded by ``LONGEST``."""
     line = plain(line[:LONGEST_JSON])
-    if not _words().search(line.encode(errors="replace")):
+    if not _word_finder().search(line.encode(errors="replace")):
         return []
     level, message = _message(line)
     if not message:
@@ -136,12 +136,12 @@ def parse_line(role: Role, line: str) -> list[Fact]:
     text = message[:SHOWN].rstrip()
     if level is None:
         # No logger's line: a traceback's last line may stand here, and nothing else that we believe.
-        return _errors(role, message)
+        return _read_errors(role, message)
     facts: list[Fact] = []
     if level in ("INFO", "SUCCESS", "DEBUG", "WARNING") or role == "launcher":
-        facts += _progress(role, message, text)
+        facts += _read_progress(role, message, text)
     if level in ("WARNING", "ERROR", "CRITICAL"):
-        facts += _errors(role, message)
+        facts += _read_errors(role, message)
     return facts
 
 
@@ -177,12 +177,12 @@ def _json_message(line: str) -> tuple[str | None, str]:
     return level.upper(), plain(message[:LONGEST]).strip()
 
 
-def _progress(role: Role, message: str, text: str) -> list[Fact]:
+def _read_progress(role: Role, message: str, text: str) -> list[Fact]:
     if role in ("trainer", "orchestrator"):
         pattern = TRAINER_STEP if role == "trainer" else ORCHESTRATOR_STEP
         found = pattern.match(message)
         if found:
-            return [_step(role, found, message)]
+            return [_read_step(role, found, message)]
     if role == "orchestrator":
         batch = BATCH.match(message)
         inflight = INFLIGHT.search(message) if batch else None
@@ -201,9 +201,9 @@ def _progress(role: Role, message: str, text: str) -> list[Fact]:
     return []
 
 
-def _step(role: Role, found: re.Match[str], message: str) -> StepDone:
+def _read_step(role: Role, found: re.Match[str], message: str) -> StepDone:
     # Not a number is news, so it is handed on as it is; what is not said is None.
-    step, seconds, value = int(found[1]), duration(found[2]), _float(found[3])
+    step, seconds, value = int(found[1]), duration(found[2]), _parse_float(found[3])
     if role == "trainer":
         speed = THROUGHPUT.search(message)
         return StepDone(role, step, seconds, loss=value, throughput=float(speed[1]) if speed else None)
@@ -218,7 +218,7 @@ def _step(role: Role, found: re.Match[str], message: str) -> StepDone:
     )
 
 
-def _errors(role: Role, message: str) -> list[Fact]:
+def _read_errors(role: Role, message: str) -> list[Fact]:
     error = SIGNATURES.error(role, message)
     return [error] if error else []
 
@@ -232,9 +232,9 @@ def parse_metrics(record: Mapping[str, object]) -> list[Fact]:
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < MOST_STEPS:
         return []
     if "time/forward_backward" in record:
-        return [StepDone("trainer", step, _finite(record.get("time/step")))]
+        return [StepDone("trainer", step, _parse_seconds(record.get("time/step")))]
     if "loss/mean" in record:
-        return [StepDone("trainer", step, loss=_value(record.get("loss/mean")))]
+        return [StepDone("trainer", step, loss=_parse_number(record.get("loss/mean")))]
     return []
 
 
@@ -246,17 +246,17 @@ def duration(text: str) -> float | None:
         if not found:
             return None
         total += float(found[1]) * _UNITS[found[2]]
-    return _finite(total)
+    return _parse_seconds(total)
 
 
-def _float(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     try:
-        return _value(float(text))
+        return _parse_number(float(text))
     except ValueError:
         return None
 
 
-def _value(value: object) -> float | None:
+def _parse_number(value: object) -> float | None:
     """A number, or the one NaN that there is: so two facts of one line are equal."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -266,7 +266,7 @@ def _value(value: object) -> float | None:
         return None
 
 
-def _finite(value: object) -> float | None:
+def _parse_seconds(value: object) -> float | None:
     """Seconds that something took; None where it is no such number."""
-    number = _value(value)
+    number = _parse_number(value)
     return number if number is not None and math.isfinite(number) and number >= 0 else None

@@ -29,7 +29,7 @@ def probe(roots: Sequence[Path]) -> Dialect:
 
     Raises UnknownDialectError when there is no launcher, or when the features contradict each other.
     """
-    return dialect_of(lambda name: _read(roots, name), ", ".join(str(root) for root in roots) or "nowhere")
+    return dialect_of(lambda name: _read_source(roots, name), ", ".join(str(root) for root in roots) or "nowhere")
 
 
 def dialect_of(read: Read, where: str) -> Dialect:
@@ -72,7 +72,7 @@ def dialect_of(read: Read, where: str) -> Dialect:
         sft_gpus=_sft_gpus(sft_config),
         keep="keep-last" if "keep_last" in checkpoints else "keep",
         keep_default_one=bool(re.search(r"\bkeep: Annotated\[(?:(?!\n    \] =).)*\n    \] = 1\n", checkpoints, re.S)),
-        clean=_clean(run_dirs, settings + launcher, launcher),
+        clean=_clean_words(run_dirs, settings + launcher, launcher),
         orchestrator_tree="run-default"
         if any(re.search(r'/\s*"?run_default"', text) for text in (launcher, settings, read("utils/validation.py")))
         else "shared",
@@ -87,7 +87,7 @@ def dialect_of(read: Read, where: str) -> Dialect:
         else "log"
         if '"trainer.log"' in launcher
         else "stdout",
-        wandb=_wandb(launcher, settings),
+        wandb=_wandb_of_launcher(launcher, settings),
         metrics_file="FileMonitorConfig | None = FileMonitorConfig()" in read("configs/monitors.py"),
         router="def start_router" in inference,
         liveness='"/liveness"' in read("inference/vllm/server.py"),
@@ -107,7 +107,7 @@ def _sft_gpus(config: str) -> Literal["", "num-gpus", "num-train-gpus"]:
     return "num-gpus" if re.search(r"\bnum_gpus:", config) else ""
 
 
-def _clean(
+def _clean_words(
     run_dirs: bool, settings: str, launcher: str
 ) -> Literal["wipes-checkpoints", "wipes-outputs", "output-dir", "run-dir"]:
     if run_dirs:
@@ -138,7 +138,7 @@ def _nccl_resume(train: str, orchestrator: str, utils: str) -> bool:
     return "self.progress.step = self.resume_step + 1" not in orchestrator
 
 
-def _wandb(launcher: str, settings: str) -> Literal["monitor-id", "id", "none", "shared-id", "prl-id"]:
+def _wandb_of_launcher(launcher: str, settings: str) -> Literal["monitor-id", "id", "none", "shared-id", "prl-id"]:
     if "PRL_RUN_ID" in launcher:
         return "prl-id"
     if 'environ.get("WANDB_SHARED_RUN_ID"' in launcher:
@@ -148,7 +148,7 @@ def _wandb(launcher: str, settings: str) -> Literal["monitor-id", "id", "none", 
     return "monitor-id" if "trainer.monitor.wandb" in settings else "id"
 
 
-def _read(roots: Sequence[Path], name: str) -> str:
+def _read_source(roots: Sequence[Path], name: str) -> str:
     for root in roots:
         try:
             with (root / name).open("rb") as file:
@@ -171,32 +171,32 @@ def find_roots(folder: Path, python: Path | None) -> list[Path]:
     """
     for source in (folder / "src", folder):
         if (source / "prime_rl").is_dir() and _has_launcher(source / "prime_rl"):
-            return [source / "prime_rl", *_configs(folder)]
+            return [source / "prime_rl", *_find_configs(folder)]
     if python is None or not python.exists():
         return []
-    found = list(dict.fromkeys(_installed(python)))
+    found = list(dict.fromkeys(_is_installed(python)))
     if any(_has_launcher(root) for root in found):
         return found
-    return _ask(python)
+    return _ask_interpreter(python)
 
 
 def _has_launcher(root: Path) -> bool:
     return (root / "rl.py").is_file() or (root / "entrypoints" / "rl.py").is_file()
 
 
-def _configs(folder: Path) -> list[Path]:
+def _find_configs(folder: Path) -> list[Path]:
     configs = folder / "packages" / "prime-rl-configs" / "src" / "prime_rl"
     return [configs] if configs.is_dir() else []
 
 
-def _installed(python: Path) -> Iterator[Path]:
+def _is_installed(python: Path) -> Iterator[Path]:
     # A virtual environment's python is a symlink out of it: its folder is the one that counts, not its target.
     prefix = python.absolute().parent.parent
     for site in sorted(prefix.glob("lib*/python3*/site-packages")):
         if (site / "prime_rl").is_dir():
             yield site / "prime_rl"
         for pth in sorted(site.glob("*.pth")):
-            for line in _lines(pth):
+            for line in _read_lines(pth):
                 # A line of code is not run; one that names a folder is what an editable install writes.
                 target = site / line.strip()
                 if (
@@ -206,7 +206,7 @@ def _installed(python: Path) -> Iterator[Path]:
                 ):
                     yield target / "prime_rl"
         for record in sorted(site.glob("prime_rl*.dist-info/direct_url.json")):
-            yield from _from_url("".join(_lines(record)))
+            yield from _from_url("".join(_read_lines(record)))
 
 
 def _from_url(text: str) -> Iterator[Path]:
@@ -220,7 +220,7 @@ def _from_url(text: str) -> Iterator[Path]:
             yield folder / "src" / "prime_rl"
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             return file.read(1 << 20).decode("utf-8", "replace").splitlines()
@@ -228,7 +228,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _ask(python: Path) -> list[Path]:
+def _ask_interpreter(python: Path) -> list[Path]:
     """What the interpreter's import system says, without importing the package."""
     code = (
         "import importlib.util, json\n"

@@ -77,13 +77,13 @@ def classify(title: str, comm: str, *, sft_is_trainer: bool = False) -> Kind:
         return None
     program = PurePosixPath(words[0]).name
     if program in ("uv", "uvx"):
-        return _wrapper(words[1:])
+        return _is_wrapper(words[1:])
     if program == "torchrun":
         return ("trainer", False)
     if _PYTHON.fullmatch(program):
-        return _python(words[1:], sft_is_trainer)
+        return _role_of_python(words[1:], sft_is_trainer)
     kind = _SCRIPTS.get(program)
-    return _sft(program, kind, sft_is_trainer) if "@" in words or program == "vllm-router" else None
+    return _role_of_sft(program, kind, sft_is_trainer) if "@" in words or program == "vllm-router" else None
 
 
 def _by_title(title: str) -> Kind:
@@ -94,7 +94,7 @@ def _by_title(title: str) -> Kind:
     return None
 
 
-def _wrapper(words: list[str]) -> Kind:
+def _is_wrapper(words: list[str]) -> Kind:
     """`uv run NAME ...` waits for what it started; its own end proves nothing."""
     if words[:1] != ["run"]:
         return None
@@ -110,7 +110,7 @@ def _wrapper(words: list[str]) -> Kind:
     return None
 
 
-def _python(words: list[str], sft_is_trainer: bool) -> Kind:
+def _role_of_python(words: list[str], sft_is_trainer: bool) -> Kind:
     while words and words[0] in ("-u", "-s", "-E", "-I", "-B", "-O"):
         words = words[1:]
     if not words or words[0] == "-c":
@@ -126,8 +126,8 @@ def _python(words: list[str], sft_is_trainer: bool) -> Kind:
     if script.suffix == ".py":
         inner = ".".join(part for part in script.with_suffix("").parts if part != "/")
         return next((kind for module, kind in _MODULES.items() if inner.endswith(module)), None)
-    return _sft(script.name, _SCRIPTS.get(script.name), sft_is_trainer)
+    return _role_of_sft(script.name, _SCRIPTS.get(script.name), sft_is_trainer)
 
 
-def _sft(name: str, kind: Kind, sft_is_trainer: bool) -> Kind:
+def _role_of_sft(name: str, kind: Kind, sft_is_trainer: bool) -> Kind:
     return ("trainer", True) if name == "sft" and sft_is_trainer else kind

@@ -14,36 +14,36 @@ def revision(folder: Path) -> str:
     for place in (folder.absolute(), *folder.absolute().parents):
         git = place / ".git"
         if git.is_dir():
-            return _head(git, git)
+            return _read_head(git, git)
         if git.is_file():  # a worktree or a submodule: "gitdir: PATH"
-            text = _text(git)
+            text = _read_text(git)
             if text.startswith("gitdir:"):
                 own = (place / text.removeprefix("gitdir:").strip()).resolve()
-                common = _text(own / "commondir").strip()
-                return _head(own, (own / common).resolve() if common else own)
+                common = _read_text(own / "commondir").strip()
+                return _read_head(own, (own / common).resolve() if common else own)
             return ""
     return ""
 
 
-def _head(own: Path, common: Path) -> str:
-    head = _text(own / "HEAD").strip()
+def _read_head(own: Path, common: Path) -> str:
+    head = _read_text(own / "HEAD").strip()
     if not head.startswith("ref:"):
         return head if COMMIT.fullmatch(head) else ""
     name = head.removeprefix("ref:").strip()
     if ".." in name.split("/") or name.startswith("/"):
         return ""
     for folder in (own, common):
-        found = _text(folder / name).strip()
+        found = _read_text(folder / name).strip()
         if COMMIT.fullmatch(found):
             return found
-    for line in _text(common / "packed-refs").splitlines():
+    for line in _read_text(common / "packed-refs").splitlines():
         commit, _, ref = line.partition(" ")
         if ref.strip() == name and COMMIT.fullmatch(commit):
             return commit
     return ""
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(LARGEST).decode("utf-8", "replace")

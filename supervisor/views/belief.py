@@ -50,7 +50,14 @@ class Piece:
 
 def evidence(state: State) -> list[dict[str, Any]]:
     """Every piece, ready for JSON."""
-    pieces = [*_processes(state), *_gpus(state), *_engine(state), *_rollouts(state), *_words(state), *_step(state)]
+    pieces = [
+        *_processes_belief(state),
+        *_gpus_belief(state),
+        *_engine_belief(state),
+        *_rollouts_belief(state),
+        *_words_belief(state),
+        *_step_belief(state),
+    ]
     return [asdict(_round_times(piece)) for piece in pieces]
 
 
@@ -61,16 +68,16 @@ def forecast(state: State) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     ahead = 0.0
     for _ in range(STEPS_AHEAD):
-        then = _later(state, ahead)
+        then = _state_later(state, ahead)
         watch = Watch(then.now)
         judge(then, watch)
         # Counters are measured from reading to reading, which no watch sees: their pieces say how much is left.
-        left = [piece.left_s for piece in (*_engine(then), *_rollouts(then)) if piece.left_s is not None]
+        left = [piece.left_s for piece in (*_engine_belief(then), *_rollouts_belief(then)) if piece.left_s is not None]
         nearest = min([watch.next - then.now, *(s for s in left if s > 0)])
         if nearest == NEVER:
             break
         ahead += nearest + 0.001
-        verdict = judge(_later(state, ahead))
+        verdict = judge(_state_later(state, ahead))
         if (verdict.kind, verdict.cause, verdict.act) == (known.kind, known.cause, known.act):
             continue
         known = verdict
@@ -99,7 +106,7 @@ def would_do(state: State, verdict: Verdict) -> str:
     }.get(do, f"the job would be stopped and started again at {step}")
 
 
-def _later(state: State, seconds: float) -> State:
+def _state_later(state: State, seconds: float) -> State:
     """The state after ``seconds``, in which everybody has looked again and has seen what was seen last."""
     t, wall = state.now + seconds, state.wall + seconds
     seen: list[f.Fact] = [f.Tick()]
@@ -115,7 +122,7 @@ def _later(state: State, seconds: float) -> State:
 # ---------------------------------------------------------------- the pieces
 
 
-def _processes(state: State) -> list[Piece]:
+def _processes_belief(state: State) -> list[Piece]:
     found = []
     for p in sorted(state.job.processes.values(), key=lambda p: (p.role, p.pid)):
         if p.key:
@@ -129,7 +136,7 @@ def _processes(state: State) -> list[Piece]:
     return found
 
 
-def _gpus(state: State) -> list[Piece]:
+def _gpus_belief(state: State) -> list[Piece]:
     found = [Piece("GPUs", f"unknown: {state.gpus.reason}", would="unknown is no signal")] if state.gpus.reason else []
     limit = state.settings.memory_fell_s
     for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index):
@@ -163,7 +170,7 @@ def _if_it_fell(memory: GpuMemory, limit_s: float) -> str:
     return f"less than {size(least)} for {span(limit_s)} {A_SIGNAL}"
 
 
-def _engine(state: State) -> list[Piece]:
+def _engine_belief(state: State) -> list[Piece]:
     engine, now = state.engine, state.now
     look = engine.look
     if look is None or not state.live:
@@ -184,7 +191,7 @@ def _engine(state: State) -> list[Piece]:
     else:
         would = f"{BAD_LOOKS} refused or failed answers in a row {A_SIGNAL}"
         found.append(Piece("engine", text, now - engine.look_t, would=would))
-    found.append(_counters(state))
+    found.append(_counters_belief(state))
     if engine.liveness_misses:
         text = f"/liveness failed {times(engine.liveness_misses)} in a row"
         would = "with counters that stand still, this is a signal"
@@ -200,7 +207,7 @@ def _engine(state: State) -> list[Piece]:
     return found
 
 
-def _counters(state: State) -> Piece:
+def _counters_belief(state: State) -> Piece:
     engine, hang_s = state.engine, state.settings.hang_s
     if engine.count is None or engine.look is None:
         return Piece("engine counters", "unknown", would="unknown is no signal")
@@ -220,7 +227,7 @@ def _counters(state: State) -> Piece:
     return Piece("engine counters", text, age, hang_s, hang_s - still, rule)
 
 
-def _rollouts(state: State) -> list[Piece]:
+def _rollouts_belief(state: State) -> list[Piece]:
     work, hang_s = state.job.work, state.settings.hang_s
     if work is None:
         return []
@@ -230,7 +237,7 @@ def _rollouts(state: State) -> list[Piece]:
     return [Piece("rollouts", text, since, hang_s, hang_s - since if work.inflight else None, would)]
 
 
-def _words(state: State) -> list[Piece]:
+def _words_belief(state: State) -> list[Piece]:
     """What the job itself said: phases, and error lines."""
     found = []
     for role, phase in state.job.phases.items():
@@ -255,7 +262,7 @@ def _words(state: State) -> list[Piece]:
     return found
 
 
-def _step(state: State) -> list[Piece]:
+def _step_belief(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
         begun = state.now - state.attempt.started

@@ -115,7 +115,7 @@ def read_incidents(state_dir: Path, number: int | None = None, *, only_open: boo
         db = open_read_only(path)
         try:
             db.execute("BEGIN")
-            found, identity, now = _read(db)
+            found, identity, now = _read_journal(db)
         finally:
             db.close()
     except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:  # the last three where somebody edited it
@@ -129,10 +129,10 @@ def read_incidents(state_dir: Path, number: int | None = None, *, only_open: boo
     elif only_open:
         found = [one for one in found if one.closed is None]
     there = [one for one in bundles(bundles_dir(state_dir)) if one.journal in ("", identity)]
-    return [_value(one, there, now, story=number is not None) for one in reversed(found)]
+    return [_value_of_incident(one, there, now, story=number is not None) for one in reversed(found)]
 
 
-def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
+def _read_journal(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
     """Incidents oldest first, the journal's identity, and the wall time of the last thing that was seen."""
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
@@ -151,7 +151,9 @@ def _read(db: sqlite3.Connection) -> tuple[list[_Found], str, float]:
         f"SELECT wall, level, event, sentence, fields FROM events WHERE event NOT IN ({marks}) ORDER BY id",  # noqa: S608
         QUIET,
     ).fetchall()
-    said = [(float(wall), str(level), str(event), str(text), _fields(more)) for wall, level, event, text, more in rows]
+    said = [
+        (float(wall), str(level), str(event), str(text), _load_fields(more)) for wall, level, event, text, more in rows
+    ]
     by_id = {one.id: one for one in found}
     for wall, _, event, _, more in said:
         one = by_id.get(number) if isinstance(number := more.get("incident"), int) else None
@@ -186,7 +188,7 @@ def _short_sentence(one: _Found, event: Mapping[str, Any]) -> str:
     return ". ".join(parts)
 
 
-def _fields(text: str) -> Mapping[str, Any]:
+def _load_fields(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
     except (RecursionError, TypeError, ValueError):
@@ -194,7 +196,7 @@ def _fields(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> dict[str, Any]:
+def _value_of_incident(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> dict[str, Any]:
     mine = [bundle for bundle in there if bundle.incident == one.id]
     # What was begun before it was noticed, the attempt that broke among it, was not done about it.
     since = one.opened if one.noticed is None else one.noticed
@@ -210,39 +212,39 @@ def _value(one: _Found, there: Sequence[Kept], now: float, *, story: bool) -> di
         "cause": one.cause,
         "sentence": one.sentence,
         "roots": one.roots,
-        "signals": _signals(mine),
+        "signals": _signals_of_incident(mine),
         "done": list(dict.fromkeys(done)),
         "recovered_step": one.step,
-        "bundles": [_bundle(bundle) for bundle in mine],
+        "bundles": [_bundle_of_incident(bundle) for bundle in mine],
     }
     return {**value, "story": one.story} if story else value
 
 
-def _bundle(one: Kept) -> dict[str, Any]:
-    told = {name: _number(one.manifest.get(name)) for name in ("collected", "seconds", "size_bytes")}
-    parts = [_part(part) for part in _list(one.manifest.get("parts")) if isinstance(part, dict)]
+def _bundle_of_incident(one: Kept) -> dict[str, Any]:
+    told = {name: _number_or_none(one.manifest.get(name)) for name in ("collected", "seconds", "size_bytes")}
+    parts = [_part_of_bundle(part) for part in _list_or_empty(one.manifest.get("parts")) if isinstance(part, dict)]
     return {"path": str(one.folder), "attempt": one.attempt, **told, "parts": parts, "finished": bool(one.manifest)}
 
 
-def _part(told: Mapping[str, Any]) -> dict[str, Any]:
+def _part_of_bundle(told: Mapping[str, Any]) -> dict[str, Any]:
     """One part of a bundle, of a manifest that a full disk or a person may have changed."""
     texts = {name: str(told.get(name) or "") for name in ("name", "state")}
     files = told.get("files")
-    named = list(files) if isinstance(files, dict) else _list(files)  # {name: bytes}
-    lists = {"files": [str(one) for one in named], "notes": [str(one) for one in _list(told.get("notes"))]}
-    return {**texts, "seconds": _number(told.get("seconds")) or 0.0, **lists}
+    named = list(files) if isinstance(files, dict) else _list_or_empty(files)  # {name: bytes}
+    lists = {"files": [str(one) for one in named], "notes": [str(one) for one in _list_or_empty(told.get("notes"))]}
+    return {**texts, "seconds": _number_or_none(told.get("seconds")) or 0.0, **lists}
 
 
-def _list(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _number(value: Any) -> float | int | None:
+def _number_or_none(value: Any) -> float | int | None:
     right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_NUMBER
     return value if right else None
 
 
-def _signals(mine: Sequence[Kept]) -> list[str]:
+def _signals_of_incident(mine: Sequence[Kept]) -> list[str]:
     """What convicted, as the first bundle's explanation has it; [] where there is none."""
     for bundle in mine:
         try:

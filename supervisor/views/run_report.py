@@ -80,7 +80,7 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
     found = Found(run_file.run.id)
     if path.exists():
         try:
-            found = _journal(path, run_file.run.id)
+            found = _open_journal(path, run_file.run.id)
         except (sqlite3.Error, OSError, ValueError) as error:
             notes.append(f"The journal {path} cannot be read and is left out: {error}.")
     ledgers = _without_unstarted(found.ledgers)
@@ -105,11 +105,11 @@ def _without_unstarted(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
     return {name: ledger for name, ledger in ledgers.items() if ledger.began_wall is not None}
 
 
-def _journal(path: Path, run: str) -> Found:
+def _open_journal(path: Path, run: str) -> Found:
     """The present state out of a journal that a daemon may be writing at this moment."""
     db = open_read_only(path)
     try:
-        state = _state(db)
+        state = _newest_state(db)
         identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
         said = db.execute("SELECT sentence, fields FROM events WHERE event = 'verdict' ORDER BY id DESC").fetchall()
     finally:
@@ -124,7 +124,7 @@ def _journal(path: Path, run: str) -> Found:
     )
 
 
-def _state(db: sqlite3.Connection) -> State:
+def _newest_state(db: sqlite3.Connection) -> State:
     for number, text in db.execute("SELECT observation, state FROM snapshots ORDER BY observation DESC").fetchall():
         try:
             state = decode(json.loads(text))
@@ -162,16 +162,16 @@ def report(
     newest = max(pods.values(), key=lambda ledger: ledger.wall)  # not the one that began last: a pod may come back
     lost = sum(1 for ledger in pods.values() if ledger is not newest and ledger.last != k.STOPPED)
     advice = advise(measure_run(run, lost_pods=lost, interval_steps=interval_steps))
-    incidents = [_incident(found, name, one, person_every_h) for name, pod in pods.items() for one in pod.outages]
+    incidents = [_incident_row(found, name, one, person_every_h) for name, pod in pods.items() for one in pod.outages]
     if found.open is not None:
-        incidents.append(_open(found, found.open))
+        incidents.append(_open_incident(found, found.open))
     return {
         "run": found.run,
-        **_part(run),
-        "pods": [{"journal": name, **_part(pod)} for name, pod in pods.items()],
+        **_part_of_ledger(run),
+        "pods": [{"journal": name, **_part_of_ledger(pod)} for name, pod in pods.items()],
         "incidents": sorted(incidents, key=lambda one: float(one["opened"])),
         "saved": _time_saved([one for one in incidents if one["recovered"]], person_every_h, price),
-        "cost": None if price is None else _cost(run, price),
+        "cost": None if price is None else _cost_of_run(run, price),
         "interval": {
             "sentence": advice.sentence,
             "warning": advice.warning,
@@ -184,7 +184,7 @@ def report(
     }
 
 
-def _part(ledger: Ledger) -> dict[str, Any]:
+def _part_of_ledger(ledger: Ledger) -> dict[str, Any]:
     stopped = ledger.seconds.get(k.STOPPED, 0.0)
     wanted = ledger.total_s - stopped
     return {
@@ -201,7 +201,7 @@ def _part(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _incident(found: Found, journal: str, one: Outage, person_every_h: float) -> dict[str, Any]:
+def _incident_row(found: Found, journal: str, one: Outage, person_every_h: float) -> dict[str, Any]:
     sentence = found.sentences.get(one.number, "") if journal == found.own else ""
     return {
         "journal": journal,
@@ -221,10 +221,10 @@ def _incident(found: Found, journal: str, one: Outage, person_every_h: float) ->
     }
 
 
-def _open(found: Found, incident: Incident) -> dict[str, Any]:
+def _open_incident(found: Found, incident: Incident) -> dict[str, Any]:
     outage = Outage(incident.id, incident.cause, incident.opened_wall, incident.step, recovered=False)
     return {
-        **_incident(found, found.own, outage, 0.0),
+        **_incident_row(found, found.own, outage, 0.0),
         "noticed_s": max(0.0, incident.decided - incident.opened),
         "seconds": max(0.0, found.now - incident.opened),
         "open": True,
@@ -251,7 +251,7 @@ def _time_saved(recovered: list[dict[str, Any]], person_every_h: float, price: f
     }
 
 
-def _cost(run: Ledger, price: float) -> dict[str, float]:
+def _cost_of_run(run: Ledger, price: float) -> dict[str, float]:
     """What the time cost. A gap between pods is time without a pod, but nobody recorded since when it was not paid."""
     hours = run.total_s / 3600
     return {

@@ -71,12 +71,12 @@ def headline(state: State) -> str:
         why = state.incidents.open.sentence.rstrip(".")
         known = cause == state.incidents.open.cause or any(why in word for word in words)
         words.append(f"incident {state.incidents.open.id} open for {lasts}{'' if known else f': {why}'}")
-        words += _roots(state.incidents.open, "; ".join(words))
+        words += _root_cause_fields(state.incidents.open, "; ".join(words))
     elif state.incidents.closed:
         last = state.incidents.closed[-1]
         lasted = span((last.closed or last.opened) - last.opened)
         words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
-        words += _roots(last, words[-1])
+        words += _root_cause_fields(last, words[-1])
     return "; ".join(words)
 
 
@@ -108,7 +108,7 @@ def _last_publish(state: State) -> str:
     return leaving.list_unpublished(state, max(0.0, publish_until(state) - state.now))
 
 
-def _roots(one: Incident, told: str) -> list[str]:
+def _root_cause_fields(one: Incident, told: str) -> list[str]:
     return [root_line(root.name, root.role, root.text, told) for root in one.roots]
 
 
@@ -246,7 +246,7 @@ def explain(state: State) -> dict[str, Any]:
         "worthless": list(pinned_steps.findings(state).values()),
         "evidence": belief.evidence(state) if state.mode not in AT_REST else [],
         "forecast": belief.forecast(state),
-        "deadline": _deadline(state),
+        "deadline": _deadline_fields(state),
         "would": ledger_of_would(state),
         "history": [one.sentence for one in state.incidents.closed[-10:]],
     }
@@ -257,7 +257,7 @@ def ledger_of_would(state: State) -> list[dict[str, Any]]:
     return [asdict(one) for one in state.observing.would]
 
 
-def _deadline(state: State) -> dict[str, Any] | None:
+def _deadline_fields(state: State) -> dict[str, Any] | None:
     if state.mode == "running":
         deadline = step_deadline(state)
         extra = allowance(state)

@@ -44,7 +44,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "last_words": None,
         "daemon_pid": holder[0] if holder is not None and alive(holder) else None,
         "parent_pid": parent[0] if parent is not None and alive(parent) else None,
-        "job": _job(state_dir, run_id),
+        "job": _living_job(state_dir, run_id),
         "incident": None,
         "worthless": None,
         "why": None,
@@ -53,7 +53,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "published": None,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
-        found |= _journal(state_dir)
+        found |= _read_journal(state_dir)
     if found["last_words"] is not None:
         _newest_line(found, (state_dir / "daemon.jsonl", *log_files))
     with contextlib.suppress(SupervisorError):
@@ -61,7 +61,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     return found
 
 
-def _journal(state_dir: Path) -> dict[str, Any]:
+def _read_journal(state_dir: Path) -> dict[str, Any]:
     marks = ",".join("?" * len(incidents.AFTERWARDS))
     with contextlib.closing(open_read_only(state_dir / "journal.db")) as db:
         seen = db.execute("SELECT wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
@@ -124,12 +124,12 @@ def _newest_line(found: dict[str, Any], files: tuple[Path, ...]) -> None:
             if wall <= found["last_words"]["wall"] + LOG_SLACK_S:
                 continue
             lines = tail_of(path, TAIL_BYTES).decode(errors="replace").splitlines()
-            sentence = next((text for line in reversed(lines) if (text := _sentence(line))), "")
+            sentence = next((text for line in reversed(lines) if (text := _sentence_of_line(line))), "")
             if sentence:
                 found["last_words"] = {"wall": wall, "sentence": sentence}
 
 
-def _sentence(line: str) -> str:
+def _sentence_of_line(line: str) -> str:
     with contextlib.suppress(ValueError, RecursionError):
         told = json.loads(line)
         if isinstance(told, dict):
@@ -140,7 +140,7 @@ def _sentence(line: str) -> str:
 # ---------------------------------------------------------------- the job
 
 
-def _job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
+def _living_job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
     """What lives of the newest attempt; None where nothing does."""
     numbers = attempt_logs.attempts(state_dir)
     if not numbers:
@@ -153,17 +153,17 @@ def _job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
     if not living:
         return None
     logs = [log for log in attempt_logs.logs_of(state_dir, numbers[-1]) if not log.pieces[-1].name.endswith(".gz")]
-    steps = [step for role in ROLES for log in logs if log.role == role for step in _steps(role, log.pieces[-1])]
+    steps = [step for role in ROLES for log in logs if log.role == role for step in _newest_step(role, log.pieces[-1])]
     newest = max((log.changed_wall for log in logs), default=None)
     return {
         "attempt": numbers[-1],
-        "pids": {pid: _name(pid) for pid in living},
+        "pids": {pid: _name_of_process(pid) for pid in living},
         "step": max(steps, default=None),
         "silent_since": newest,
     }
 
 
-def _name(pid: int) -> str:
+def _name_of_process(pid: int) -> str:
     """The program of a process, or the title that it gave itself."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
@@ -172,7 +172,7 @@ def _name(pid: int) -> str:
     return words[0].rpartition("/")[2].strip()[:40] or "unknown"
 
 
-def _steps(role: Role, path: Path) -> Iterator[int]:
+def _newest_step(role: Role, path: Path) -> Iterator[int]:
     """The newest step in a log's end."""
     for line in reversed(tail_of(path, TAIL_BYTES).decode(errors="replace").splitlines()):
         for fact in parse_line(role, line):

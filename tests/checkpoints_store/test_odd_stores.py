@@ -267,7 +267,7 @@ def test_what_is_read_again_to_be_copied_counts_as_progress(tmp_path: Path) -> N
     seen: list[Moved] = []
     meter = Meter(seen.append)
     meter.phase("sending", 9000)
-    pieces = reuse._pieces(_as_local(file), spans, meter)
+    pieces = reuse._hash_pieces(_as_local(file), spans, meter)
     assert [piece.part.sha1 for piece in pieces] == [sha1(data[s.offset : s.offset + s.size]) for s in spans]
     assert [piece.copied for piece in pieces] == [True, False, True]
     assert (seen[-1].bytes, seen[-1].total) == (5000, 14000)

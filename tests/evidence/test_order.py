@@ -68,7 +68,7 @@ def test_a_stop_waits_for_the_budget_and_no_longer(tmp_path: Path, monkeypatch: 
     posted: list[f.Fact] = []
     effects = effects_of(tmp_path, posted, budget_s=1.0)
     stopped: list[float] = []
-    effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
+    effects._stop_attempt = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
     began = time.monotonic()
     effects.do(a.CollectEvidence(1, 1, "vLLM hangs."))
     effects.do(a.Stop(1, "vLLM hangs.", 60.0))
@@ -90,7 +90,7 @@ def test_a_dead_volume_below_the_jobs_logs_delays_no_stop_and_costs_no_bundle(tm
     posted: list[f.Fact] = []
     effects = effects_of(tmp_path, posted, log_files=on_a_volume, budget_s=2.0)
     stopped: list[float] = []
-    effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
+    effects._stop_attempt = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
     for incident, volume[0] in ((1, "hangs"), (2, "is gone")):
         began = time.monotonic()
         effects.do(a.CollectEvidence(1, incident, "vLLM hangs."))
@@ -111,7 +111,7 @@ def test_a_second_request_to_stop_ends_the_collecting(tmp_path: Path, monkeypatc
     monkeypatch.setattr(bundle, "_collectors", lambda *_: [hang])
     effects = effects_of(tmp_path, [], budget_s=60)
     stopped: list[float] = []
-    effects._stop = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
+    effects._stop_attempt = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
     effects.do(a.CollectEvidence(1, 1, "vLLM hangs."))
     effects.do(a.Stop(1, "vLLM hangs.", 60.0))
     effects.hurry()

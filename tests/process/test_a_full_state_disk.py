@@ -28,14 +28,14 @@ class House:
         self._unwritten = 0
         self._repeats: dict[str, Any] = {}
         self.full = False
-        begin = self.journal._transaction
+        begin = self.journal._open_transaction
 
         def transaction() -> Any:
             if self.full:
                 raise sqlite3.OperationalError("database or disk is full")
             return begin()
 
-        self.journal._transaction = transaction  # type: ignore[method-assign]
+        self.journal._open_transaction = transaction  # type: ignore[method-assign]
 
     def turns(self, count: int, seconds: float = 0.2) -> None:
         for number in range(count):

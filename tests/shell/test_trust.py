@@ -351,7 +351,7 @@ def test_the_group_of_one_user_alone_is_his_and_a_shared_one_is_not(monkeypatch:
     def problem(uid: int, gid: int) -> str:
         found = os.stat_result((0o100664, 0, 0, 1, uid, gid, 0, 0, 0, 0))
         monkeypatch.setattr(os, "geteuid", lambda: uid)
-        return trust._problem(Path("/home/x/run.toml"), found, last=True)
+        return trust._problem_of(Path("/home/x/run.toml"), found, last=True)
 
     assert problem(1000, 1000) == ""
     assert "all of group users can write" in problem(1001, 100)
@@ -379,6 +379,6 @@ def test_a_link_in_the_place_of_the_sums_leads_nowhere(tmp_path: Path) -> None:
     victim.write_text("a person's key")
     target.parent.mkdir()
     (target.parent / f".sums.{os.getpid()}").symlink_to(victim)
-    trust._keep(target, {"run.toml": "0" * 64})
+    trust._keep_sums(target, {"run.toml": "0" * 64})
     assert victim.read_text() == "a person's key"
     assert not target.exists()
