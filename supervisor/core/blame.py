@@ -41,6 +41,8 @@ ELSEWHERE = (
     *("engine-*", "inference-*", "router-gone", "kv-cache-too-small", "*start-failed"),
     *("ray-*", "cuda-call-failed", "checkpoint-not-written", "dataset-part-missing", "hydra-config-invalid"),
     *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
+    *("pod-evicted", "preempted", "time-limit-reached", "clock-wrong", "browser-missing", "image-pull-limited"),
+    *("chat-template-refused", "data-file-broken", "timer-outside-main-thread"),
     *("arguments-differ", "dataset-broken", "flashinfer-gpu-unfit", "gradients-unused", "instruction-failed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last

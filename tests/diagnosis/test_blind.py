@@ -56,7 +56,7 @@ def cases_of(corpus: str) -> list[Case]:
         elif line.startswith("--- "):
             lines = found[-1].logs[line[4:]] = []
         else:
-            lines.append(line)
+            lines.append(line.removeprefix("\\"))
     return found
 
 

@@ -208,7 +208,7 @@ def test_the_loops_waits_are_a_histogram() -> None:
     waits = Waits()
     for seconds in (0.00005, 0.0001, 0.09, 0.1, 99.0):
         waits.note(seconds)
-    lines = metrics.render({"run": "r", "loop_waits": waits.told()}).splitlines()
+    lines = metrics.render({"run": "r", "loop_waits": waits.as_dict()}).splitlines()
     name = "rl_supervisor_loop_wait_seconds"
     assert f"# TYPE {name} histogram" in lines
     counts = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}_bucket")]
@@ -228,7 +228,7 @@ def test_the_inbox_knows_how_long_its_facts_waited() -> None:
     assert inbox.get(0.0) == "second"
     with pytest.raises(queue.Empty):
         inbox.get(0.01)
-    told = inbox.waits.told()
+    told = inbox.waits.as_dict()
     assert told["count"] == 3
     assert told["sum_s"] >= 0.06
     assert told["at_most"]["0.02"] <= 1  # only the moment for which it was in time

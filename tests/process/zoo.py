@@ -439,7 +439,7 @@ def incidents(folder: Path, number: int, seed: int, count: Count, *, grouped: bo
             wait_for(lambda home=home: all((home / role).exists() for role in ROLES), "all of it is up", 60)
             watcher, scanner = process_sensors(1, [Seen(*shim)], lambda *_: None, lambda: ())
             scanner.look()
-            hands.known = [(one.pid, one.start_ticks) for one in scanner.identities()]
+            hands.seen.processes = [(one.pid, one.start_ticks) for one in scanner.identities()]
             watcher.close()
             victim = ("trainer", "engine", "launcher")[attempt % 3]
             with contextlib.suppress(ProcessLookupError):

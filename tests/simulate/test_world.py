@@ -119,7 +119,7 @@ class Stops:
                 return [a.Start(2, 5)], float("inf")
         return [], float("inf")
 
-    def told(self, t: float, fault: str) -> None:
+    def learn_fault(self, t: float, fault: str) -> None:
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ import pytest
 from supervisor.base.retry import Retry
 from supervisor.cli import check
 from supervisor.storage import open_store
-from supervisor.storage.bucket import MANY_VERSIONS, Bucket, _hides, survey
+from supervisor.storage.bucket import MANY_VERSIONS, Bucket, _hides_checkpoints, survey
 from tests.b2server import ALL_CAPABILITIES, B2Server, Key
 
 RUN = '[run]\nid = "r7"\n[job]\nkind = "command"\n[job.plain]\nstart = ["true"]\nresume = ["true", "{step}"]\n[store]\n'
@@ -114,7 +114,7 @@ def test_the_pod_that_holds_the_run_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_lifecycle_rule_that_takes_checkpoints_away_is_told(rule: dict[str, Any], told: str) -> None:
-    sentence = _hides(rule, "team/r7/")
+    sentence = _hides_checkpoints(rule, "team/r7/")
     assert told in sentence if told else not sentence
 
 
