@@ -33,6 +33,7 @@ from supervisor.sensors.processes import Identity as Seen
 from supervisor.sensors.processes import process_sensors
 from tests.process.conftest import PRELUDE, Attempt, PlainHands, kill, wait_for
 
+CLOSED_WITHIN_S = 5.0
 ROLES = ("launcher", "trainer", "engine", "washed", "retitled", "regrouped", "stopped", "forker")
 VICTIMS = ("nobody", "launcher", "trainer", "engine", "shim", "daemon")
 HASTY = StopRules(((signal.SIGTERM, 0.05),))
@@ -199,6 +200,10 @@ def look_behind(count: Count, folder: Path, way: str) -> None:
     """All observers, right after a stop: what do they see of the job that ran in the folder?"""
     count.stops += 1
     count.ways[way] += 1
+    # One that was killed loses its memory, command line and name before it closes its files (do_exit in kernel/exit.c).
+    until = time.monotonic() + CLOSED_WITHIN_S
+    while held(folder) and time.monotonic() < until:
+        time.sleep(0.02)
     if held(folder):
         count.left.append(f"{way}: somebody holds {folder / FIFO}")
     count.left += [f"{way}: {one}" for one in alive_in(folder)]
