@@ -24,7 +24,6 @@ from supervisor.process import ask_program
 
 FLAG = re.compile(r"^    dry_run\b", re.MULTILINE)
 DUMP = re.compile(r"^    dump_config\b", re.MULTILINE)
-DONE = ("Dry run complete", "Config dump complete")
 _GPU = re.compile(r"\bCUDA|\bcuda\b|libcuda|libnvidia|NVML|\bGPUs?\b|\bnvidia\b|Triton")
 _NETWORK = re.compile(
     r"Connection|Timeout|timed out|resolve|Max retries|huggingface\.co|HTTP|offline mode", re.IGNORECASE

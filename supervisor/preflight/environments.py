@@ -18,10 +18,9 @@ from typing import Any
 from supervisor.config.toml_positions import Key
 from supervisor.preflight import installed, look
 from supervisor.preflight.beside import side_by_side
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import command
 from supervisor.process import ask_program
 

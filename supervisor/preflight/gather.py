@@ -405,8 +405,7 @@ def _with_trainer(
             found.append(_guess_era(subject, era))
 
     def keys_of(one: eras.Era) -> schema.Schema | None:
-        known = one.schemas.get(subject.kind)
-        return known and replace(known, exact=how == "as-of")
+        return replace(one.schema(subject.kind), exact=how == "as-of") if subject.kind in eras.KINDS else None
 
     if era is not None:
         dialect, keys = era.dialect, keys_of(era)

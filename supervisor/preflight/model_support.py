@@ -15,12 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.estimate_inputs import is_training
 from supervisor.preflight.finding import SEVERITIES, Finding, Severity, Where
 from supervisor.preflight.models import ModelFacts, with_owner
 from supervisor.preflight.reading import has, lora, of_trainer
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 _NAMES = ("trainer.model.name", "model.name")
 _REPO = re.compile(r"[\w.-]+(?:/[\w.-]+)?\Z", re.ASCII)

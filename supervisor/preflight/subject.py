@@ -6,7 +6,7 @@ be read stops it: what is wrong is a finding, and the rest is looked at as far a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -145,6 +145,10 @@ class Subject:
     def run_where(self, *key: str) -> Where:
         """A key of the run file."""
         return Where(str(self.run_path or ""), self.run_line(*key), ".".join(key))
+
+
+Check = Callable[[Subject], Iterator[Finding]]
+"""A pure look at one matter. It complains only of what it knows, and never raises on odd values."""
 
 
 def _position_of_key(positions: Mapping[Key, Position], parts: tuple[str, ...]) -> Position | None:

@@ -15,10 +15,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
 from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, overlay, sources
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 GPUS_PER_NODE = 8  # deployment.gpus_per_node, 1826b1892 to 559b44772
 WARMUP, DECAY = 10, 10  # of the linear and the cosine scheduler since 443c657b8

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -403,8 +403,3 @@ def _end_of_quotes(line: str, column: int) -> int:
     while column < len(line) and line[column] != quote:
         column += 2 if quote == '"' and line[column] == "\\" else 1
     return column + 1
-
-
-def texts(findings: Sequence[Finding]) -> Iterator[str]:
-    """Findings for people, one line each. For tests and for looking at a file by hand."""
-    return (f"{one.where.line}: [{one.id}] {one.sentence} {one.remedy}" for one in findings)
