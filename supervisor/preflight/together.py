@@ -280,26 +280,15 @@ class Refused:
     since: date
     when: Mapping[str, Any]
     until: date | None = None
-    kinds: tuple[str, ...] = ("rl", "sft")
-    lacks: tuple[str, ...] = ()
+    kinds: Sequence[str] = ("rl", "sft")
+    lacks: Sequence[str] = ()
 
 
 @cache
 def table() -> Sequence[Refused]:
     """All entries of ``together.toml``."""
     text = Path(__file__).with_name("together.toml").read_text(encoding="utf-8")
-    return [
-        Refused(
-            one["says"],
-            one["remedy"],
-            one["since"],
-            one["when"],
-            one.get("until"),
-            tuple(one.get("kinds", ("rl", "sft"))),
-            tuple(one.get("lacks", ())),
-        )
-        for one in tomllib.loads(text)["refused"]
-    ]
+    return [Refused(**one) for one in tomllib.loads(text)["refused"]]
 
 
 def _check_table(subject: Subject) -> Iterator[Finding]:
