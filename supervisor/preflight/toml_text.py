@@ -130,16 +130,8 @@ class _Repair:
             at = self._read_header(at) if line.startswith("[") else self._read_pair(at)
             if self.broken > MOST_BROKEN or (self.hopeless > MOST_MISTAKES and self.hopeless > len(self.statements)):
                 return Mended(self.text, None, (self._no_toml(),))
-        for clash in dict.fromkeys(islice(clashes(self.statements), MOST_BROKEN)):
-            self.found.append(
-                Finding(
-                    clash.rule,
-                    clash.sentence,
-                    self._where_in_words(clash.line, clash.key),
-                    clash.remedy,
-                    edits=tuple(Edit(self.path, first, last, lines) for first, last, lines in clash.edits(self.lines)),
-                )
-            )
+        found = clashes(self.path, self.lines, self.statements)
+        self.found += dict.fromkeys(islice(found, MOST_BROKEN))
         if not self.found:  # nothing that is known here: tomllib has the last word
             self._add_finding("toml-syntax", f"This is not TOML: {_plain_words(self.error)}.", _line_of(self.error) - 1)
         if self.hopeless > len(self.statements) and self.hopeless > 2:
