@@ -44,6 +44,8 @@ class ConfigText:
     text: str
     data: Mapping[str, Any] | None
     positions: Mapping[Key, Position]
+    found: Sequence[Finding] = ()
+    """What is wrong with its text."""
 
     def below(self, key: Key) -> Key:
         """``key`` of the whole as it stands in this file, () where it is another file's."""
