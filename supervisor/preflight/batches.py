@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import (
     DATA,
@@ -19,7 +18,7 @@ from supervisor.preflight.reading import (
     of_trainer,
     switched_on,
 )
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 DEFAULT_BATCH = 128  # in every era from ceb60c03f to 559b44772
 DEFAULT_MICRO_BATCH = 128  # orchestrator/config.py at ceb60c03f to 4b3372824

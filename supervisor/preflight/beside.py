@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,27 +17,19 @@ class Beside(Generic[T]):
     """One such look, begun at once. A thread of a ``ThreadPoolExecutor`` would be waited for when Python ends."""
 
     def __init__(self, what: Callable[[], T]) -> None:
-        self._what = what
-        self._seen: list[T] = []
-        self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._look, daemon=True, name="preflight-look")
-        self._thread.start()
+        self._seen: Future[T] = Future()
+        threading.Thread(target=self._look, args=(what,), daemon=True, name="preflight-look").start()
 
     def result(self, until: float | None) -> T:
         """What was seen, waited for until then (monotonic time; None: as long as it takes).
 
         Raises TimeoutError, and whatever the look raised.
         """
-        self.wait(until)
-        if self._failed is not None:
-            raise self._failed
-        if not self._seen:
-            raise TimeoutError
-        return self._seen[0]
+        return self._seen.result(None if until is None else max(0.0, until - time.monotonic()))
 
-    def wait(self, until: float | None) -> None:
+    def wait(self, until: float) -> None:
         """Until it has come back, or until then."""
-        self._thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        futures.wait([self._seen], max(0.0, until - time.monotonic()))
 
     def told(self, until: float) -> T | None:
         """The same; None where it failed or gave no answer: what the files of a pod say may be anything."""
@@ -48,13 +42,13 @@ class Beside(Generic[T]):
     @property
     def hangs(self) -> bool:
         """Has it not come back yet?"""
-        return self._thread.is_alive()
+        return not self._seen.done()
 
-    def _look(self) -> None:
+    def _look(self, what: Callable[[], T]) -> None:
         try:
-            self._seen.append(self._what())
+            self._seen.set_result(what())
         except BaseException as error:  # raised again where it is asked for
-            self._failed = error
+            self._seen.set_exception(error)
 
 
 def side_by_side(looks: Sequence[Callable[[], T]], at_once: int) -> list[T]:

@@ -10,7 +10,7 @@ from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.memory_estimate import Interval, lora_parameters, trained_parameters
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.reading import has, of_trainer
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import configs
 
 _WEIGHTS_GONE = date(2026, 8, 20)  # 29e422276
@@ -197,3 +197,6 @@ def model_download(subject: Subject) -> Iterator[Finding]:
     never = volume.total_bytes < size.low and not subject.site.elsewhere
     severity: Severity | None = "error" if never else None
     yield Finding("model-download-space", told, subject.where("model.name", "trainer.model.name"), severity=severity)
+
+
+CHECKS: tuple[Check, ...] = (disk_space, model_download)

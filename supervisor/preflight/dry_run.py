@@ -24,7 +24,6 @@ from supervisor.process import ask_program
 
 FLAG = re.compile(r"^    dry_run\b", re.MULTILINE)
 DUMP = re.compile(r"^    dump_config\b", re.MULTILINE)
-DONE = ("Dry run complete", "Config dump complete")
 _GPU = re.compile(r"\bCUDA|\bcuda\b|libcuda|libnvidia|NVML|\bGPUs?\b|\bnvidia\b|Triton")
 _NETWORK = re.compile(
     r"Connection|Timeout|timed out|resolve|Max retries|huggingface\.co|HTTP|offline mode", re.IGNORECASE
@@ -137,11 +136,10 @@ def _finding_of_answer(subject: Subject, one: Refusal) -> Iterator[Finding]:
         )
 
 
-def _place_of_key(subject: Subject, path: Sequence[str | int]) -> Where:
+def _place_of_key(subject: Subject, path: tuple[str | int, ...]) -> Where:
     """The key's line; that of the table above it where the key is a default, or a union's variant is named in it."""
     names = [str(part) for part in path if isinstance(part, str)]
-    exact = _exact_path(subject, path)
-    if exact.line:
+    if exact := subject.find_key(path):
         return exact
     tried = [names, *([*names[:at], *names[at + 1 :]] for at in range(1, len(names) - 1))]
     tried += [names[:end] for end in range(len(names) - 1, 0, -1)]
@@ -150,16 +148,6 @@ def _place_of_key(subject: Subject, path: Sequence[str | int]) -> Where:
         if subject.settings.has(dotted) and (place := subject.where(dotted)).line:
             return replace(place, key=".".join(names))
     return subject.file(".".join(names))
-
-
-def _exact_path(subject: Subject, path: Sequence[str | int]) -> Where:
-    """With the indices of lists: the third environment's id is not the first one's."""
-    for text in reversed(subject.texts):
-        key = tuple(path[1:]) if text.table and path[:1] == (text.table,) else tuple(path) if not text.table else ()
-        place = text.positions.get(key) if key else None
-        if place is not None:
-            return Where(str(text.path), place.line, ".".join(str(part) for part in path if isinstance(part, str)))
-    return Where()
 
 
 def _mentioned_key(subject: Subject, told: str) -> Where:

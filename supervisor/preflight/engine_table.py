@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 TABLES = ("inference.vllm", "inference.vllm_extra")
 ALIKE = 0.88

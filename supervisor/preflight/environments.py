@@ -18,10 +18,9 @@ from typing import Any
 from supervisor.config.toml_positions import Key
 from supervisor.preflight import installed, look
 from supervisor.preflight.beside import side_by_side
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import command
 from supervisor.process import ask_program
 
@@ -370,11 +369,4 @@ def _answer_in_output(text: str) -> Mapping[str, Any] | None:
 
 def where(subject: Subject, one: Named, below: Key = ()) -> Where:
     """The line of this very environment in a list of several; ``below``: of a key beside its id."""
-    wanted = (*one.key[:-1], *below) if below else one.key
-    dotted = ".".join(str(part) for part in wanted if isinstance(part, str))
-    for text in reversed(subject.texts):
-        key = wanted[1:] if text.table and text.table == wanted[0] else wanted if not text.table else ()
-        place = text.positions.get(key) if key else None
-        if place is not None:
-            return Where(str(text.path), place.line, dotted)
-    return subject.where(dotted)
+    return subject.where_exactly((*one.key[:-1], *below) if below else one.key)

@@ -8,7 +8,7 @@ this commit names. Of the source the file holds names, kinds and defaults of key
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -31,34 +31,21 @@ _LEAST_EXPLAINED = 0.5
 class Era:
     """One commit of prime-rl: from its ``day`` on, and until the next one, this is the best guess."""
 
+    number: int
     day: date
     commit: str
     dialect: Dialect
-    schemas: Mapping[str, Schema]
-    """By kind ("rl", "sft")."""
+
+    def schema(self, kind: str) -> Schema:
+        """What it knew, of one of KINDS."""
+        return _schema_of_era(self, kind)
 
 
-class _Schemas(Mapping[str, Schema]):
-    """The schemas of one era, each built when it is asked for: a check wants one of a hundred."""
-
-    def __init__(self, number: int, version: str, day: date) -> None:
-        self._number = number
-        self._version = version
-        self._day = day
-        self._built: dict[str, Schema] = {}
-
-    def __getitem__(self, kind: str) -> Schema:
-        if kind not in self._built:
-            top = _tree_of_era(_load_data()[kind], self._number)
-            takes_more = self._number in _load_data()[f"{kind}-open"]
-            self._built[kind] = Schema(top, False, self._version, takes_more, self._day)
-        return self._built[kind]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(KINDS)
-
-    def __len__(self) -> int:
-        return len(KINDS)
+@cache
+def _schema_of_era(era: Era, kind: str) -> Schema:
+    data = _load_data()
+    version = f"prime-rl {era.commit} of {era.day:%-d %b %Y}"
+    return Schema(_tree_of_era(data[kind], era.number), False, version, era.number in data[f"{kind}-open"], era.day)
 
 
 @cache
@@ -68,9 +55,7 @@ def known() -> tuple[Era, ...]:
     features: dict[str, Any] = {}
     for number, one in enumerate(_load_data()["eras"]):
         features |= one["dialect"]
-        day = date.fromisoformat(one["day"])
-        schemas = _Schemas(number, f"prime-rl {one['commit']} of {day:%-d %b %Y}", day)
-        eras.append(Era(day, one["commit"], Dialect(**features), schemas))
+        eras.append(Era(number, date.fromisoformat(one["day"]), one["commit"], Dialect(**features)))
     return tuple(eras)
 
 
@@ -79,16 +64,6 @@ def on(day: date) -> Sequence[Era]:
     until = [era for era in known() if era.day <= day] or [known()[0]]
     began = sum(1 for era in until if era.day == day)
     return until[-began - 1 :]
-
-
-def nearest(day: date) -> Era:
-    """The last era of a day."""
-    return on(day)[-1]
-
-
-def guess(tree: Mapping[str, object], kind: str = "rl") -> Era | None:
-    """The newest of those that ``fitting`` gives, None without a clue."""
-    return next(reversed(fitting(tree, kind)), None)
 
 
 def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
@@ -102,7 +77,7 @@ def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
     unknown = [0] * len(eras)
     opened = set(_load_data()[f"{kind}-open"])
     weights = {era: 1 if era in opened else 2 for era in range(len(eras))}
-    total = _count_unknown(tree, "", _load_data()[kind], weights, unknown)
+    total = _count_unknown(tree, "", kind, weights, unknown)
     least = min(unknown)
     if least > 2 * total * _LEAST_EXPLAINED or all(count == least for count in unknown):
         return ()
@@ -110,7 +85,7 @@ def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
 
 
 def _count_unknown(
-    tree: Mapping[str, object], above: str, table: Mapping[str, Any], weights: Mapping[int, int], unknown: list[int]
+    tree: Mapping[str, object], above: str, kind: str, weights: Mapping[int, int], unknown: list[int]
 ) -> int:
     """Add to ``unknown`` (by era) the weights of the keys that an era does not know here; gives the number of keys.
 
@@ -120,7 +95,7 @@ def _count_unknown(
     total = 0
     for key, value in tree.items():
         path = f"{above}.{key}" if above else str(key)
-        spans = table.get(path.replace("-", "_"), ())
+        spans = _load_data()[kind].get(path.replace("-", "_"), ())
         facts = {era: facts for first, last, facts in spans for era in range(first, last + 1)}
         inside: dict[int, int] = {}
         for era, weight in weights.items():
@@ -130,27 +105,26 @@ def _count_unknown(
             elif not facts[era].get("open"):
                 unknown[era] += 0 if _may_be(facts[era]["kinds"], value) else weight
                 inside[era] = 2
-            elif _has_names(table, path, era):
+            elif _has_names(kind, path, era):
                 inside[era] = 1
         total += 1
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Mapping):
-                total += _count_unknown(one, path, table, inside, unknown)
+                total += _count_unknown(one, path, kind, inside, unknown)
     return total
 
 
 @cache
-def _parents_by_path(kind_of_table: int) -> Mapping[str, Sequence[tuple[int, int]]]:
+def _parents_by_path(kind: str) -> Mapping[str, Sequence[tuple[int, int]]]:
     """By path of a table: the spans of eras in which it has keys that are known by name."""
-    table = next(_load_data()[kind] for kind in KINDS if id(_load_data()[kind]) == kind_of_table)
     parents: dict[str, list[tuple[int, int]]] = {}
-    for path, spans in table.items():
+    for path, spans in _load_data()[kind].items():
         parents.setdefault(path.rpartition(".")[0], []).extend((first, last) for first, last, _ in spans)
     return parents
 
 
-def _has_names(table: Mapping[str, Any], path: str, era: int) -> bool:
-    return any(first <= era <= last for first, last in _parents_by_path(id(table)).get(path.replace("-", "_"), ()))
+def _has_names(kind: str, path: str, era: int) -> bool:
+    return any(first <= era <= last for first, last in _parents_by_path(kind).get(path.replace("-", "_"), ()))
 
 
 def _may_be(kinds: str, value: object) -> bool:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from supervisor.preflight import (
     batches,
+    disk_space,
     engine_table,
     environments,
-    estimates,
+    gpu_memory,
     halves,
     keys,
     lengths,
@@ -20,9 +21,8 @@ from supervisor.preflight import (
     together,
     tracking,
 )
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import SEVERITIES, Finding, Where
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 _MODULES = (
     keys,
@@ -34,7 +34,8 @@ _MODULES = (
     together,
     sharing,
     model_support,
-    estimates,
+    gpu_memory,
+    disk_space,
     tracking,
     environments,
     resume,

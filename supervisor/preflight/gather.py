@@ -11,7 +11,7 @@ import shlex
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -113,13 +113,13 @@ def gather_run(
     else:
         files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
     found += [_before_setup(one, run) for file in files for one in file.found]
-    tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], run.job.args)
-    where = ", ".join(str(file.text.path) for file in files)
+    tree = configs.merged([(file.table, file.data) for file in files if file.data], run.job.args)
+    where = ", ".join(str(file.path) for file in files)
     settings = Settings(tree, f"{where} (with [job] args)" if run.job.args else where)  # as the job's own sentences
     subject = Subject(
         kind=kind,
         settings=settings,
-        texts=tuple(file.text for file in files),
+        texts=tuple(files),
         args=tuple(run.job.args),
         run_file=run,
         run_path=path,
@@ -142,10 +142,10 @@ def _before_setup(one: Finding, run: RunFile) -> Finding:
     return replace(one, severity="warning") if absent and run.setup.commands else one
 
 
-def _files_of(run: RunFile) -> list[_Read]:
+def _files_of(run: RunFile) -> list[ConfigText]:
     files = [_config_text(source) for source in configs.sources(run.job)]
     own = inference.source(run) if inference.wanted(run) else None
-    if own is not None and own.path not in [file.text.path for file in files]:
+    if own is not None and own.path not in [file.path for file in files]:
         files.append(_config_text(own))
     return files
 
@@ -235,23 +235,14 @@ def _of_configs(
     # Beside the files of other parts, one that looks like a hosted run's is the orchestrator's with a wrong model.
     parts = ["orchestrator" if part == "hosted" else part for part in parts]
     tables = [part if part in ("trainer", "orchestrator", "inference") else "" for part in parts]
-    files = [_config_text(Source(path.absolute(), table)) for path, table in zip(paths, tables, strict=True)]
-    # As a person names them, which may be shorter than where they lie.
-    files = [
-        replace(
-            file,
-            text=replace(file.text, path=path),
-            found=[_place_finding(one, file.text.path, path) for one in file.found],
-        )
-        for file, path in zip(files, paths, strict=True)
-    ]
+    files = [_config_text(Source(path, table)) for path, table in zip(paths, tables, strict=True)]
     found = [*(one for file in files for one in file.found), *_find_missing_files(paths, tables)]
-    tree = configs.merged([(file.text.table, file.text.data) for file in files if file.text.data], ())
+    tree = configs.merged([(file.table, file.data) for file in files if file.data], ())
     settings = Settings(tree, ", ".join(map(str, paths)))
     subject = Subject(
         kind=kind,
         settings=settings,
-        texts=tuple(file.text for file in files),
+        texts=tuple(files),
         interval=settings.number("ckpt.interval", "trainer.ckpt.interval"),
         max_steps=settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps"),
     )
@@ -281,37 +272,20 @@ def _part_of_run(path: Path) -> Part:
     return part_of(path, None if problem else mended(path, text).data)
 
 
-def _place_finding(finding: Finding, old: Path, new: Path) -> Finding:
-    edits = tuple(replace(edit, file=new) if edit.file == old else edit for edit in finding.edits)
-    where = replace(finding.where, file=str(new)) if finding.where.file == str(old) else finding.where
-    return replace(finding, where=where, edits=edits)
-
-
 # ---------------------------------------------------------------- one configuration file
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A configuration file, and what is wrong with its text."""
-
-    text: ConfigText
-    found: Sequence[Finding] = field(default_factory=list)
-
-
-def _config_text(source: Source) -> _Read:
+def _config_text(source: Source) -> ConfigText:
     where = Where(str(source.path))
     text, problem = _read_text(source.path)
     if problem:
         missing = not source.path.exists()
         finding = Finding("config-missing" if missing else "config-unreadable", problem, where)
-        return _Read(ConfigText(source.path, source.table, "", None, {}), [finding])
+        return ConfigText(source.path, source.table, "", None, {}, (finding,))
     better = mended(source.path, text)
     # A mended text has its lines where they were.
-    positions = key_positions(better.text)
-    return _Read(
-        ConfigText(source.path, source.table, text, better.data, positions),
-        [*_has_byte_order_mark(source.path), *better.findings],
-    )
+    found = (*_has_byte_order_mark(source.path), *better.findings)
+    return ConfigText(source.path, source.table, text, better.data, key_positions(better.text), found)
 
 
 def _has_byte_order_mark(path: Path) -> Iterator[Finding]:
@@ -327,20 +301,20 @@ def _has_byte_order_mark(path: Path) -> Iterator[Finding]:
     yield Finding(f"{kind}-syntax", told, Where(str(path), 1))
 
 
-def _not_hosted(file: _Read) -> _Read:
+def _not_hosted(file: ConfigText) -> ConfigText:
     """One for Prime's hosted training is another language: that is said once, instead of once for each of its keys."""
-    data = file.text.data
-    if data is None or file.text.table or not is_hosted(data):
+    data = file.data
+    if data is None or file.table or not is_hosted(data):
         return file
-    place = file.text.positions.get(("model",))
-    where = Where(str(file.text.path), place.line if place else 0, "model")
+    place = file.positions.get(("model",))
+    where = Where(str(file.path), place.line if place else 0, "model")
     told = (
         "It is a configuration of Prime's hosted training (`prime rl run`): its model is a text, and [[env]] and "
         "the batch stand beside it. prime-rl's own `rl` does not take it."
     )
     if "environments" in data and "env" not in data:
         told = told.replace("[[env]]", "environments")
-    return _Read(replace(file.text, data=None), [*file.found, Finding("hosted-training", told, where)])
+    return replace(file, data=None, found=(*file.found, Finding("hosted-training", told, where)))
 
 
 def _read_text(path: Path) -> tuple[str, str]:
@@ -405,8 +379,7 @@ def _with_trainer(
             found.append(_guess_era(subject, era))
 
     def keys_of(one: eras.Era) -> schema.Schema | None:
-        known = one.schemas.get(subject.kind)
-        return known and replace(known, exact=how == "as-of")
+        return replace(one.schema(subject.kind), exact=how == "as-of") if subject.kind in eras.KINDS else None
 
     if era is not None:
         dialect, keys = era.dialect, keys_of(era)

@@ -15,7 +15,7 @@ from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.reading import first, has
 from supervisor.preflight.sharing import HOPELESS_UTILIZATION
 from supervisor.preflight.site import Gpu
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 _VLLM_TABLE = date(2026, 8, 8)  # d1046b876
 
@@ -202,3 +202,6 @@ def _trainer_place(subject: Subject, asked: estimate_inputs.Memory, *, sure: boo
     """A model that cannot fit is the matter of its name, one that may not of the sequence length."""
     names = ("trainer.model.name", "model.name")
     return subject.where(*names) if sure or not asked.seq_len_path else subject.where(asked.seq_len_path, *names)
+
+
+CHECKS: tuple[Check, ...] = (gpu_memory,)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.reading import Number, Set, first, has, number
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 _SHARED_ONCE = date(2026, 5, 20)  # fa191e589; until then one of the two won without a word
 _ENGINE_DECIDES = date(2026, 3, 24)  # ecd080928: with an engine only its model is compared, with the orchestrator's

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.key_reasons import explained, severity
 from supervisor.preflight.kinds import beyond, fits, shown, wanted
 from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Schema
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl.configs import flags
 
 

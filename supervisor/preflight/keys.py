@@ -14,14 +14,13 @@ from typing import Any
 
 from supervisor.config.toml_positions import Key, Position
 from supervisor.preflight import job_args
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
 from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
 from supervisor.preflight.reading import overlay
 from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
-from supervisor.preflight.subject import ConfigText, Subject
+from supervisor.preflight.subject import Check, ConfigText, Subject
 
 _SUPERVISED = re.compile(r"(?:(?:trainer|orchestrator)\.)?ckpt\.(?:interval|keep|keep_last)")
 _LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Literal
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
 from supervisor.preflight.prompts import prompt, refused_before
 from supervisor.preflight.reading import Number, first, has, number, sources, switched_on
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 DEFAULT_SEQ_LEN = 2048  # of trainer and orchestrator, in every era from ceb60c03f to 559b44772
 

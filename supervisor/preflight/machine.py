@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from supervisor.core.facts import EMPTY_BYTES
-from supervisor.preflight.checking import Check
 from supervisor.preflight.estimate_inputs import one_machine
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import ANY_LORA, ANY_MODEL
 from supervisor.preflight.site import Gpu, GpuProcess, Volume
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 GIB = 1 << 30
 MIB = 1 << 20

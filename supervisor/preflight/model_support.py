@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.estimate_inputs import is_training
 from supervisor.preflight.finding import SEVERITIES, Finding, Severity, Where
 from supervisor.preflight.models import ModelFacts, with_owner
 from supervisor.preflight.reading import has, lora, of_trainer
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 _NAMES = ("trainer.model.name", "model.name")
 _REPO = re.compile(r"[\w.-]+(?:/[\w.-]+)?\Z", re.ASCII)
-
-
-class SupportError(ValueError):
-    """An entry that must not be used as it stands; the sentence says which and why."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +39,18 @@ class Entry:
 
     rule: str
     says: str
-    model_types: frozenset[str] = frozenset()
+    model_types: Sequence[str] = ()
     architectures: re.Pattern[str] | None = None
     names: re.Pattern[str] | None = None
-    quantization: frozenset[str] = frozenset()
-    kinds: frozenset[str] = frozenset({"rl", "sft"})
+    quantization: Sequence[str] = ()
+    kinds: Sequence[str] = ("rl", "sft")
     since: date | None = None
     until: date | None = None
     older: Mapping[str, str] = field(default_factory=dict)
     severity: Severity | None = None
-    unsure: str = "warning"
-    needs: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    unsure: Severity | Literal[""] = "warning"
+    needs: Sequence[str] = ()
+    without: Sequence[str] = ()
     unless: Mapping[str, str] = field(default_factory=dict)
     lora: bool | None = None
     here: bool | None = None
@@ -89,7 +84,7 @@ def models(subject: Subject) -> Iterator[Finding]:
         sure = _in_period(subject, entry)
         if sure is False or (sure is None and not entry.unsure):
             continue
-        severity = entry.severity if sure else _as_severity(entry.unsure)
+        severity = entry.severity if sure else entry.unsure or None
         told = entry.says.replace("{model}", name)
         if sure is None:
             told += " Whether the installed version is one of those cannot be told."
@@ -98,10 +93,6 @@ def models(subject: Subject) -> Iterator[Finding]:
         if other is None or SEVERITIES.index(finding.weight) < SEVERITIES.index(other.weight):
             said[entry.rule] = finding
     yield from said.values()
-
-
-def _as_severity(text: str) -> Severity | None:
-    return next((one for one in SEVERITIES if one == text), None)
 
 
 def _place_of_model(subject: Subject) -> Where:
@@ -194,61 +185,13 @@ CHECKS: tuple[Check, ...] = (models, paths)
 # ---------------------------------------------------------------- the table
 
 
-_KEYS = {
-    "rule", "says", "model_types", "architectures", "names", "quantization", "kinds", "since", "until", "older",
-    "severity", "unsure", "needs", "without", "unless", "lora", "here", "gpus", "remedy",
-}  # fmt: skip
-
-
 @cache
 def table() -> tuple[Entry, ...]:
-    """All entries. Raises SupportError for a careless one."""
+    """All entries; tests/preflight/test_rules.py says what each must be like."""
     text = (Path(__file__).parent / "model_support.toml").read_text(encoding="utf-8")
-    return tuple(parse(one) for one in tomllib.loads(text)["entry"])
+    return tuple(_entry_of_table(one) for one in tomllib.loads(text)["entry"])
 
 
-def parse(data: Mapping[str, Any]) -> Entry:
-    """One ``[[entry]]``. Raises SupportError."""
-    rule, says = str(data.get("rule")), str(data.get("says") or "")
-    if unknown := sorted(set(data) - _KEYS):
-        raise SupportError(f"entry of {rule}: {', '.join(unknown)}: nothing reads that.")
-    if not says.endswith(".") or "{model}" not in says:
-        raise SupportError(f"entry of {rule}: `says` must be a sentence with {{model}} in it: {says!r}.")
-    if not any(key in data for key in ("model_types", "architectures", "names", "quantization")):
-        raise SupportError(f"entry of {rule}: it says of no model that it is about it.")
-    if data.get("unsure", "") not in ("", *SEVERITIES) or data.get("severity", "error") not in SEVERITIES:
-        raise SupportError(f"entry of {rule}: severities are {', '.join(SEVERITIES)}.")
-    try:
-        return Entry(
-            rule=rule,
-            says=says,
-            model_types=frozenset(data.get("model_types", ())),
-            architectures=_compile_pattern(data.get("architectures")),
-            names=_compile_pattern(data.get("names")),
-            quantization=frozenset(data.get("quantization", ())),
-            kinds=frozenset(data.get("kinds", ("rl", "sft"))),
-            since=_parse_day(data.get("since")),
-            until=_parse_day(data.get("until")),
-            older=dict(data.get("older", {})),
-            severity=_as_severity(str(data.get("severity", ""))),
-            unsure=str(data.get("unsure", "warning")),
-            needs=tuple(data.get("needs", ())),
-            without=tuple(data.get("without", ())),
-            unless=dict(data.get("unless", {})),
-            lora=data.get("lora"),
-            here=data.get("here"),
-            gpus=_compile_pattern(data.get("gpus")),
-            remedy=str(data.get("remedy", "")),
-        )
-    except re.error as error:
-        raise SupportError(f"entry of {rule}: no regular expression: {error}.") from None
-
-
-def _compile_pattern(text: object) -> re.Pattern[str] | None:
-    return re.compile(text, re.IGNORECASE) if isinstance(text, str) else None
-
-
-def _parse_day(value: object) -> date | None:
-    if value is not None and not isinstance(value, date):
-        raise SupportError(f"{value!r} is no day.")
-    return value
+def _entry_of_table(data: Mapping[str, Any]) -> Entry:
+    patterns = {key: re.compile(data[key], re.IGNORECASE) for key in ("architectures", "names", "gpus") if key in data}
+    return Entry(**{**data, **patterns})

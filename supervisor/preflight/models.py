@@ -75,7 +75,6 @@ class ModelFacts:
     """Bytes of its weight files, where they lie on this machine or the table says."""
     local: bool = False
     """Read from a folder of this machine, not from the table."""
-    vision: bool = False
 
     @property
     def plain(self) -> bool:
@@ -134,7 +133,6 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
         sliding_window=read.number("sliding_window") if text.get("use_sliding_window", True) else 0,
         quantization=_read_quantization(name, quantized),
         origin=origin,
-        vision=isinstance(data.get("vision_config"), Mapping),
     )
     total, active = _count_parameters(facts, model_type, text)
     return replace(facts, parameters=total, active_parameters=active)

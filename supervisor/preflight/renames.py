@@ -23,9 +23,9 @@ class Rename:
     """
 
     old: str
-    new: str
     commit: str
     day: date
+    new: str = ""
     note: str = ""
     yields: bool = False
 
@@ -41,12 +41,8 @@ class Known:
 @cache
 def renames() -> Sequence[Rename]:
     """All of them, in the order of the file."""
-    path = Path(__file__).with_name("renames.toml")
-    table = tomllib.loads(path.read_text(encoding="utf-8"))["rename"]
-    return tuple(
-        Rename(one["old"], one.get("new", ""), one["commit"], one["day"], one.get("note", ""), one.get("yields", False))
-        for one in table
-    )
+    text = Path(__file__).with_name("renames.toml").read_text(encoding="utf-8")
+    return tuple(Rename(**one) for one in tomllib.loads(text)["rename"])
 
 
 def known_as(path: str, schema: Schema, kind: str = "rl") -> Known | None:

@@ -21,10 +21,9 @@ from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, Manifest, parse_latest, parse_manifest
 from supervisor.config.run_file import parsed
 from supervisor.preflight import installed
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.reading import ANY_LORA
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings
 from supervisor.process.attempts import digest, read_snapshot

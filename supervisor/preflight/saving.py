@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import first, has, number, switched_on
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import configs
 
 FEW_STEPS = 20

@@ -102,24 +102,3 @@ def read(roots: Sequence[Path], kind: str, verifiers: Path | None = None) -> Sch
     from supervisor.preflight.pydantic_source import reader, schema_of
 
     return schema_of(reader(roots, verifiers), kind)
-
-
-def strangers(tree: Mapping[str, object], schema: Schema) -> Iterator[str]:
-    """Dotted paths in ``tree`` that ``schema`` does not know. Nothing is said of what stands below an open table."""
-    yield from _find_strangers(tree, schema.top, schema.open, "")
-
-
-def _find_strangers(
-    tree: Mapping[str, object], known: Mapping[str, Field], anything: bool, above: str
-) -> Iterator[str]:
-    for key, value in tree.items():
-        name = str(key).replace("-", "_")
-        path = f"{above}.{name}" if above else name
-        field = known.get(name)
-        if field is None:
-            if not anything:
-                yield path
-            continue
-        for table in value if isinstance(value, list) else [value]:
-            if isinstance(table, Mapping):
-                yield from _find_strangers(table, field.below, field.open, path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import (
     DATA,
@@ -19,7 +18,7 @@ from supervisor.preflight.reading import (
     of_trainer,
     switched_on,
 )
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import configs
 
 DEFAULT_UTILIZATION = 0.9  # inference.gpu_memory_utilization from 454e2cba4 to 559b44772

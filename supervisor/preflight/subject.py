@@ -6,7 +6,7 @@ be read stops it: what is wrong is a finding, and the rest is looked at as far a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -44,6 +44,12 @@ class ConfigText:
     text: str
     data: Mapping[str, Any] | None
     positions: Mapping[Key, Position]
+    found: Sequence[Finding] = ()
+    """What is wrong with its text."""
+
+    def below(self, key: Key) -> Key:
+        """``key`` of the whole as it stands in this file, () where it is another file's."""
+        return key if not self.table else key[1:] if key[:1] == (self.table,) else ()
 
 
 @dataclass(frozen=True)
@@ -89,23 +95,25 @@ class Subject:
         for path in paths:
             if not self.settings.has(path):
                 continue
-            parts = tuple(path.split("."))
             if path not in self.flags:
                 for text in reversed(self.texts):
-                    below = parts[1:] if text.table and parts[0] == text.table else parts if not text.table else ()
+                    below = text.below(tuple(path.split(".")))
                     if below and (place := _position_of_key(text.positions, below)):
                         return Where(str(text.path), place.line, path)
             return Where(str(self.run_path or ""), self.run_line("job", "args"), path)
         return self.file(paths[0] if paths else "")
 
-    def where_exactly(self, key: Key) -> Where:
+    def find_key(self, key: Key) -> Where | None:
         """Where a key stands that passes through lists: ``key`` has the index of each element."""
-        name = ".".join(part for part in key if isinstance(part, str))
         for text in reversed(self.texts):
-            below = key[1:] if text.table and key[0] == text.table else key if not text.table else ()
+            below = text.below(key)
             if below and (place := text.positions.get(below)):
-                return Where(str(text.path), place.line, name)
-        return self.where(name)
+                return Where(str(text.path), place.line, _dotted_key(key))
+        return None
+
+    def where_exactly(self, key: Key) -> Where:
+        """The same; where it stands nowhere, the place of what is named like it."""
+        return self.find_key(key) or self.where(_dotted_key(key))
 
     @cached_property
     def dropped(self) -> Mapping[str, str]:
@@ -147,9 +155,17 @@ class Subject:
         return Where(str(self.run_path or ""), self.run_line(*key), ".".join(key))
 
 
-def _position_of_key(positions: Mapping[Key, Position], parts: tuple[str, ...]) -> Position | None:
+Check = Callable[[Subject], Iterator[Finding]]
+"""A pure look at one matter. It complains only of what it knows, and never raises on odd values."""
+
+
+def _dotted_key(key: Key) -> str:
+    return ".".join(part for part in key if isinstance(part, str))
+
+
+def _position_of_key(positions: Mapping[Key, Position], parts: Key) -> Position | None:
     """prime-rl takes "-" and "_" for the same, and a list of tables has an index where the path has none."""
-    wanted = tuple(part.replace("-", "_") for part in parts)
+    wanted = tuple(str(part).replace("-", "_") for part in parts)
     for key, place in positions.items():
         if tuple(part.replace("-", "_") for part in key if isinstance(part, str)) == wanted:
             return place

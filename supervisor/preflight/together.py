@@ -15,10 +15,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
 from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, overlay, sources
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 GPUS_PER_NODE = 8  # deployment.gpus_per_node, 1826b1892 to 559b44772
 WARMUP, DECAY = 10, 10  # of the linear and the cosine scheduler since 443c657b8
@@ -281,26 +280,15 @@ class Refused:
     since: date
     when: Mapping[str, Any]
     until: date | None = None
-    kinds: tuple[str, ...] = ("rl", "sft")
-    lacks: tuple[str, ...] = ()
+    kinds: Sequence[str] = ("rl", "sft")
+    lacks: Sequence[str] = ()
 
 
 @cache
 def table() -> Sequence[Refused]:
     """All entries of ``together.toml``."""
     text = Path(__file__).with_name("together.toml").read_text(encoding="utf-8")
-    return [
-        Refused(
-            one["says"],
-            one["remedy"],
-            one["since"],
-            one["when"],
-            one.get("until"),
-            tuple(one.get("kinds", ("rl", "sft"))),
-            tuple(one.get("lacks", ())),
-        )
-        for one in tomllib.loads(text)["refused"]
-    ]
+    return [Refused(**one) for one in tomllib.loads(text)["refused"]]
 
 
 def _check_table(subject: Subject) -> Iterator[Finding]:

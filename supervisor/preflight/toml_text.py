@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -130,16 +130,8 @@ class _Repair:
             at = self._read_header(at) if line.startswith("[") else self._read_pair(at)
             if self.broken > MOST_BROKEN or (self.hopeless > MOST_MISTAKES and self.hopeless > len(self.statements)):
                 return Mended(self.text, None, (self._no_toml(),))
-        for clash in dict.fromkeys(islice(clashes(self.statements), MOST_BROKEN)):
-            self.found.append(
-                Finding(
-                    clash.rule,
-                    clash.sentence,
-                    self._where_in_words(clash.line, clash.key),
-                    clash.remedy,
-                    edits=tuple(Edit(self.path, first, last, lines) for first, last, lines in clash.edits(self.lines)),
-                )
-            )
+        found = clashes(self.path, self.lines, self.statements)
+        self.found += dict.fromkeys(islice(found, MOST_BROKEN))
         if not self.found:  # nothing that is known here: tomllib has the last word
             self._add_finding("toml-syntax", f"This is not TOML: {_plain_words(self.error)}.", _line_of(self.error) - 1)
         if self.hopeless > len(self.statements) and self.hopeless > 2:
@@ -403,8 +395,3 @@ def _end_of_quotes(line: str, column: int) -> int:
     while column < len(line) and line[column] != quote:
         column += 2 if quote == '"' and line[column] == "\\" else 1
     return column + 1
-
-
-def texts(findings: Sequence[Finding]) -> Iterator[str]:
-    """Findings for people, one line each. For tests and for looking at a file by hand."""
-    return (f"{one.where.line}: [{one.id}] {one.sentence} {one.remedy}" for one in findings)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-Path = tuple[str | int, ...]
+from supervisor.config.toml_positions import Key
+from supervisor.preflight.finding import Edit, Finding, Where
 
 
 @dataclass(frozen=True)
@@ -35,36 +37,6 @@ class Pair:
 
 
 Statement = Section | Pair
-
-
-@dataclass(frozen=True)
-class Clash:
-    """Two statements that TOML forbids to stand together. ``line`` (from 0) is the later one's."""
-
-    rule: str
-    line: int
-    key: str
-    sentence: str
-    remedy: str
-    delete: tuple[int, int] | None = None
-    """Lines (from 0) that can go."""
-    move_to: int | None = None
-    """The line (from 0) behind which what was deleted belongs, but for its header."""
-    replace: tuple[int, str] | None = None
-
-    def edits(self, lines: Sequence[str]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """First line, last line (from 1) and what becomes of them."""
-        if self.replace:
-            yield self.replace[0] + 1, self.replace[0] + 1, (self.replace[1],)
-        if self.delete is None:
-            return
-        first, last = self.delete
-        if self.move_to is not None:
-            moved = tuple(line.rstrip("\r") for line in lines[first + 1 : last + 1])
-            while moved and not moved[-1].strip():
-                moved = moved[:-1]
-            yield self.move_to + 2, self.move_to + 1, moved
-        yield first + 1, last + 1, ()
 
 
 def assembled(statements: Sequence[Statement]) -> dict[str, Any]:
@@ -108,13 +80,13 @@ def _table_below(table: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def clashes(statements: Sequence[Statement]) -> Iterator[Clash]:
+def clashes(file: Path, lines: Sequence[str], statements: Sequence[Statement]) -> Iterator[Finding]:
     """What stands twice, or as a table here and as a list there."""
-    sections: dict[Path, int] = {}
-    pairs: dict[Path, Pair] = {}
-    rows: dict[Path, int] = {}
-    lists: dict[Path, Section] = {}
-    here: Path = ()
+    sections: dict[Key, int] = {}
+    pairs: dict[Key, Pair] = {}
+    rows: dict[Key, int] = {}
+    lists: dict[Key, Section] = {}
+    here: Key = ()
     lost = False
     for number, one in enumerate(statements):
         if isinstance(one, Section):
@@ -122,32 +94,32 @@ def clashes(statements: Sequence[Statement]) -> Iterator[Clash]:
             path = (*path, one.names[-1])
             lost = False
             if path in pairs:
-                yield _set_before(one, pairs[path])
+                yield _set_before(file, one, pairs[path])
                 lost = True
             elif one.many:
                 if path in sections:
-                    yield _report_mixed(_read_section(statements, sections[path]), one)
+                    yield _report_mixed(file, _read_section(statements, sections[path]), one)
                 lists.setdefault(path, one)
                 rows[path] = rows.get(path, -1) + 1
                 path = (*path, rows[path])
             elif path in lists:
-                yield _report_mixed(one, lists[path])
+                yield _report_mixed(file, one, lists[path])
                 rows[path] += 1
                 path = (*path, rows[path])
             elif path in sections:
-                yield _report_section_twice(statements, number, sections[path])
+                yield _report_section_twice(file, lines, statements, number, sections[path])
             else:
                 sections[path] = number
             here = path
         elif one.names and not lost:
             path = (*here, *one.names)
             if path in pairs:
-                yield _report_twice(pairs[path], one, path)
+                yield _report_twice(file, pairs[path], one, path)
             pairs[path] = one
 
 
-def _resolve_names(names: Sequence[str], rows: dict[Path, int]) -> Path:
-    path: Path = ()
+def _resolve_names(names: Sequence[str], rows: dict[Key, int]) -> Key:
+    path: Key = ()
     for name in names:
         path = (*path, name)
         if path in rows:
@@ -159,17 +131,16 @@ def _join_names(names: Sequence[str]) -> str:
     return ".".join(names)
 
 
-def _report_twice(old: Pair, new: Pair, path: Path) -> Clash:
-    key, whole = _join_names(new.names), _join_names([one for one in path if isinstance(one, str)])
-    same = old.value == new.value and type(old.value) is type(new.value)
+def _report_twice(file: Path, old: Pair, new: Pair, path: Key) -> Finding:
+    key = _join_names(new.names)
+    where = Where(str(file), new.first + 1, _join_names([one for one in path if isinstance(one, str)]))
     both = f"in line {old.first + 1} and again in line {new.first + 1}"
-    if same:
+    if old.value == new.value and type(old.value) is type(new.value):
         sentence = f"{key} is set {both}, to the same value."
-        return Clash(
-            "duplicate-key", new.first, whole, sentence, f"Take out line {new.first + 1}.", (new.first, new.last)
-        )
+        edits = (Edit(file, new.first + 1, new.last + 1, ()),)
+        return Finding("duplicate-key", sentence, where, f"Take out line {new.first + 1}.", edits=edits)
     sentence = f"{key} is set {both}, to different values: {_show_value(old.value)} and {_show_value(new.value)}."
-    return Clash("duplicate-key", new.first, whole, sentence, "Keep the one that you mean, and take out the other.")
+    return Finding("duplicate-key", sentence, where, "Keep the one that you mean, and take out the other.")
 
 
 def _show_value(value: object) -> str:
@@ -179,29 +150,24 @@ def _show_value(value: object) -> str:
     return text if len(text) <= 60 else text[:56] + " ..."
 
 
-def _set_before(section: Section, pair: Pair) -> Clash:
+def _set_before(file: Path, section: Section, pair: Pair) -> Finding:
     sentence = (
         f"{section.written} in line {section.first + 1} opens a table that line {pair.first + 1} has already set "
         f"({_join_names(pair.names)} = {_show_value(pair.value)})."
     )
     remedy = f"Take out line {pair.first + 1}, or write all of it there."
-    return Clash("duplicate-key", section.first, _join_names(section.names), sentence, remedy)
+    return Finding("duplicate-key", sentence, Where(str(file), section.first + 1, _join_names(section.names)), remedy)
 
 
-def _report_mixed(single: Section, many: Section) -> Clash:
-    name = _join_names(single.names)
+def _report_mixed(file: Path, single: Section, many: Section) -> Finding:
+    name, line = _join_names(single.names), single.first + 1
     sentence = (
-        f"[{name}] in line {single.first + 1} is one table, and [[{name}]] in line {many.first + 1} a list of tables: "
+        f"[{name}] in line {line} is one table, and [[{name}]] in line {many.first + 1} a list of tables: "
         "it cannot be both."
     )
-    return Clash(
-        "duplicate-table",
-        single.first,
-        name,
-        sentence,
-        f"Write line {single.first + 1} as: [[{name}]]",
-        replace=(single.first, f"[[{name}]]"),
-    )
+    edits = (Edit(file, line, line, (f"[[{name}]]",)),)
+    remedy = f"Write line {line} as: [[{name}]]"
+    return Finding("duplicate-table", sentence, Where(str(file), line, name), remedy, edits=edits)
 
 
 def _read_section(statements: Sequence[Statement], number: int) -> Section:
@@ -209,7 +175,9 @@ def _read_section(statements: Sequence[Statement], number: int) -> Section:
     return one if isinstance(one, Section) else Section(one.first, one.last, one.names)
 
 
-def _report_section_twice(statements: Sequence[Statement], number: int, earlier: int) -> Clash:
+def _report_section_twice(
+    file: Path, lines: Sequence[str], statements: Sequence[Statement], number: int, earlier: int
+) -> Finding:
     """A section that stands twice. It can be moved to the first where no key of it is there already."""
     old, new = _read_section(statements, earlier), _read_section(statements, number)
     first_end, first_keys = _block_of_section(statements, earlier)
@@ -219,9 +187,13 @@ def _report_section_twice(statements: Sequence[Statement], number: int, earlier:
     remedy = (
         f"Put the keys below line {new.first + 1} to those of line {old.first + 1}, and take out the second header."
     )
-    if first_keys & new_keys:
-        return Clash("duplicate-table", new.first, name, sentence, remedy)
-    return Clash("duplicate-table", new.first, name, sentence, remedy, (new.first, new_end), first_end)
+    edits: tuple[Edit, ...] = ()
+    if not first_keys & new_keys:
+        moved = [line.rstrip("\r") for line in lines[new.first + 1 : new_end + 1]]
+        while moved and not moved[-1].strip():
+            moved.pop()
+        edits = (Edit(file, first_end + 2, first_end + 1, tuple(moved)), Edit(file, new.first + 1, new_end + 1, ()))
+    return Finding("duplicate-table", sentence, Where(str(file), new.first + 1, name), remedy, edits=edits)
 
 
 def _block_of_section(statements: Sequence[Statement], number: int) -> tuple[int, set[str]]:

@@ -9,10 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding, Severity
 from supervisor.preflight.reading import first, has, number, sources
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 
 DEFAULT_PORT = 8000  # of the engine's server and of the orchestrator's client, in every era
 LOCAL = {"localhost", "127.0.0.1", "0.0.0.0", "::1"}  # noqa: S104 - compared with, never bound

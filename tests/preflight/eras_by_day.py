@@ -8,9 +8,8 @@ from typing import Any
 
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan
-from supervisor.preflight.checking import Check
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.subject import Subject
+from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl.command import gpu_plan
 from supervisor.primerl.configs import Settings
 from tests.preflight.subjects import subject

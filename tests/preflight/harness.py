@@ -143,7 +143,7 @@ def subject_of(case: Case, here: Path) -> Subject:
 
 
 def _schema(commit: str, kind: str) -> Schema | None:
-    schema = eras.nearest(ERAS[commit].day).schemas.get(kind)
+    schema = eras.on(ERAS[commit].day)[-1].schema(kind)
     return schema and replace(schema, exact=True, version="the installed prime-rl", day=None)
 
 

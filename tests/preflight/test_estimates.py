@@ -12,9 +12,8 @@ import pytest
 from docs import preflight as page
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan
-from supervisor.preflight import estimate_inputs
+from supervisor.preflight import disk_space, estimate_inputs, gpu_memory
 from supervisor.preflight import memory_estimate as memory
-from supervisor.preflight.estimates import CHECKS
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.memory_estimate import GIB, EngineSetup, Interval, Lora, TrainerSetup
 from supervisor.preflight.models import ModelFacts, facts_of
@@ -22,6 +21,7 @@ from supervisor.preflight.site import Gpu, Volume
 from tests.preflight.subjects import gpu, site, subject, volume
 from tests.primerl.eras import ERAS
 
+CHECKS = (*gpu_memory.CHECKS, *disk_space.CHECKS)
 ROOT = Path(__file__).parents[2]
 ONE, TWO = GpuPlan(["0"], ["0"]), GpuPlan(["0"], ["1"])
 H100 = [gpu(index, total_gib=79.65, name="NVIDIA H100 80GB HBM3") for index in range(2)]

@@ -29,7 +29,7 @@ JANUARY, JUNE, AUGUST = "be0e3d131", "38494ccb4", "559b44772"
 
 
 def _schema(commit: str, kind: str = "rl", *, exact: bool = True) -> Schema:
-    schema = eras.nearest(ERAS[commit].day).schemas[kind]
+    schema = eras.on(ERAS[commit].day)[-1].schema(kind)
     return replace(schema, exact=True, version="the installed prime-rl", day=None) if exact else schema
 
 
@@ -38,7 +38,7 @@ def _subject(text: str, commit: str = JANUARY, *, table: str = "", exact: bool =
     data = mended(FILE, text).data or {}
     file = ConfigText(FILE, table, text, data, key_positions(text))
     tree = merged([(table, data)], args)
-    era = eras.nearest(ERAS[commit].day)
+    era = eras.on(ERAS[commit].day)[-1]
     schema = _schema(commit, kind, exact=exact)
     return Subject(kind, Settings(tree, str(FILE)), (file,), tuple(args), dialect=era.dialect, schema=schema)  # type: ignore[arg-type]
 
@@ -431,8 +431,8 @@ def test_runs_of_this_pod_alone(text: str) -> None:
 def test_each_change_of_name_is_true_of_the_versions_before_and_after_it() -> None:
     known = eras.known()
     for one in renames():
-        old = [era.day for era in known if era.schemas["rl"].get(one.old)]
-        new = [era.day for era in known if one.new and era.schemas["rl"].get(one.new)]
+        old = [era.day for era in known if era.schema("rl").get(one.old)]
+        new = [era.day for era in known if one.new and era.schema("rl").get(one.new)]
         assert old, one
         assert min(old) <= one.day, one
         assert not one.new or (new and max(new) >= one.day), one

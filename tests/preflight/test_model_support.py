@@ -13,7 +13,7 @@ import pytest
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight import model_support, rules
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.model_support import CHECKS, SupportError, parse
+from supervisor.preflight.model_support import CHECKS
 from supervisor.preflight.models import ModelFacts, facts_of, from_config
 from tests.preflight.subjects import gpu, site, subject
 from tests.primerl.eras import ERAS
@@ -187,24 +187,3 @@ def test_each_entry_has_a_rule_and_each_rule_an_entry() -> None:
     path = Path(model_support.__file__).parent / "rules" / "model_support.toml"
     ours = {rule["id"] for rule in tomllib.loads(path.read_text())["rule"]}
     assert ours - named == {"model-path-missing"}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"typo": 1}, "nothing reads that"),
-        ({"says": "no model in it."}, "must be a sentence"),
-        ({"says": "{model} has no end"}, "must be a sentence"),
-        ({"names": "("}, "no regular expression"),
-        ({"severity": "fatal"}, "severities are"),
-        ({"since": "2026-01-01"}, "is no day"),
-    ],
-)
-def test_a_careless_entry_is_refused_with_a_sentence(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(SupportError, match=said):
-        parse({"rule": "model-quantized", "says": "{model} is odd.", "names": "x", **wrong})
-
-
-def test_an_entry_that_fits_no_model_is_refused() -> None:
-    with pytest.raises(SupportError, match="of no model"):
-        parse({"rule": "model-quantized", "says": "{model} is odd."})

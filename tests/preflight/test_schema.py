@@ -15,7 +15,7 @@ import pytest
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import keys
 from supervisor.preflight.pydantic_source import schema_of
-from supervisor.preflight.schema import Field, Schema, read, strangers, walk
+from supervisor.preflight.schema import Field, Schema, read, walk
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import Settings, merged
 from tests.primerl.eras import ERAS
@@ -294,7 +294,6 @@ def test_the_files_of_an_installation_are_found_in_all_its_roots(tmp_path: Path)
     assert list(walk(schema.top)) == ["max_steps"]
     assert schema.get("max-steps") == schema.get("max_steps")
     assert schema.places("max_steps") == ["max_steps"]
-    assert list(strangers({"max-steps": 1, "a": {"b": 1}}, schema)) == ["a"]
     assert read([first, second], "sft") is None
     assert read([], "rl") is None
 

@@ -122,7 +122,7 @@ def test_the_port_that_is_asked_is_the_port_that_listens(era: str, text: str, ot
 
 def test_the_url_is_not_told_as_a_list_where_only_a_text_is_taken() -> None:
     text = '[inference]\n[orchestrator.model.client]\nbase_url = ["http://localhost:8001/v1"]\n'
-    schema = eras.known()[-1].schemas["rl"]
+    schema = eras.known()[-1].schema("rl")
     remedies = {
         one.id: one.remedy for check in tracking.CHECKS for one in check(replace(of(NEWEST, text), schema=schema))
     }
@@ -138,7 +138,7 @@ def test_the_url_is_not_told_as_a_list_where_only_a_text_is_taken() -> None:
     ],
 )
 def test_the_address_is_told_by_the_key_that_the_version_takes(day: date, key: str) -> None:
-    schema = eras.nearest(day).schemas["rl"]
+    schema = eras.on(day)[-1].schema("rl")
     subject = replace(of(NEWEST, "[orchestrator]\n[inference.server]\nport = 8001\n"), schema=schema)
     (finding,) = [one for one in found(tracking.CHECKS, subject) if one.id == "engine-port"]
     assert f"{key} is not set and asks port 8000" in finding.sentence
