@@ -33,6 +33,8 @@ VERY_OFTEN: Final = 20  # the same where no times are told
 APART_S: Final = 3.0  # times of two logs are whole seconds, and the launcher looks each second
 LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
 
+_ONE_PROCESS: Final = ("orchestrator", "trainer")  # what an engine or an environment started may write on
+
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
 _RANK: Final = {signature.name: place for place, signature in enumerate(SIGNATURES.signatures)}
 _IGNORED: Final = ("CancelledError", "GeneratorExit", "SystemExit", "BrokenPipeError", "StopAsyncIteration")
@@ -67,6 +69,33 @@ _SIGNALS: Final = {
     7: f"SIGBUS: {_CRASHED}",
     11: f"SIGSEGV: {_CRASHED}",
 }
+
+
+_ADVICE: Final = {
+    re.compile(r"KeyError: ['\"]"): "A part misses this key: compare it with the dataset's columns (preprocess it for "
+    "this trainer), the weights' names, or the answer that was read.",
+    re.compile(
+        r"(?:TypeError|AttributeError): '?NoneType'?"
+    ): "Something before it gave nothing: look for a request, a file or an option above that failed or is not set.",
+    re.compile(
+        r"(?:AssertionError|ValueError|RuntimeError): .*(?:\b(?:size|shape|length|dimension|rank)s?\b|!=)"
+    ): "Two sizes do not fit: look at what made each (a custom generate or reward function, the parallel sizes, a "
+    "checkpoint of another layout).",
+    re.compile(
+        r"NotImplementedError\b"
+    ): "This version cannot combine these options: turn one off, or change the version.",
+    re.compile(r"(?:UnicodeDecodeError|(?:json\.decoder\.)?JSONDecodeError)\b"): "A file or an answer is not what was "
+    "expected: print its beginning (an error page, an empty or a cut file).",
+    re.compile(r"RecursionError\b"): "The input nests too deep: limit the depth, or catch it and give no reward.",
+    re.compile(
+        r".*(?:Operation not permitted|EPERM)"
+    ): "The container lacks a right: start it with what the call needs "
+    "(--cap-add SYS_PTRACE, --ipc=host), or turn off the option that needs it.",
+    re.compile(
+        r"(?:.*\.)?(?:FileNotFoundError|NotADirectoryError)\b"
+    ): "See whether the path exists here, whole and in the layout that this version reads.",
+}
+"""What mostly helps against an exception of no known kind, by what it says."""
 
 
 @dataclass
@@ -196,6 +225,7 @@ def _natural_order(text: str) -> list[object]:
 
 def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     _align_clocks(logs)
+    _put_back_launchers(logs)
     told = Diagnosis(attempt, "unclear", logs=list(logs), step=_last_step(logs))
     present: list[tuple[Log, Event]] = []
     over: list[tuple[Log, Event]] = []
@@ -286,6 +316,19 @@ def _align_clocks(logs: Iterable[Log]) -> None:
         log.shift = log.offset
         if not log.dated and anchor is not None and log.first_t is not None:
             log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
+
+
+def _put_back_launchers(logs: Sequence[Log]) -> None:
+    """A launcher names a part that ended after its last word: where its clock says before, the clock is wrong."""
+    for launcher in logs:
+        said = next((event for event in launcher.events if event.name == PART_ENDED), None)
+        t = launcher.at(said.first) if said is not None and launcher.merged else None
+        if said is None or t is None or (part := failed_part(said.text)) not in _ONE_PROCESS:
+            continue
+        ends = [log.last_t + log.shift for log in logs if log.role == part and log.last_t is not None]
+        ahead = max(ends, default=t) - t
+        if APART_S < ahead <= GAP_S:
+            launcher.shift += ahead
 
 
 def _last_errors(logs: Sequence[Log]) -> list[_Kind]:
@@ -649,6 +692,8 @@ def _where_to_look(raised: Raised | None) -> str:
     package = package_of(raised.last) if raised else ""
     own = raised.place if raised else None
     look = f"Look at {own} first. " if own else "Read the lines around it. "
+    if raised is not None:
+        look += next((advice + " " for pattern, advice in _ADVICE.items() if pattern.match(raised.text)), "")
     if package:
         look += (
             f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer "

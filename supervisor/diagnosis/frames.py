@@ -13,7 +13,7 @@ IGNORED: Final = "Exception ignored "  # in a destructor, mostly while the progr
 IN_THREAD: Final = "Exception in thread "  # which ends; its process goes on (Python's threading.excepthook)
 _BEGIN = "Traceback (most recent call last)"
 # Ray puts this in its place where a worker raised: the frames follow.
-_REMOTE = re.compile(r".{0,120}ray::[\w.<>]{1,160}\(\) \(pid=\d")
+_REMOTE = re.compile(r".{0,120}ray::[\w.<>:-]{1,160}\(\) \(pid=\d")
 _FRAME = re.compile(
     r"[\s>|+]{0,20}File \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,7}), in (?P<function>\S.{0,200})"
 )
@@ -40,19 +40,23 @@ _LIBRARY: Final = re.compile(
 _PACKAGE: Final = re.compile(r"/(?:site|dist)-packages/([\w.-]{1,80})")
 # Packages of the stack itself: what else lies among the installed ones may be the user's environment.
 _KNOWN: Final = frozenset({
-    "accelerate", "aiohttp", "anyio", "asyncio", "attr", "beartype", "click", "cloudpickle", "datasets",
-    "deepspeed", "fastapi", "filelock", "flash_attn", "fsspec", "gunicorn", "h11", "httpcore", "httpx",
-    "huggingface_hub", "hydra", "jinja2", "loguru", "lightning", "math_verify", "megatron", "msgpack", "msgspec",
-    "multiprocess", "networkx", "numba", "numpy", "openai", "pandas", "peft", "prime_cli", "prime_rl",
-    "prime_sandboxes", "psutil", "pyarrow", "pydantic", "pydantic_config", "pydantic_core", "pydantic_settings",
-    "ray", "renderers", "requests", "rich", "safetensors", "sentencepiece", "setproctitle", "six", "starlette",
-    "sympy", "tenacity", "tokenizers", "toml", "tomli", "tomli_w", "tomllib", "torch", "torchao", "torchdata",
-    "torchtitan", "torchvision", "tqdm", "transformers", "triton", "trl", "typer", "tyro", "urllib3", "uvicorn",
-    "uvloop", "verifiers", "vllm", "vllm_router", "wandb", "websockets", "yaml", "zmq",
+    "accelerate", "aiohttp", "anyio", "apex", "asyncio", "attr", "axolotl", "beartype", "bitsandbytes", "click",
+    "cloudpickle", "datasets", "deepspeed", "fastapi", "filelock", "flash_attn", "flashinfer", "fsspec", "gunicorn",
+    "h11", "httpcore", "httpx", "huggingface_hub", "hydra", "jinja2", "liger_kernel", "loguru", "lightning",
+    "math_verify", "megatron", "msgpack", "msgspec", "multiprocess", "networkx", "numba", "numpy", "openai", "pandas",
+    "peft", "prime_cli", "prime_rl", "prime_sandboxes", "psutil", "pyarrow", "pydantic", "pydantic_config",
+    "pydantic_core", "pydantic_settings", "ray", "renderers", "requests", "rich", "safetensors", "sentencepiece",
+    "setproctitle", "sglang", "sgl_kernel", "six", "starlette", "sympy", "tenacity", "tokenizers", "toml", "tomli",
+    "tomli_w", "tomllib", "torch", "torchao", "torchdata", "torchtitan", "torchvision", "tqdm", "transformer_engine",
+    "transformers", "triton", "trl", "typer", "tyro", "unsloth", "unsloth_zoo", "urllib3", "uvicorn", "uvloop",
+    "verifiers", "vllm", "vllm_router", "wandb", "websockets", "xformers", "yaml", "zmq",
 })  # fmt: skip
 
-# Also where they run from their own folders.
-_RL: Final = frozenset({"prime_rl", "verifiers", "vllm", "trl", "verl", "openrlhf"})
+# Trainers and engines, also where they run from their own folders: their users change them now and then.
+_RL: Final = frozenset({
+    "areal", "axolotl", "llamafactory", "megatron", "nemo_rl", "openrlhf", "prime_rl", "sglang", "skyrl_train", "slime",
+    "torchtitan", "trl", "unsloth", "verifiers", "verl", "vllm",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,9 @@ def own(path: str) -> int:
     if found := _PACKAGE.search(path):
         name = found[1].removesuffix(".py").lower().replace("-", "_")
         return 0 if name in _KNOWN or name.startswith(("nvidia", "torch_", "vllm_", "flash_attn", "_")) else 1
-    return 0 if _LIBRARY.search(path) else 2
+    if _LIBRARY.search(path):
+        return 0
+    return 2 if _RL.isdisjoint(path.split("/")[:-1]) else 1
 
 
 def package_of(frame: Frame | None) -> str:

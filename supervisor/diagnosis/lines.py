@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
@@ -46,14 +46,20 @@ _OUTER: Final = (
     re.compile(rf"\[[A-Z][a-z]{{2}} (?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} \d{{4}}\] "),
     re.compile(r"(?:<\d{1,3}>)?\[ {0,12}\d{1,12}\.\d{6}\] "),
 )
-# What stands before each line of a log, or before none: by itself it could be anything.
+# What stands before each line of a log, or before none: by itself it could be anything. ``who`` wrote the line.
 _WRAPPERS: Final = (
     # docker compose, whatever its containers are called
-    re.compile(rb"[A-Za-z0-9][\w.-]{0,60} {0,40}\| ?"),
-    re.compile(rb"\[pod/[^\]\s]{1,200}\] "),  # kubectl logs --prefix
-    re.compile(rb" {0,4}\d{1,4}: "),  # srun --label
-    re.compile(rb"(?:\d{1,3}(?:\.\d{1,3}){3}|(?:worker|node)[\w.-]{0,40}): "),  # pdsh, which DeepSpeed starts with
-    re.compile(rb"\[\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?\]<std(?:out|err)>: ?"),  # mpirun --tag-output
+    re.compile(rb"(?P<who>[A-Za-z0-9][\w.-]{0,60}) {0,40}\| ?"),
+    re.compile(rb"\[(?P<who>pod/[^\]\s]{1,200})\] "),  # kubectl logs --prefix
+    re.compile(rb" {0,4}(?P<who>\d{1,4}): "),  # srun --label
+    # pdsh, which DeepSpeed starts with
+    re.compile(rb"(?P<who>\d{1,3}(?:\.\d{1,3}){3}|(?:worker|node)[\w.-]{0,40}): "),
+    re.compile(rb"\[(?P<who>\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?)\]<std(?:out|err)>: ?"),  # mpirun --tag-output
+    # programs that start others, and name them: "[generator-0] Traceback ..."
+    re.compile(
+        rb"\[(?P<who>(?!(?:DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE|rank\d{1,6})\])"
+        rb"[A-Za-z][\w./:-]{0,60})\] "
+    ),
 )
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
@@ -140,7 +146,7 @@ def parse(raw: bytes) -> Line:
     key = ""
     level: str | None = None
     for _ in range(2):
-        for _ in range(3):
+        for _ in range(4):
             found = _TORCHRUN.match(text)
             if found is not None:
                 role, rank = "trainer", int(found["rank"])
@@ -172,12 +178,13 @@ def parse(raw: bytes) -> Line:
     return Line(level, text, stamp, rank, role, key=key)
 
 
-def wrapper(begun: Sequence[bytes]) -> re.Pattern[bytes] | None:
-    """What to take away from each line of a log that begins so."""
+def unwrapper(begun: Sequence[bytes]) -> Callable[[bytes], bytes] | None:
+    """What makes ordinary lines of a block of a log that begins so: each names its process as vLLM and Ray do."""
     said = [raw for raw in begun if raw.strip()]
     for one in _WRAPPERS:
         if len(said) >= 3 and sum(one.match(raw) is not None for raw in said) >= _WRAPPED * len(said):
-            return one
+            before = re.compile(rb"\n(?:%b)" % one.pattern)
+            return lambda block: before.sub(rb"\n(of \g<who> pid=0) ", block)
     return None
 
 

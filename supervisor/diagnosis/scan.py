@@ -19,7 +19,7 @@ from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_exception, nearer
-from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, wrapper
+from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, unwrapper
 from supervisor.diagnosis.places import named
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
 from supervisor.primerl.logs import SIGNATURES, parse_line
@@ -210,13 +210,13 @@ class _Scan:
         self._lived: dict[int, tuple[int, int]] = {}  # by an event's identity: how many when it first and last came
 
     def read(self, stream: BinaryIO, progress: Callable[[int], object]) -> list[Log]:
-        around: re.Pattern[bytes] | None = None
+        unwrap: Callable[[bytes], bytes] | None = None
         for block in blocks(stream, lambda: self.log, progress):
             if self._number == 0:
-                around = wrapper(_first_bytes(block))
+                unwrap = unwrapper(_first_bytes(block))
                 self._guess_role(block)
-            if around is not None:
-                block = re.sub(rb"\n(?:%b)" % around.pattern, b"\n", block)
+            if unwrap is not None:
+                block = unwrap(block)
             if self._stamp is None:
                 self._look_at_times(_first_bytes(block))
             self._before = self._last_lines()[1]
@@ -304,9 +304,8 @@ class _Scan:
         log = self.log
         log.lines = self._number - self._zero
         if self._ordinary:
-            line = parse(self._ordinary)
-            self._note_time_of(line)
-            log.last_ordinary = line.text.strip()[:SHOWN]
+            self._note_time(self._ordinary)
+            log.last_ordinary = parse(self._ordinary).text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
         log.cut = self._tracebacks.unfinished(self._number - log.half_line)
         if not (log.events or log.cut or self._serves):

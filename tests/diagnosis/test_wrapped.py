@@ -29,6 +29,7 @@ PREFIXES = {
     "pdsh, by name": "worker-1: ",
     "mpirun --tag-output": "[1,3]<stderr>:",
     "ray": "(WorkerDict pid=4711, ip=10.0.0.4) ",
+    "a program that names its parts": "[generator-0] ",
 }
 
 
@@ -61,3 +62,64 @@ def test_the_scheduler_of_a_cluster_is_no_name_of_a_machine() -> None:
     told = diagnose(scan(io.BytesIO(line), "x.log"))[-1]
     assert told.root is not None
     assert told.root.name == "ended-from-outside"
+
+
+def test_two_containers_that_fail_at_once_are_told_apart() -> None:
+    """Each line of one stands between two of the other: only their names say which belongs to which."""
+    frames = ["Traceback (most recent call last):", '  File "/app/{}.py", line 7, in main', "    work()"]
+    ends = {
+        "reader": "OSError: [Errno 5] Input/output error: '/data/a'",
+        "writer": "ZeroDivisionError: division by zero",
+    }
+    lines = [f"{name}-1  | starting" for name in ends for _ in range(3)]
+    lines += [f"{name}-1  | {line.format(name)}" for line in frames for name in ends]
+    lines += [f"{name}-1  | {line}" for name, line in ends.items()]
+    (log,) = scan(io.BytesIO("\n".join(lines).encode()), "compose.log")
+    assert {event.raised.place.path for event in log.events if event.raised and event.raised.place} == {
+        "/app/reader.py",
+        "/app/writer.py",
+    }
+
+
+def test_what_ended_an_actor_of_ray_while_it_was_created_goes_before_its_end() -> None:
+    """Ray writes no "Traceback" above the frames of what a constructor raised."""
+    worker = "(Policy pid=42, ip=10.0.0.3) "
+    created = "The actor died because of an error raised in its creation task, ray::lm-1-7:Policy.__init__() (pid=42)"
+    lines = [
+        f"{worker}Exception raised in creation task: {created}",
+        f'{worker}  File "/opt/job/policy.py", line 447, in __init__',
+        f"{worker}    self.load(path)",
+        f"{worker}LayoutError: the checkpoint has another layout",
+        "Traceback (most recent call last):",
+        '  File "/opt/job/run.py", line 12, in <module>',
+        "    ray.get(worker)",
+        f"ray.exceptions.ActorDiedError: {created}",
+    ]
+    told = diagnose(scan(io.BytesIO("\n".join(lines).encode()), "driver.log"))[-1]
+    assert told.root is not None
+    assert told.root.text == "LayoutError: the checkpoint has another layout"
+
+
+@pytest.mark.parametrize("behind_s", [4, 31, 590])
+def test_a_launcher_whose_clock_is_behind_ends_others_after_what_it_names(behind_s: int) -> None:
+    def at(second: int) -> str:
+        return f"{18 + second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+
+    launcher = [
+        f"{at(1000)}    INFO Starting RL run",
+        f"{at(1900 - behind_s)}   ERROR Process orchestrator exited with code 1",
+        f"W1125 {at(1920 - behind_s)}.200000 991 torch/distributed/agent/api.py:719] Received 15 death signal",
+    ]
+    orchestrator = [
+        f"{at(1000)}    INFO Starting orchestrator",
+        f"{at(1900)}   ERROR Fatal error in orchestrate",
+        "Traceback (most recent call last):",
+        '  File "/app/src/prime_rl/orchestrator/orchestrator.py", line 261, in orchestrate',
+        "    outputs = process()",
+        "AssertionError: Token prefix mismatch. Token prefix: [1], token prefix with turn: [2]",
+    ]
+    logs = scan(io.BytesIO("\n".join(launcher).encode()), "rl.log", "launcher")
+    logs += scan(io.BytesIO("\n".join(orchestrator).encode()), "orchestrator.log", "orchestrator")
+    told = diagnose(logs)[-1]
+    assert told.root is not None
+    assert told.root.name == "token-prefix-mismatch"
