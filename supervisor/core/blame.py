@@ -28,7 +28,7 @@ CRASHED = (
 NOISE = (
     *("connection-*", "event-loop-busy", "rollouts-aborted", "max-tokens-too-large", "prompt-too-long"),
     *("reward-function-error", "environment-code-failed", "sandbox-failed", "judge-refused", "tool-parser-off"),
-    "batch-dropped",
+    *("batch-dropped", "proxy-in-between", "ray-actor-not-created"),
 )
 ELSEWHERE = (
     *("gpu-*", "xid-*", "driver-*", "fabric-manager-missing", "machine-fault", "nccl-*", "gloo-*", "rendezvous-*"),
@@ -42,7 +42,7 @@ ELSEWHERE = (
     *("ray-*", "cuda-call-failed", "checkpoint-not-written", "dataset-part-missing", "hydra-config-invalid"),
     *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
     *("pod-evicted", "preempted", "time-limit-reached", "clock-wrong", "browser-missing", "image-pull-limited"),
-    *("chat-template-refused", "data-file-broken", "timer-outside-main-thread"),
+    *("chat-template-refused", "data-file-broken", "timer-outside-main-thread", "trainer-sees-no-gpu"),
     *("arguments-differ", "dataset-broken", "flashinfer-gpu-unfit", "gradients-unused", "instruction-failed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last

@@ -82,7 +82,7 @@ def _choose_pinned_step(state: State, step: int, how: str) -> Choice:
     return Choice(
         "give-up",
         None,
-        f"Step {step} was asked for ({how}) and is not to be had: complete here {here}, stored {there}.",
+        f"Step {step} was asked for ({how}) and cannot be used: complete here {here}, stored {there}.",
     )
 
 

@@ -182,7 +182,7 @@ def report_publish_progress(state: State) -> tuple[State, Actions]:
         return state, []
     ends = {
         "in time": "it can be done.",
-        "late": "it is tried all the same, and what arrived stays for this pod's disk, should that come back.",
+        "late": "it is tried, and what arrived stays for this pod's disk, should that come back.",
         "hopeless": "it is given up, and what arrived stays for this pod's disk, should that come back.",
     }
     done = 100 * moves.moved_bytes // moves.total_bytes if moves.total_bytes else 100
@@ -255,7 +255,7 @@ def word(state: State) -> str:
 def _when(state: State) -> str:
     leave = state.leave
     if leave.until is None:
-        return f"This pod is about to go, nobody said how soon ({leave.why})."
+        return f"This pod is about to go, without a time for it ({leave.why})."
     return f"This pod goes in {span(max(0.0, leave.until - state.now))} ({leave.why})."
 
 

@@ -92,7 +92,7 @@ def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
     there = sorted(s.step for s in state.store.steps if s.committed and str(s.step) not in state.store.damaged)
     if step not in here and step not in there:
         known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
-        return state, [told, say("rollback", f"Step {step} is not to be had: {known}. Nothing was changed.", "error")]
+        return state, [told, say("rollback", f"Step {step} cannot be used: {known}. Nothing was changed.", "error")]
     if _daemon_is_ending(state):
         return state, [told, say("rollback", "The daemon is about to end: nothing was changed.", "error")]
     state = replace(

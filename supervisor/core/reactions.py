@@ -113,7 +113,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         return adoption.left_by(before, rebase(state)), [told, *looks]
     if fact.adopted is not None and fact.adopted == state.attempt.number:
         # No mode says that it should be alive, and something of it may be.
-        return with_all([told, *looks], stop(state, "restart", "The daemon before left a job that nobody asked for."))
+        return with_all([told, *looks], stop(state, "restart", "The daemon before left a job that was not asked for."))
     if state.live and state.job.ended is not None:
         return state, [told, *looks]  # the ladder of the mode sees the end
     state = forgiven(state) if before.mode in ENDED else state

@@ -185,7 +185,7 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
     idle_s = engine.counted_t - engine.worked_t
     if not knows_counters(state, watch) or engine.work_since is not None or idle_s < hang_s:
         return None
-    return Signal("counters", f"the engine is well and nobody asked it anything for {span(idle_s)}")
+    return Signal("counters", f"the engine is well and got no request for {span(idle_s)}")
 
 
 def still_rollouts(state: State, watch: Watch) -> Signal | None:
@@ -220,7 +220,7 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
         since = max(since, work.moved_t)
     if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
         return []
-    signals = [Signal("counters", f"the engine made no token for anybody for {span(state.now - engine.worked_t)}")]
+    signals = [Signal("counters", f"the engine made no token for {span(state.now - engine.worked_t)}")]
     if trainer_rests_since(state) is not None:
         signals.append(Signal("power", f"the trainer's GPUs have rested for {span(state.now - waits_since)}"))
     still = still_rollouts(state, watch)

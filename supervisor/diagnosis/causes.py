@@ -61,8 +61,8 @@ _BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got sig
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
-    15: "SIGTERM: somebody, or the provider, ended it",
-    2: "SIGINT: somebody pressed Ctrl-C",
+    15: "SIGTERM: a person, or the provider, ended it",
+    2: "SIGINT: a person pressed Ctrl-C",
     1: "SIGHUP: its terminal was closed",
     4: f"SIGILL: {_CRASHED}",
     6: f"SIGABRT: {_CRASHED}",

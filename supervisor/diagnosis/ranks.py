@@ -152,7 +152,10 @@ class Ranks:
                 f"the others waited for {_ranks_as_object(unheard)}."
             )
         if len(self.timed_out) == 1 or unheard:
-            return [], f"{waited}. The other ranks' logs would say whom {_ranks_as_subject(self.timed_out)} waited for."
+            return (
+                [],
+                f"{waited}. The other ranks' logs would say which rank {_ranks_as_subject(self.timed_out)} waited for.",
+            )
         return [], (
             f"All {len(self.timed_out)} ranks{'' if self.world else ' in these logs'} timed out in the same operation "
             f"({kind} number {number}): rather the link between them, or a GPU, than one rank's program."

@@ -139,7 +139,7 @@ def _no_reason(told: Diagnosis) -> str:
         _, message, place = max(complaints, key=lambda one: log_time(one[0], one[2]))
         return f"The last line at the level of an error is none of the known ones: {_cut_text(message)!r} ({place})."
     if last is None:
-        return "No line in it is of a format that is known here; errors were looked for all the same."
+        return "No line in it is of a format that is known here; errors were looked for."
     at = f" at {last.last_shown}" if last.last_shown else ""
     ordinary = f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}."
     if told.seen:

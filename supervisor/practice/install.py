@@ -62,7 +62,7 @@ BODIES = {
 }
 
 
-ENVIRONMENT = '''"""The environment of the example, as far as somebody asks whether it can be imported."""
+ENVIRONMENT = '''"""The environment of the example, as far as one asks whether it can be imported."""
 
 
 def load_environment(**settings):

@@ -339,7 +339,7 @@ def _holders_in_words(processes: Sequence[GpuProcess] | None) -> str:
         for one in processes or ()
         if one.pid
     ]
-    return "; ".join(named) if named else "somebody whom this container does not see"
+    return "; ".join(named) if named else "a process that this container does not see"
 
 
 def _is_on(value: str | None) -> bool:

@@ -105,7 +105,7 @@ def _check_gated(subject: Subject) -> Iterator[Finding]:
         or any(_given_variable(subject, one) for one in _HF_TOKENS)
     ):
         return
-    told = f"{model.name} is given only to people whom its owner let in, and the job has no HF_TOKEN."
+    told = f"{model.name} is given only to people that its owner let in, and the job has no HF_TOKEN."
     paths = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name")
     yield Finding("model-gated", told, subject.where(*paths), severity=_runs_elsewhere(subject))
 

@@ -226,7 +226,7 @@ class _Translator:
             out.changed.append(f"{flag.shown} is left out: what {masked(flag.unknown)} stands for is not known here.")
         elif _SECRET.search(last) or any(masked(value) != value for value in flag.values):
             out.changed.append(
-                f"--{name} is left out, with its value: on a command line everybody on the pod sees a secret, and it "
+                f"--{name} is left out, with its value: on a command line each user of the pod sees a secret, and it "
                 "never stands in a run file. Put it into the .env, and name the variable in the configuration."
             )
         elif name == "max-steps" and whole(flag.value, 1) is not None:

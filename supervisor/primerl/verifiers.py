@@ -182,7 +182,7 @@ class VerifiersJob(FolderJob):
             yours = f"trainer.args.{name} = {json.dumps(own)}" if own is not None and own != value else ""
             found.append(Change(f"trainer.args.{name} = {json.dumps(value)}", why, yours))
         if request.step is not None:
-            why = "the newest step whose every file was verified"
+            why = "the newest step with every file verified"
             found.append(Change(f"resume_from_checkpoint = {self.folders.folder(request.step)}", why))
         own_env = {**self.environ, **self.run.job.env}
         return [*found, *set_variables(self._fixed(request), own_env), open_files(self.run.job.nofile)]

@@ -131,7 +131,7 @@ def test_a_step_by_hand_that_is_not_there_starts_nothing() -> None:
     world = World(replace(SETTINGS, pin_step=7))
     world.local = {5: "complete"}
     world.boot()
-    assert "Step 7 was asked for (--step) and is not to be had: complete here 5" in world.asked(a.Exit)[0].reason
+    assert "Step 7 was asked for (--step) and cannot be used: complete here 5" in world.asked(a.Exit)[0].reason
 
 
 def test_fresh_overrules_and_a_later_restart_resumes_the_new_lineage() -> None:

@@ -459,7 +459,7 @@ def test_rollback_to_a_step_that_is_nowhere_changes_nothing() -> None:
     one = running(12)
     one.see(f.Command("rollback", "ana", ("7",)))
     one.after(30)
-    assert one.said("rollback") == ["Step 7 is not to be had: complete here 5, 10, stored 5, 10. Nothing was changed."]
+    assert one.said("rollback") == ["Step 7 cannot be used: complete here 5, 10, stored 5, 10. Nothing was changed."]
     assert not one.asked(a.Stop) and not one.state.orders.override
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_done_in_time_is_tried_until_a_second_before_the_end() ->
     one = publishing()
     one.see(f.LeaveSoon(5.0, "SIGTERM"))
     moves(one, 90)
-    assert "it is tried all the same" in one.said("leaving")[-1]
+    assert "it is tried, and what arrived" in one.said("leaving")[-1]
     one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     one.see(f.LocalSteps(one.state.local.steps, settled=True))
     assert 3.7 <= until_ended(one, 5.0) <= 4.3
@@ -269,9 +269,9 @@ def test_nothing_is_started_again_on_a_pod_that_is_about_to_go() -> None:
 def test_nobody_knows_how_soon_so_everything_is_done_at_once() -> None:
     one = running(9)
     saving(one)
-    one.see(f.LeaveSoon(None, "/run/preempted appeared"))
+    one.see(f.LeaveSoon(None, "/run/x appeared"))
     assert kinds(one) == ["MarkLeaving", "Stop"]
-    assert one.said("leaving")[0].startswith("This pod is about to go, nobody said how soon (/run/preempted appeared).")
+    assert one.said("leaving")[0].startswith("This pod is about to go, without a time for it (/run/x appeared).")
     assert stop_of(one).budget_s == SETTINGS.stop_budget_s
 
 
@@ -299,7 +299,7 @@ def test_a_plain_sigterm_waits_for_the_last_publish_until_shortly_before_the_uni
 
 def test_a_trigger_that_names_no_time_gives_up_no_publish_that_moves() -> None:
     one = publishing(90.0)
-    one.see(f.LeaveSoon(None, "/run/preempted appeared"))
+    one.see(f.LeaveSoon(None, "/run/x appeared"))
     one.see(f.AttemptStopped(one.state.attempt.number, 1.0))
     one.see(f.LocalSteps(one.state.local.steps, settled=True))
     one.after(900.0, 1.0)

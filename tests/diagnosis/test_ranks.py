@@ -28,8 +28,8 @@ def told(world: int | None, timed_out: tuple[int, ...]) -> Ranks:
         (4, (0, 1, 2, 3), [], "All 4 ranks timed out in the same operation"),
         (None, (0, 1), [], "All 2 ranks in these logs timed out"),
         # torchrun can be told to show one rank of each machine: those that it does not show are no culprits.
-        (4, (0,), [], "Rank 0 waited in ALLREDUCE number 812. The other ranks' logs would say whom it waited for."),
-        (16, (0, 8), [], "The other ranks' logs would say whom they waited for."),
+        (4, (0,), [], "Rank 0 waited in ALLREDUCE number 812. The other ranks' logs would say which rank it waited"),
+        (16, (0, 8), [], "The other ranks' logs would say which rank they waited for."),
         (999_999, (0, 1), [], "The other ranks' logs"),
     ],
 )

@@ -390,7 +390,7 @@ def test_a_step_that_is_not_to_be_had_one_that_is_and_a_fresh_start(tmp_path: Pa
 
     pod.start("run", "--step", "5")
     assert pod.wait_exit() == 93, pod.story()
-    assert pod.said_so("gave-up", "Step 5 was asked for (--step) and is not to be had: complete here")
+    assert pod.said_so("gave-up", "Step 5 was asked for (--step) and cannot be used: complete here")
     assert pod.resume_steps() == [None], "nothing is started"
 
     pod.start("run", "--step", "4")

@@ -123,7 +123,7 @@ def test_a_stranger_on_a_gpu_that_the_run_does_not_use_is_none_of_its_business()
 def test_hidden_tenants_are_no_certain_failure() -> None:
     found = the_only(look(pod(gpus=[gpu(0, 60, processes=None), gpu(1)])))
     assert found.weight == "warning"
-    assert "whom this container does not see" in found.sentence
+    assert "that this container does not see" in found.sentence
 
 
 def test_our_own_living_run_is_no_stranger() -> None:
