@@ -43,6 +43,8 @@ ELSEWHERE = (
     *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
     *("pod-evicted", "preempted", "time-limit-reached", "clock-wrong", "browser-missing", "image-pull-limited"),
     *("chat-template-refused", "data-file-broken", "timer-outside-main-thread", "trainer-sees-no-gpu"),
+    *("expandable-segments-refused", "certificate-refused", "socket-path-too-long", "file-locks-missing"),
+    *("docker-networks-full", "deepspeed-op-missing"),
     *("arguments-differ", "dataset-broken", "flashinfer-gpu-unfit", "gradients-unused", "instruction-failed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last

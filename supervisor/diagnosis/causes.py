@@ -281,6 +281,8 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         # Others give up where an environment server has ended.
         candidates = [kind for kind in in_time if candidates and _ended_an_environment(kind)] or candidates
     if not candidates:
+        candidates = [kind for kind in in_time if _ended_what_others_ask(kind, logs)]
+    if not candidates:
         return told
     told.outcome = "failed"
     root = _find_root(candidates, [*in_time, *candidates])
@@ -484,6 +486,19 @@ def _ended_an_environment(kind: _Kind) -> bool:
     )
 
 
+def _ended_what_others_ask(kind: _Kind, logs: Iterable[Log]) -> bool:
+    """Is it the last that an environment's server knew to tell, while another program complains and makes no step?"""
+    complaining = any(
+        log.complaint is not None and not any(steps.after_line(log.complaint[1].line) for steps in log.steps.values())
+        for log in logs
+        if log.role != "env"
+    )
+    return complaining and any(
+        event.role == "env" and event.signature is not None and not event.signature.mild and event.lives < LAST_WORDS
+        for _, event in kind.events
+    )
+
+
 def _launchers_stop(kinds: Iterable[_Kind]) -> tuple[Log, Event] | None:
     """Where the launcher first said that one of its parts ended: from then on it ends the others."""
     return next((kind.events[0] for kind in kinds if kind.name == PART_ENDED), None)
@@ -569,7 +584,11 @@ def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             and (_ORDER[kind.link] < _ORDER[root.link] or kind.name in root.after)
             and not _was_ended(root, kind)
         ]
-        causes = [kind for kind in found if t is None or kind.first_t is None or kind.first_t <= t + SLACK_S]
+        causes = [
+            kind
+            for kind in found
+            if t is None or kind.first_t is None or kind.first_t <= t + SLACK_S or _stands_above(kind, root)
+        ]
         if not causes and "*" in root.after and root.link != "end" and not root.mild:
             # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
             causes = [kind for kind in found if kind.event.signature is not None]
@@ -598,13 +617,19 @@ def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> l
         for kind in others
         if kind.event.signature is not None
         and kind.link == "cause"
-        and not kind.event.signature.mild
+        and (not kind.event.signature.mild or kind.count >= OFTEN)
         and any(
             log is mine and event.last.line < begun.first.line and not any(one.count for one in log.steps.values())
             for log, event in kind.events
             for mine, begun in root.events
         )
     ]
+
+
+def _stands_above(kind: _Kind, other: _Kind) -> bool:
+    """Does one file tell of it first? Programs that write into one log may have different clocks."""
+    places = {one.first.file: one.first.line for _, one in other.events}
+    return any(one.first.line < places.get(one.first.file, 0) for _, one in kind.events)
 
 
 def _was_ended(kind: _Kind, before: _Kind) -> bool:

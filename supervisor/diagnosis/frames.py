@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 MOST_LINES: Final = 400  # of one traceback; what goes on for longer is none
+CODE: Final = 160  # characters that are kept of a line of a program
 MOST_OPEN: Final = 64  # processes that write one at the same time
 
 IGNORED: Final = "Exception ignored "  # in a destructor, mostly while the program ends
@@ -66,6 +67,7 @@ class Frame:
     path: str
     line: int
     function: str
+    code: str = ""  # the line itself, where the traceback shows it
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}" + (f" in {self.function}" if self.function else "")
@@ -217,7 +219,11 @@ class Tracebacks:
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
-            now.end, now.source = number, text.strip() if now.source is None else now.source
+            now.end = number
+            if now.source is None:
+                now.source = text.strip()
+                if now.last is not None:
+                    now.last = now.own[own(now.last.path)] = replace(now.last, code=now.source[:CODE])
             return None
         found = _EXCEPTION.match(text)
         if found is None or now.last is None:

@@ -15,7 +15,7 @@ from supervisor.signatures.words import finder
 # Of lines without colours (``scan.blocks`` takes them away). Possessive, so that nothing is tried twice: a line of
 # blanks alone would take for ever else.
 _HEAD = (
-    rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    rb"(?:(?:\[?+\d{4}-\d\d-\d\d[T ]\S{8,40}+|\[?+[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d\]?+) "
     rb"(?:std(?:out|err) F |[^\s:]{1,100}+ [^\s:\[\]]{1,60}+(?:\[\d{1,9}+\])?+: )?+)?+"
     rb"(?:- verifiers[\w.]{0,80}+ - )?+"  # others repeat at this level what their ranks print
     rb"(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
@@ -57,6 +57,7 @@ _WANTED: Final = (
     "Shutting down FastAPI",
     "'train_runtime':",
     "Training completed",
+    "Final validation metrics",
     "Results saved to ",
 )
 

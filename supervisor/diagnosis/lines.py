@@ -28,9 +28,9 @@ _OUTER: Final = (
     re.compile(
         rf"{_DATE}T{_CLOCK}{_ZONE} (?:std(?:out|err) [FP] |[^\s:]{{1,100}} [^\s:\[\]]{{1,60}}(?:\[\d{{1,9}}\])?: )?"
     ),
-    # syslog and journalctl
+    # syslog, journalctl and ts
     re.compile(
-        rf"(?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK} "
+        rf"\[?(?P<name>[A-Z][a-z]{{2}}) (?P<day>[ \d]\d) {_CLOCK}\]? "
         r"(?:[^\s:]{1,100} [^\s:\[\]]{1,60}(?:\[\d{1,9}\])?: )?"
     ),
     # ts of moreutils, and scripts that put a date of their own before what a program says
@@ -51,7 +51,8 @@ _WRAPPERS: Final = (
     # docker compose, whatever its containers are called
     re.compile(rb"(?P<who>[A-Za-z0-9][\w.-]{0,60}) {0,40}\| ?"),
     re.compile(rb"\[(?P<who>pod/[^\]\s]{1,200})\] "),  # kubectl logs --prefix
-    re.compile(rb" {0,4}(?P<who>\d{1,4}): "),  # srun --label
+    re.compile(rb" {0,4}(?P<who>\d{1,4}): "),  # srun --label, which labels no line of srun itself
+    re.compile(rb"(?P<who>\d{1,7}(?:\.\d{1,3})?s)\t\d{1,7}\t"),  # Kaggle: seconds since the start, and a number
     # pdsh, which DeepSpeed starts with
     re.compile(rb"(?P<who>\d{1,3}(?:\.\d{1,3}){3}|(?:worker|node)[\w.-]{0,40}): "),
     re.compile(rb"\[(?P<who>\d{1,4},[\w:]{1,20}(?:,[\w-]{1,40})?)\]<std(?:out|err)>: ?"),  # mpirun --tag-output
@@ -62,6 +63,7 @@ _WRAPPERS: Final = (
     ),
 )
 _WRAPPED: Final = 0.8  # of the lines that a log begins with
+_LABELLED: Final = 0.3  # the same behind a script of Slurm: what the script says itself has no label
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(
     r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
@@ -87,6 +89,7 @@ _HEADS: Final = (
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
     re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:(?P<text>.*)", re.S),  # the logging module as it is
+    re.compile(rf"{_LEVEL} [\w.]{{1,120}}: (?P<text>.*)", re.S),
     # Ray's own processes: "(raylet) [2026-01-06 03:00:12,123 E 4200 4242] file_system_monitor.cc:116: ..."
     re.compile(
         rf"(?:\((?:raylet|gcs_server)[^()\n]{{0,60}}\) ?)?\[{_DATE} {_CLOCK} (?P<level>[IWEFC]) \d{{1,9}} \d{{1,9}}\] "
@@ -182,7 +185,8 @@ def unwrapper(begun: Sequence[bytes]) -> Callable[[bytes], bytes] | None:
     """What makes ordinary lines of a block of a log that begins so: each names its process as vLLM and Ray do."""
     said = [raw for raw in begun if raw.strip()]
     for one in _WRAPPERS:
-        if len(said) >= 3 and sum(one.match(raw) is not None for raw in said) >= _WRAPPED * len(said):
+        share = _LABELLED if any(b"srun" in raw or b"slurm" in raw for raw in said) else _WRAPPED
+        if len(said) >= 3 and sum(one.match(raw) is not None for raw in said) >= share * len(said):
             before = re.compile(rb"\n(?:%b)" % one.pattern)
             return lambda block: before.sub(rb"\n(of \g<who> pid=0) ", block)
     return None

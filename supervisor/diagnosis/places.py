@@ -37,6 +37,7 @@ _LOG = re.compile(
     r"(?:\.gz)?",
     re.I,
 )
+_PERHAPS: Final = ("", ".txt")  # suffixes: what a person saves from a notebook, or a browser
 _KERNEL = re.compile(r"(?:kernel|kern|dmesg|syslog|messages|(?:[\w-]{1,40}[.-])?journal(?:ctl)?)(?:\b|-k\b)", re.I)
 _OF_THE_CLUSTER = re.compile(
     r"(?:kubectl|k8s)?[-_.]?(?:get[-_.]?)?(?:describe|events?)\b|(?:kubectl|k8s)[-_.](?:get|describe|event)", re.I
@@ -177,6 +178,7 @@ def _reason_of_bundle(bundle: Path) -> str:
 
 def _logs_below(root: Path) -> Sources:
     found: list[tuple[float, Source]] = []  # and when it was last written
+    texts: list[tuple[float, Source]] = []  # the same of what may be one, where nothing is called a log
     odd: dict[str, str] = {}  # what is passed over, and why
     seen: set[tuple[int, int]] = set()
 
@@ -206,7 +208,8 @@ def _logs_below(root: Path) -> Sources:
             continue
         for file in sorted(files):
             path = here / file
-            if not _LOG.fullmatch(file) or path.name.endswith(".jsonl"):
+            is_log = _LOG.fullmatch(file) is not None
+            if not is_log and path.suffix not in _PERHAPS:
                 continue
             try:
                 look = path.stat()
@@ -225,8 +228,10 @@ def _logs_below(root: Path) -> Sources:
             attempt = next(
                 (group for match in [_ATTEMPT.search(whole)] if match for group in match.groups() if group), ""
             )
-            found.append((look.st_mtime, Source(_relative_name(path, root), (path,), role, attempt, kernel)))
-    return _keep_newest(found, root, odd)
+            (found if is_log else texts).append(
+                (look.st_mtime, Source(_relative_name(path, root), (path,), role, attempt, kernel))
+            )
+    return _keep_newest(found or texts, root, odd)
 
 
 def _keep_newest(found: list[tuple[float, Source]], root: Path, odd: Mapping[str, str]) -> Sources:

@@ -66,8 +66,10 @@ LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds (transformers and TRL, verl) say their steps so.
 _PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
-# The last word of transformers' Trainer, before its last save, of torchtitan, and of an evaluation of verifiers.
-_JOB_DONE = re.compile(r"\{'train_runtime':|(?:.{1,60} - )?(?:Training completed$|Results saved to )")
+# The last word of transformers' Trainer (before its last save), torchtitan, verl, and an evaluation of verifiers.
+_JOB_DONE = re.compile(
+    r"\{'train_runtime':|(?:.{1,60} - )?(?:Training completed$|Results saved to )|\(?[\"']Final validation metrics"
+)
 # What vLLM says when it gets a signal (entrypoints/launcher.py, v1/engine/core.py): its own parts then lose each other.
 _TOLD_TO_END = re.compile(
     r"\[shutdown\] (?:API server: shutdown triggered|EngineCore: trigger received signal)|"
@@ -132,6 +134,13 @@ def _is_cut(raised: Raised | None, number: int) -> bool:
     """Is the last line only the beginning of an exception's name?"""
     whole = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "NotFound")
     return raised is not None and raised.line == number and not (raised.message or raised.type.endswith(whole))
+
+
+def _is_ignored(above: Sequence[bytes]) -> bool:
+    """Do the lines above an exception, its traceback among them, say that Python ignores it?"""
+    texts = (parse(raw).text for raw in reversed(above))
+    head = next((text for text in texts if not text.startswith((" ", "Traceback (most"))), "")
+    return head.startswith(IGNORED)
 
 
 @lru_cache(maxsize=4096)
@@ -359,9 +368,7 @@ class _Scan:
             if line.level is not None or line.text.startswith(IGNORED):
                 return
             if (raised := bare(line.text.strip(), number)) is not None:
-                if place > 1 and parse(tail[place - 2]).text.startswith(IGNORED):
-                    return
-                if self._are_last_words(number):
+                if not _is_ignored(tail[: place - 1]) and self._are_last_words(number):
                     self._number, self._growing = number, []
                     self._add_exception(line, raised)
                     self._number = end
@@ -388,7 +395,7 @@ class _Scan:
                 return None
             is_error = line.level in logged
             if (is_error or line.level in (None, "ERROR")) and bare(text, 0) is not None:
-                if place == 1 or not parse(tail[place - 2]).text.startswith(IGNORED):
+                if not _is_ignored(tail[: place - 1]):
                     found = line, before + place
                 break
             if line.level not in (None, "WARNING", "WARN") and not is_error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -11,6 +12,7 @@ from supervisor.diagnosis.causes import CALLED_UNKNOWN, ENDED, Cause, Diagnosis
 from supervisor.diagnosis.frames import is_exception
 from supervisor.diagnosis.seen import Log, Place
 
+_FOR_WEIGHTS: Final = re.compile(r"[Ww]aiting for (?:weight |new |trainer|checkpoint|the trainer)")
 WIDTH: Final = 110
 MOST_OTHERS: Final = 8
 SHOWN: Final = 240
@@ -89,6 +91,7 @@ def _tell_attempt(told: Diagnosis) -> list[str]:
     lines += _wrap_text(root.sentence, "  ")
     lines += ["", *_tell_cause(root, "  ")]
     lines += [f"  raised at: {root.own}"] if root.own else []
+    lines += [f"    {root.own.code}"] if root.own and root.own.code else []
     lines += [f"  it began as: {root.began}"] if root.began else []
     for note in root.notes:
         lines += _wrap_text(note, "  ")
@@ -140,6 +143,14 @@ def _no_reason(told: Diagnosis) -> str:
         return f"The last line at the level of an error is none of the known ones: {_cut_text(message)!r} ({place})."
     if last is None:
         return "No line in it is of a format that is known here; errors were looked for."
+    ends = {log.role: log.last_ordinary for log in told.logs}
+    if ends.get("trainer", "").startswith("Waiting for training batch") and _FOR_WEIGHTS.search(
+        ends.get("orchestrator", "")
+    ):
+        return (
+            "The trainer's last line waits for a batch, and the orchestrator's for weights: if both stay so, neither "
+            "can go on. Compare the folders that they share (output_dir, run_*) and the steps from which they went on."
+        )
     at = f" at {last.last_shown}" if last.last_shown else ""
     ordinary = f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}."
     if told.seen:
@@ -262,6 +273,7 @@ def _cause_as_json(cause: Cause) -> dict[str, Any]:
         "count": cause.count,
         "roles": list(cause.roles),
         "own_frame": str(cause.own) if cause.own else None,
+        "code": cause.own.code if cause.own else "",
         "began": cause.began or None,
         "notes": cause.notes,
     }

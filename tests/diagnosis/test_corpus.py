@@ -22,7 +22,7 @@ CORPUS: Final = Path(__file__).parent / "corpus"
 EXCEPTION: Final = {CALLED_UNKNOWN}
 NAMES: Final[dict[str, set[str]]] = {
     "batch-size-does-not-divide": {"sizes-do-not-divide"},
-    "build-lacks-this-gpu": {"driver-too-old"},
+    "build-lacks-this-gpu": {"gpu-without-kernels"},
     "bus-error": {"bus-error"},
     "chat-template-drops-earlier-tokens": {"token-prefix-mismatch"},
     "checkpoint-does-not-fit-the-model": {"checkpoint-other-shape"},

@@ -11,6 +11,7 @@ import pytest
 from supervisor.core.facts import Role
 from supervisor.diagnosis.causes import Diagnosis, diagnose
 from supervisor.diagnosis.scan import BLOCK_BYTES, scan
+from supervisor.diagnosis.telling import text
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Signature
 
@@ -246,3 +247,31 @@ def test_the_death_of_the_router_before_the_engine_is_no_silence() -> None:
 
 def _stream(lines: list[str]) -> io.BytesIO:
     return io.BytesIO("\n".join(lines).encode())
+
+
+def test_two_parts_that_wait_for_each_other_are_said_as_a_hint_and_accuse_nothing() -> None:
+    trainer = [
+        "18:20:29    INFO Starting training loop (max_steps=500)",
+        "18:20:30    INFO Waiting for training batch to arrive",
+    ]
+    orchestrator = ["18:20:31    INFO Starting orchestrator", "18:22:00    INFO Waiting for weight checkpoint 1"]
+    logs = scan(io.BytesIO("\n".join(trainer).encode()), "trainer.log", "trainer")
+    logs += scan(io.BytesIO("\n".join(orchestrator).encode()), "orchestrator.log", "orchestrator")
+    found = diagnose(logs)
+    assert found[-1].root is None
+    assert "neither can go on. Compare the folders that they share" in " ".join(text(found, logs).split())
+
+
+def test_the_line_of_code_that_raised_is_shown() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/workspace/train.py", line 276, in train',
+        "    trainer.create_model_card(**kwargs)",
+        '  File "/opt/venv/lib/python3.12/site-packages/transformers/modelcard.py", line 700, in from_trainer',
+        "    metadata = one_dataset[0]",
+        "               ~~~~~~~~~~~^^^",
+        "IndexError: list index out of range",
+    ]
+    logs = scan(io.BytesIO("\n".join(lines).encode()), "train.log")
+    said = text(diagnose(logs), logs)
+    assert "raised at: /workspace/train.py:276 in train\n    trainer.create_model_card(**kwargs)" in said
