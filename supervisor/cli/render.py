@@ -235,7 +235,7 @@ def _store_row(status: Mapping[str, Any]) -> str:
     stored = [step["step"] for step in committed if not step.get("left")]
     held = f"holds {_steps_in_words(stored)}" if stored else "holds no published step"
     reason = status.get("store_reason")
-    return f"{status.get('store', '')} {f'is unclear: {reason}' if reason else held}".strip()
+    return f"{status.get('store', '')} {f'cannot be used: {reason}' if reason else held}".strip()
 
 
 def _steps_in_words(steps: Sequence[int]) -> str:
@@ -420,7 +420,7 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
         rows.append((str(step), safe(here["state"]) if here else "-", published, amount, "; ".join(notes)))
     lines = table(rows) if len(rows) > 1 else ["No checkpoint yet."]
     if answer.get("store_reason"):
-        lines.append(f"The store is unclear: {safe(answer['store_reason'])}")
+        lines.append(f"The store cannot be used: {safe(answer['store_reason'])}")
     if answer.get("publishing"):
         moving = answer["publishing"]
         lines.append(f"{str(moving.get('what') or 'publishing').capitalize()} {safe(transfer(moving))}.")
@@ -447,7 +447,7 @@ def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str
         lines += ["Not done, since the run is only observed:"]
         lines += [line for one in would for line in _wrap_text(_would_in_words(one, now), "  ")]
     if start := answer.get("start"):
-        lines += ["A start has, beside your own configuration:"]
+        lines += ["Each start adds to your own configuration:"]
         lines += [line for one in start for line in _wrap_text(_change_in_words(one), "  ")]
     if history := answer.get("history"):
         lines += ["Before:", *(line for sentence in history for line in _wrap_text(str(sentence), "  "))]

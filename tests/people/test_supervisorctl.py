@@ -113,7 +113,7 @@ def test_trouble_is_shown_where_it_is() -> None:
     )  # fmt: skip
     block = "\n".join(render.status_block(desk.now, now=1e9))
     for told in (
-        "is unclear: the key is not valid",
+        "cannot be used: the key is not valid",
         "unknown: the driver hangs",
         "/w unknown: statvfs hangs",
         ", open for 12 s: vLLM is gone (supervisorctl incidents 2)",

@@ -97,6 +97,6 @@ def test_explain_shows_them() -> None:
         {"what": "NEVER_CLEAN=1", "why": "no start may delete", "yours": ""},
     ]
     lines = render.explanation({"sentence": "All is well.", "start": start})
-    assert lines[1] == "A start has, beside your own configuration:"
+    assert lines[1] == "Each start adds to your own configuration:"
     assert lines[2] == "  --ckpt.keep-last 1000000: only the supervisor deletes (your ckpt.keep_last = 1 is overruled)"
     assert lines[3] == "  NEVER_CLEAN=1: no start may delete"
