@@ -21,9 +21,9 @@ SHOWN = 400  # characters of one line
 RECORD = 200  # characters of one value in it
 
 
-def replay_file(path: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
+def replay_file(file: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
     """Print the decisions on a trace or journal; 1 when they are not those that were recorded. Raises TraceError."""
-    source = trace.load(path, incident)
+    source = trace.load(file, incident)
     change = _change_settings(config) if config is not None else None
     tell = _Json() if as_json else _Text(every)
     for note in _notes_of_source(source):
@@ -33,9 +33,9 @@ def replay_file(path: Path, *, config: Path | None, incident: int | None, as_jso
     return tell.end(source, config)
 
 
-def export(path: Path, *, incident: int | None, output: Path | None) -> int:
+def export(file: Path, *, incident: int | None, output: Path | None) -> int:
     """Write a journal's trace; to standard output without a file."""
-    journal = _journal_of(path)
+    journal = _journal_of(file)
     told = trace_lines.export(journal, incident, output)
     if output is None:
         sys.stdout.write(told)

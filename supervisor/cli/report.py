@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from supervisor.cli import where
 from supervisor.cli.render import clock, safe, table
-from supervisor.config.settings import RunFile
 from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
@@ -17,10 +18,11 @@ WIDTH = 100
 MOST_COLUMNS = 4  # pods beside each other in the table
 
 
-def report(run_file: RunFile, *, price: float | None, person_every_h: float, as_json: bool) -> int:
+def report(options: argparse.Namespace, *, price: float | None, person_every_h: float, as_json: bool) -> int:
     """Print the report of a run. Raises SupervisorError when nothing is known of it."""
     from supervisor.views import run_report
 
+    run_file = where.run_file_of(options)
     found = run_report.gather(run_file, os.environ)
     told = run_file.job.model_fields_set  # else the interval is the one that was seen
     answer = run_report.report(

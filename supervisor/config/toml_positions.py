@@ -105,7 +105,7 @@ class _Scanner:
 
     def _read_key(self) -> list[tuple[str, Position]]:
         """One or more names joined with dots, each with its place."""
-        keys = []
+        keys: list[tuple[str, Position]] = []
         while len(keys) < MOST_PARTS:  # a path is copied for each of its parts
             self._take(_BLANK)
             here = self._present_place()
