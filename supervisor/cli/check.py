@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,14 @@ class Wish:
     job_dir: Path | None = None
     limited: bool = False
     """The program is nothing but this check, and ends where a look hangs."""
+
+
+def main(options: argparse.Namespace) -> int:
+    """``rl-supervisor check``."""
+    if options.explain:
+        return explain(options.explain)
+    given = {one.name: getattr(options, one.name) for one in fields(Wish) if one.name in options}
+    return check(options.files, wish=Wish(**given, limited=True))
 
 
 def check(

@@ -15,16 +15,16 @@ from supervisor.base.secrets import masked_all
 from supervisor.cli import render
 from supervisor.cli.reading import Progress
 from supervisor.cli.terminal import say
+from supervisor.diagnosis import telling
 from supervisor.diagnosis.causes import diagnose as judge
 from supervisor.diagnosis.places import Source, Sources, opened, sources
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
-from supervisor.diagnosis.telling import as_json, text
 
 NAMED, UNREADABLE, NOTHING_KNOWN = 0, 1, 3
 
 
-def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
+def diagnose(paths: Sequence[str], *, as_json: bool) -> int:
     """Say it. 0: something is named; 3: nothing known was found, or the run is well; 1: nothing could be read."""
     places = _places_to_read(paths)
     left_out = [place.left_out for place in places if place.left_out]
@@ -45,10 +45,10 @@ def diagnose(paths: Sequence[str], *, json_wanted: bool) -> int:
         return UNREADABLE
     seen = {attempt: one for place in places for attempt, one in place.seen.items()}
     found = judge(logs, seen, {attempt: one for place in places for attempt, one in place.orders.items()})
-    if json_wanted:
-        say(json.dumps(masked_all(as_json(found, logs, left_out)), ensure_ascii=False, indent=1))
+    if as_json:
+        say(json.dumps(masked_all(telling.as_json(found, logs, left_out)), ensure_ascii=False, indent=1))
     else:
-        say("\n".join(render.safe(line) for line in text(found, logs, left_out, render.columns()).splitlines()))
+        say("\n".join(render.safe(line) for line in telling.text(found, logs, left_out, render.columns()).splitlines()))
     return NAMED if found[-1].named else NOTHING_KNOWN
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from supervisor.cli import render, state_folder, which
 from supervisor.cli.client import NotThereError, RefusedError
 from supervisor.core.words import root_line, size, span
 
+INDENT = "    "
 SHOWN_STEPS = 3  # of what was done, in the list
 
 
@@ -88,13 +88,13 @@ def listed(found: Sequence[Mapping[str, Any]], *, only_open: bool) -> list[str]:
 
 def _paragraph_of_incident(item: Mapping[str, Any]) -> list[str]:
     head = f"#{item['id']}  {_time_of_day(item['opened'])}  {_word_for_state(item)}  [{render.safe(item['cause'])}]"
-    lines = [*render.fold(head, "    "), *_indent_lines(str(item["sentence"])), *_root_causes(item)]
+    lines = [*render.fold(head, "    "), *render.wrap(item["sentence"], INDENT), *_root_causes(item)]
     done = [str(sentence) for sentence in item.get("done") or ()]
     shown = done[:SHOWN_STEPS] if len(done) <= SHOWN_STEPS else [*done[: SHOWN_STEPS - 1], done[-1]]
     for sentence in shown:
-        lines += _indent_lines(sentence, "    - ")
+        lines += render.wrap(sentence, "    - ")
     if paths := [str(bundle["path"]) for bundle in item.get("bundles") or ()]:
-        lines += _indent_lines(f"evidence: {paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else ""))
+        lines += render.wrap(f"evidence: {paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else ""), INDENT)
     return lines
 
 
@@ -102,18 +102,18 @@ def one(item: Mapping[str, Any]) -> list[str]:
     """The story of one incident in sentences, and its evidence part by part."""
     lines = [
         f"Incident {item['id']} of attempt {item['attempt']}: {_word_for_state(item)}.",
-        *_indent_lines(str(item["sentence"]), "  "),
+        *render.wrap(item["sentence"], "  "),
     ]
     lines += _root_causes(item, "  ")
     if signals := item.get("signals"):
         lines.append("What convicted:")
         for sentence in signals:
-            lines += _indent_lines(str(sentence), "  - ")
+            lines += render.wrap(sentence, "  - ")
     lines.append("What happened:")
     for event in item.get("story") or ():
         level = str(event.get("level") or "")
         mark = "" if level in ("", "info", "debug") else f"{level.upper()}  "
-        lines += _indent_lines(f"{_time_of_day(event['wall'], seconds=True)}  {mark}{event['sentence']}", "  ")
+        lines += render.wrap(f"{_time_of_day(event['wall'], seconds=True)}  {mark}{event['sentence']}", "  ")
     if not item.get("bundles"):
         lines.append("There is no evidence of it on this machine any more, or none was collected.")
     for bundle in item.get("bundles") or ():
@@ -121,14 +121,14 @@ def one(item: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _root_causes(item: Mapping[str, Any], indent: str = "    ") -> list[str]:
+def _root_causes(item: Mapping[str, Any], indent: str = INDENT) -> list[str]:
     """What the logs show as the root cause, and what helps."""
     lines: list[str] = []
     for root in item.get("roots") or ():
         line = root_line(str(root["name"]), str(root["role"]), str(root["text"]), str(item["sentence"]))
-        lines += _indent_lines(f"{line[0].upper()}{line[1:]}", indent)
+        lines += render.wrap(f"{line[0].upper()}{line[1:]}", indent)
         helps = "Remedy" if item.get("open") else "If it returns"
-        lines += _indent_lines(f"{helps}: {root['remedy']}", indent) if root.get("remedy") else []
+        lines += render.wrap(f"{helps}: {root['remedy']}", indent) if root.get("remedy") else []
     return lines
 
 
@@ -145,7 +145,7 @@ def _evidence_of_bundle(bundle: Mapping[str, Any]) -> list[str]:
     for line, part in zip(render.table(rows) if rows else (), parts, strict=True):
         lines.append(f"  {line}")
         for note in part.get("notes") or ():
-            lines += _indent_lines(str(note), " " * (4 + len(render.safe(part["name"]))))
+            lines += render.wrap(note, " " * (4 + len(render.safe(part["name"]))))
     return lines
 
 
@@ -168,15 +168,3 @@ def _word_for_state(item: Mapping[str, Any]) -> str:
 def _time_of_day(wall: float, *, seconds: bool = False) -> str:
     shape = "%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M"
     return datetime.fromtimestamp(float(wall)).astimezone().strftime(shape)
-
-
-def _indent_lines(text: str, indent: str = "    ") -> list[str]:
-    hang = " " * (len(indent) + 2)
-    return textwrap.wrap(
-        render.safe(text),
-        render.width(),
-        initial_indent=indent,
-        subsequent_indent=hang,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -7,21 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.sensors.gpu_survey import survey
+from supervisor.sensors.gpu_survey import GpuSurveyed, survey
 
 USUAL_PLACES = ("/workspace/prime-rl", "~/prime-rl", "/root/prime-rl", ".", "./prime-rl")
 MOST_FILES = 500
 LARGEST = 1 << 20
-
-
-@dataclass(frozen=True)
-class GpuFound:
-    """A GPU as NVML names it; memory in bytes."""
-
-    index: int
-    name: str
-    uuid: str
-    total_bytes: int
 
 
 @dataclass(frozen=True)
@@ -31,14 +21,13 @@ class ConfigFound:
     path: Path
     kind: str  # "rl" or "sft"
     split: bool = False
-    gpus: int = 0  # how many it names, 0 when it names none
 
 
 @dataclass(frozen=True)
 class Machine:
     """What was found; ``notes`` say what was not."""
 
-    gpus: Sequence[GpuFound] = ()
+    gpus: Sequence[GpuSurveyed] = ()
     job_dir: Path | None = None
     configs: Sequence[ConfigFound] = ()
     notes: Sequence[str] = field(default_factory=tuple)
@@ -46,10 +35,8 @@ class Machine:
 
 def look(job_dir: Path | None) -> Machine:
     """Look around; with ``job_dir`` prime-rl is taken to be there."""
-    notes: list[str] = []
-    gpus, problem = gpus_found()
-    if problem:
-        notes.append(problem)
+    found = survey()
+    notes = [found.problem] if found.problem else []
     places = [job_dir] if job_dir else [Path(place).expanduser() for place in USUAL_PLACES]
     home = next((place.absolute() for place in places if is_prime_rl(place)), None)
     if home is None and job_dir is not None:
@@ -60,18 +47,12 @@ def look(job_dir: Path | None) -> Machine:
     configs = configs_found([Path.cwd(), *([home, home / "configs"] if home else [])])
     if not configs:
         notes.append("No configuration of prime-rl was found: set [job] config.")
-    return Machine(gpus, home, configs, notes)
+    return Machine(found.gpus, home, configs, notes)
 
 
 def is_prime_rl(folder: Path) -> bool:
     """A checkout has its package below src/ (prime-rl, all releases since Sept 2025)."""
     return (folder / "src" / "prime_rl").is_dir()
-
-
-def gpus_found() -> tuple[list[GpuFound], str]:
-    """The GPUs, or a sentence why they are not known."""
-    found = survey()
-    return [GpuFound(gpu.index, gpu.name, gpu.uuid, gpu.total_bytes) for gpu in found.gpus], found.problem
 
 
 def configs_found(folders: Sequence[Path]) -> list[ConfigFound]:
@@ -100,11 +81,9 @@ def read_config(path: Path) -> ConfigFound | None:
     path = path.absolute()
     if path.name == "trainer.toml" and (path.parent / "orchestrator.toml").is_file():
         return ConfigFound(path, "rl", split=True)
-    ids = [data.get(name) for name in ("inference_gpu_ids", "trainer_gpu_ids")]
-    if isinstance(data.get("orchestrator"), dict) and ("trainer" in data or "inference" in data):
-        return ConfigFound(path, "rl", gpus=sum(len(part) for part in ids if isinstance(part, list)))
-    if any(ids):
-        return ConfigFound(path, "rl", gpus=sum(len(part) for part in ids if isinstance(part, list)))
+    whole = isinstance(data.get("orchestrator"), dict) and ("trainer" in data or "inference" in data)
+    if whole or data.get("inference_gpu_ids") or data.get("trainer_gpu_ids"):
+        return ConfigFound(path, "rl")
     if isinstance(data.get("data"), dict) and isinstance(data.get("model"), dict) and "sft" in str(path):
         return ConfigFound(path, "sft")
     return None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from supervisor import __version__
 from supervisor.base.errors import EXIT_USAGE, ConfigError
@@ -18,8 +22,17 @@ Verb = Callable[[argparse.Namespace], int]
 OF_THE_STORE = ("restore", "verify", "logs", "report")
 """Commands that need no more than the store and its keys."""
 
+OF_A_RUN = ("run", "onstart", "attach", "upgrade", "publish", "prune")
+"""Those that need the run file itself."""
+
+CONTRACT = ("run", "onstart", "attach")
+"""Their exit codes are those of `supervisor.base.errors`."""
+
 OWN = ("upgrade-check", "start-check", "read-state")
 """What a daemon asks, and ``supervisorctl``."""
+
+STEP = "a step is a whole number"
+LONGEST_NUMBER = 18  # digits: beyond, int() takes its time, and no store has such a step
 
 EPILOG = """\
 It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose LOGS. Its state: supervisorctl status
@@ -39,12 +52,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
     options = (_own_parser() if words[0] in OWN else parser).parse_args(words)
-    verb: Verb = options.verb
-    return run_cli(lambda: verb(options), "rl-supervisor", contract=options.contract)
+    verb: Verb | str = options.verb
+    contract = words[0] in CONTRACT
+    command = partial(_call, verb) if isinstance(verb, str) else verb
+    return run_cli(lambda: command(options), "rl-supervisor", contract=contract)
 
 
-AddVerb = Callable[..., argparse.ArgumentParser]
-"""Adds a command by name, description and function; returns its parser."""
+def _call(name: str, options: argparse.Namespace) -> int:
+    """Import the module of a command only now; its function's parameters are called as the options are."""
+    module, _, function_name = name.partition(".")
+    function = getattr(import_module(f"supervisor.cli.{module}"), function_name)
+    words = {**vars(options), "options": options}
+    return int(function(**{one: words[one] for one in inspect.signature(function).parameters if one in words}))
+
+
+AddVerb = Callable[[str, str, Verb | str], argparse.ArgumentParser]
+"""Adds a command by name, description and function (``module.function`` of this package); returns its parser."""
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -59,61 +82,52 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rl-supervisor {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def verb(name: str, about: str, function: Verb, *, contract: bool = False) -> argparse.ArgumentParser:
+    def verb(name: str, about: str, function: Verb | str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=about, description=about)
-        sub.set_defaults(verb=function, contract=contract)
+        sub.set_defaults(verb=function)
         if name in OF_THE_STORE:
             where.add_options(sub)
-        elif name not in (
-            "check",
-            "diagnose",
-            "init",
-            "install",
-            "uninstall",
-            "version",
-            "replay",
-            "trace",
-            "simulate",
-        ):
+        elif name in OF_A_RUN:
             sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         return sub
 
-    run = verb("run", "watch the run until it is finished", _run_daemon, contract=True)
+    run = verb("run", "watch the run until it is finished", _run_daemon)
     run.add_argument("--fresh", action="store_true", help="start from scratch although checkpoints exist")
-    run.add_argument("--step", type=_parse_step, metavar="N", help="resume at this step, not at the last good one")
-    take_over = "take the run from the pod that holds it now; that one stops publishing"
-    run.add_argument("--take-over", action="store_true", help=take_over)
+    run.add_argument("--step", type=_whole_number(STEP), metavar="N", help="resume at this step, not the last good one")
     run.add_argument("--foreground", action="store_true", help="the default, and the only way: there is no other")
-    restart = "start the daemon again after a crash, and collect orphans; the default for process 1 of a container"
-    run.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
-    overrule = "start although `check` finds this error; may be given several times"
-    run.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
-    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _run_onstart, contract=True)
-    onstart.add_argument("--take-over", action="store_true", help=take_over)
-    onstart.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
-    onstart.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
-    attach = verb("attach", "watch a job that you started by hand; it is never touched", _attach_to_job, contract=True)
-    attach.add_argument("--pid", type=_parse_pid, metavar="PID", help="its process, where it is not found or not clear")
-    verb("upgrade", "put the program that is installed now in the daemon's place; the job runs on", _upgrade_daemon)
-    _add_check(
-        verb("check", "find what is wrong with a run before it is started, and say what would be done", _check_run)
-    )
-    init = verb("init", "write a run file for this machine", _write_run_file)
+    onstart = verb("onstart", "prepare a fresh pod, restore the newest step, then run", _run_daemon)
+    onstart.set_defaults(fresh=False, step=None, onstart=True)
+    for sub in (run, onstart):
+        take_over = "take the run from the pod that holds it now; that one stops publishing"
+        sub.add_argument("--take-over", action="store_true", help=take_over)
+        restart = "start the daemon again after a crash, and collect orphans; the default for process 1 of a container"
+        sub.add_argument("--restart", action=argparse.BooleanOptionalAction, help=restart)
+        overrule = "start although `check` finds this error; may be given several times"
+        sub.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
+    attach = verb("attach", "watch a job that you started by hand; it is never touched", "attach.attach")
+    pid = _whole_number("a process is named by its number, as `ps` shows it")
+    attach.add_argument("--pid", type=pid, metavar="PID", help="its process, where it is not found or not clear")
+    about = "put the program that is installed now in the daemon's place; the job runs on"
+    verb("upgrade", about, "upgrading.upgrade_run_file")
+    about = "find what is wrong with a run before it is started, and say what would be done"
+    _add_check(verb("check", about, "check.main"))
+    init = verb("init", "write a run file for this machine", "init.init")
     init.add_argument("-o", "--output", type=Path, default=Path("run.toml"), metavar="FILE", help="default run.toml")
-    init.add_argument("--job", type=Path, metavar="DIR", help="folder of the installed prime-rl")
+    init.add_argument("--job", dest="job_dir", type=Path, metavar="DIR", help="folder of the installed prime-rl")
     launch = "take this launch line, script, or standard input (-) and keep its meaning; nothing of it is executed"
     init.add_argument("--from", dest="launch", metavar="'COMMAND'|FILE.sh|-", help=launch)
-    install = verb("install", "put the systemd unit, its folders and a run file in place", _install_run)
-    install.add_argument("--run", type=Path, metavar="RUN.toml", help="copy it under its run.id, and an .env beside it")
+    install = verb("install", "put the systemd unit, its folders and a run file in place", "install.install")
+    copied = "copy it under its run.id, and an .env beside it"
+    install.add_argument("--run", dest="run_file", type=Path, metavar="RUN.toml", help=copied)
     install.add_argument("--now", action="store_true", help="also enable and start it (systemctl enable --now)")
-    uninstall = verb("uninstall", "remove what install put there; runs, state and keys stay", _uninstall_run)
+    uninstall = verb("uninstall", "remove what install put there; runs, state and keys stay", "install.uninstall")
     for sub in (install, uninstall):
         sub.add_argument("--dry-run", action="store_true", help="only list what would be done, with a diff")
         sub.add_argument("--prefix", type=Path, metavar="ROOT", help="another root than /; no systemd is spoken to")
     _add_store_commands(verb)
     _add_reading_commands(verb)
     _add_simulate(
-        verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", _simulate_pods)
+        verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", "simulate.run")
     )
     verb("version", "print the version", _show_version)
     return parser
@@ -126,67 +140,70 @@ def _add_store_commands(verb: AddVerb) -> None:
         ("publish", "send a complete step to the store"),
         ("prune", "delete local steps that are published and that nothing needs"),
     ):
-        sub = verb(name, about, _by_hand)
+        sub = verb(name, about, "steps.by_hand")
         sub.set_defaults(by_hand=name)
         sub.add_argument("--dry-run", action="store_true", help="only say what would be done")
         if name != "prune":
             words = "N|latest|best" if name == "restore" else "N|latest"
-            kind = _step_latest_or_best if name == "restore" else _step_or_latest
+            kind = _whole_number(STEP, latest=None, **({"best": "best"} if name == "restore" else {}))
             about = "default: latest" + ("; best: of the highest reward" if name == "restore" else "")
             sub.add_argument("--step", type=kind, metavar=words, help=about)
         if name == "restore":
             to = "make DIR/step_N; default: the run's output folder, ready to resume"
             sub.add_argument("--to", type=Path, metavar="DIR", help=to)
-        sub.add_argument("--json", action="store_true", help="print JSON")
-    verify = verb("verify", "compare the store with its manifests; never deletes", _verify_store)
-    verify.add_argument("--step", type=_step_or_all, metavar="N|all", help="default: all")
+        sub.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    verify = verb("verify", "compare the store with its manifests; never deletes", "steps.verify")
+    verify.add_argument("--step", type=_whole_number(STEP, all=None), metavar="N|all", help="default: all")
     verify.add_argument(
         "--deep", type=_parse_percent, default=0.0, metavar="PERCENT", help="read so much of it again (0)"
     )
     verify.add_argument(
-        "--seed", type=_parse_number, default=None, metavar="N", help="choice of parts for --deep; default: any"
+        "--seed", type=_whole_number(), default=None, metavar="N", help="choice of parts for --deep; default: any"
     )
-    verify.add_argument("--json", action="store_true", help="print JSON")
-    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", _show_logs)
-    logs.add_argument("--attempt", type=_parse_number, metavar="N", help="print those of attempt N; default: list all")
+    verify.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    logs = verb("logs", "logs of each attempt in the store, also those of pods that are gone", "store_logs.logs")
+    logs.add_argument(
+        "--attempt", type=_whole_number(), metavar="N", help="print those of attempt N; default: list all"
+    )
     logs.add_argument("--to", type=Path, metavar="DIR", help="with --attempt: write them there, traces included")
-    logs.add_argument("--json", action="store_true", help="print JSON")
+    logs.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
 
 
 def _add_reading_commands(verb: AddVerb) -> None:
     """Those that only read what a run left."""
     about = "say what went wrong and what helps, the root cause first, from logs, a folder of them, or stdin"
-    diagnose = verb("diagnose", about, _diagnose_logs)
+    diagnose = verb("diagnose", about, "diagnose.diagnose")
     what = (
         "logs, folders of logs, the evidence of an incident (STATE/incidents/...), RUN.toml, or - for stdin; "
         "default: the run of this machine"
     )
     diagnose.add_argument("paths", nargs="*", metavar="LOGS|BUNDLE|-", help=what)
-    diagnose.add_argument("--json", action="store_true", help="print JSON")
-    replay = verb("replay", "run recorded observations through the core and print its decisions", _replay_journal)
+    diagnose.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    replay = verb("replay", "run recorded observations through the core and print its decisions", "replay.replay_file")
     replay.add_argument("file", type=Path, metavar="FILE", help="a trace (.jsonl, .jsonl.gz) or a journal.db")
     replay.add_argument("--config", type=Path, metavar="RUN.toml", help="under the settings of this run file")
     replay.add_argument(
-        "--incident", type=_parse_number, metavar="N", help="of a journal, only what lies around incident N"
+        "--incident", type=_whole_number(), metavar="N", help="of a journal, only what lies around incident N"
     )
-    replay.add_argument("--json", action="store_true", help="print a line of JSON for each decision")
-    replay.add_argument("--all", action="store_true", help="print each observation, too")
-    trace = verb("trace", "write the observations of a journal to a file for replay", _write_trace)
+    replay.add_argument("--json", dest="as_json", action="store_true", help="print a line of JSON for each decision")
+    replay.add_argument("--all", dest="every", action="store_true", help="print each observation, too")
+    trace = verb("trace", "write the observations of a journal to a file for replay", "replay.export")
     trace.add_argument("file", type=Path, metavar="RUN.toml|journal.db", help="the run, or its journal")
-    trace.add_argument("--incident", type=_parse_number, metavar="N", help="only what lies around incident N")
+    trace.add_argument("--incident", type=_whole_number(), metavar="N", help="only what lies around incident N")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="FILE.jsonl or FILE.jsonl.gz; default stdout")
-    report = verb("report", "where the time went, each incident, what was saved, how often to save", _show_report)
+    report = verb("report", "where the time went, each incident, what was saved, how often to save", "report.report")
     report.add_argument(
         "--price", type=_parse_amount, metavar="D", help="dollars an hour; default [report] dollars_per_hour"
     )
     report.add_argument(
         "--person-every",
+        dest="person_every_h",
         type=_parse_amount,
         default=8.0,
         metavar="HOURS",
         help="how often a person would look else (8)",
     )
-    report.add_argument("--json", action="store_true", help="print JSON")
+    report.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
 
 
 def _add_simulate(simulate: argparse.ArgumentParser) -> None:
@@ -202,7 +219,7 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     )
     simulate.add_argument("--price", type=_parse_amount, metavar="D", help="dollars an hour: count money, too")
     simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
-    simulate.add_argument("--json", action="store_true", help="print JSON")
+    simulate.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
     simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
     simulate.add_argument("--compare", action="store_true", help="all policies, same seeds and faults, one table")
     simulate.add_argument(
@@ -215,40 +232,37 @@ def _own_parser() -> argparse.ArgumentParser:
     """Of what programs of ours ask: a person who mistypes a command is not shown these."""
     parser = argparse.ArgumentParser("rl-supervisor")
     verbs = parser.add_subparsers(required=True)
+    for name, function in zip(OWN, (_upgrade_check, _start_check, "read_state.print_answer"), strict=True):
+        verbs.add_parser(name).set_defaults(verb=function)
     # The daemon may be of another version (supervisor.daemon.upgrade).
-    trial = verbs.add_parser("upgrade-check")
-    trial.set_defaults(verb=_upgrade_check, contract=False)
+    trial = verbs.choices["upgrade-check"]
     trial.add_argument("run_file", type=Path)
     trial.add_argument("folder", type=Path)
     trial.add_argument("started", choices=("run", "onstart"))
     # Before it starts a job (supervisor.daemon.start_check).
-    before = verbs.add_parser("start-check")
-    before.set_defaults(verb=_start_check, contract=False)
-    before.add_argument("run_file", type=Path)
-    before.add_argument("overrule", nargs="*")
+    verbs.choices["start-check"].add_argument("run_file", type=Path)
+    verbs.choices["start-check"].add_argument("overrule", nargs="*")
     # Of a run without a daemon (supervisor.cli.state_folder).
-    left = verbs.add_parser("read-state")
-    left.set_defaults(verb=_read_state, contract=False)
-    for name, kind in (("what", str), ("path", Path), ("query", str)):
-        left.add_argument(name, type=kind)
+    for word, kind in (("what", str), ("path", Path), ("query", str)):
+        verbs.choices["read-state"].add_argument(word, type=kind)
     return parser
 
 
 def _add_check(check: argparse.ArgumentParser) -> None:
     what = "the run file; or the trainer's own configuration, or its three files"
     check.add_argument("files", type=Path, nargs="*", metavar="FILE.toml", help=what)
-    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
     check.add_argument("--brief", action="store_true", help="one line for each finding, and nothing else")
     online = "also what takes longer: the store and its key, the environments' import, the trainer's own dry run"
     check.add_argument("--online", action="store_true", help=online)
     measure = "with --online: send 16 MB to the store and delete them, to tell how long a step takes to publish"
-    check.add_argument("--measure-upload", action="store_true", help=measure)
+    check.add_argument("--measure-upload", dest="measure", action="store_true", help=measure)
     check.add_argument("--explain", metavar="ID", help="say what a finding means, and end")
     overrule = "this error does not count; may be given several times ([check] overrule in the run file)"
     check.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)
     check.add_argument("--strict", action="store_true", help="end with 3 where there are warnings and no errors")
     job = "folder of the installed prime-rl, where no run file names it"
-    check.add_argument("--job", type=Path, metavar="DIR", help=job)
+    check.add_argument("--job", dest="job_dir", type=Path, metavar="DIR", help=job)
     day = "as with the prime-rl of this day (2026-01-06), where none is installed"
     check.add_argument("--as-of", type=_parse_day, metavar="DAY", help=day)
     check.add_argument("--fix", action="store_true", help="print a patch with what can be mended for certain")
@@ -262,22 +276,17 @@ def _parse_day(text: str) -> date:
         raise argparse.ArgumentTypeError(f"a day is wanted, such as 2026-01-06, not {text!r}") from None
 
 
-def _parse_step(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
-    return int(text)
+def _whole_number(wanted: str = "a whole number is wanted", **words: Any) -> Callable[[str], Any]:
+    """A type of argparse. ``words`` have a meaning of their own; ``wanted`` begins the complaint."""
 
+    def parse(text: str) -> Any:
+        if text in words:
+            return words[text]
+        if not text.isascii() or not text.isdigit() or len(text) > LONGEST_NUMBER:
+            raise argparse.ArgumentTypeError(f"{wanted}, not {text!r}")
+        return int(text)
 
-def _parse_number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"a whole number is wanted, not {text!r}")
-    return int(text)
-
-
-def _parse_pid(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"a process is named by its number, as `ps` shows it, not {text!r}")
-    return int(text)
+    return parse
 
 
 def _parse_amount(text: str) -> float:
@@ -290,18 +299,6 @@ def _parse_amount(text: str) -> float:
     return value
 
 
-def _step_or_latest(text: str) -> int | None:
-    return None if text == "latest" else _parse_step(text)
-
-
-def _step_latest_or_best(text: str) -> int | str | None:
-    return text if text == "best" else _step_or_latest(text)
-
-
-def _step_or_all(text: str) -> int | None:
-    return None if text == "all" else _parse_step(text)
-
-
 def _parse_percent(text: str) -> float:
     value = _parse_amount(text.removesuffix("%"))
     if value > 100:
@@ -309,26 +306,17 @@ def _parse_percent(text: str) -> float:
     return value
 
 
-# ---------------------------------------------------------------- verbs; each imports only what it needs
+# ---------------------------------------------------------------- the daemon
 
 
 def _run_daemon(options: argparse.Namespace) -> int:
     _known_ids(options)
-    _become_nanny(options, "run")
+    onstart = "onstart" in options
+    _become_nanny(options, "onstart" if onstart else "run")
     _hold_signals()
     from supervisor.daemon import loop
 
-    asked = loop.Options(options.fresh, options.step, options.take_over, overrule=options.overrule)
-    return loop.main(options.run_file, asked)
-
-
-def _run_onstart(options: argparse.Namespace) -> int:
-    _known_ids(options)
-    _become_nanny(options, "onstart")
-    _hold_signals()
-    from supervisor.daemon import loop
-
-    asked = loop.Options(take_over=options.take_over, onstart=True, overrule=options.overrule)
+    asked = loop.Options(options.fresh, options.step, options.take_over, onstart=onstart, overrule=options.overrule)
     return loop.main(options.run_file, asked)
 
 
@@ -365,9 +353,8 @@ def _become_nanny(options: argparse.Namespace, verb: str) -> None:
         raise ConfigError("systemd starts this daemon again by itself: leave --restart out of the unit.")
     from supervisor.process import nanny
 
-    once = ["--fresh"] if getattr(options, "fresh", False) else []
-    step = getattr(options, "step", None)
-    once += ["--step", str(step)] if step is not None else []
+    once = ["--fresh"] if options.fresh else []
+    once += ["--step", str(options.step)] if options.step is not None else []
     once += ["--take-over"] if options.take_over else []
     # How this very program was started: the interpreter's words, then those that are parsed here.
     program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
@@ -375,107 +362,7 @@ def _become_nanny(options: argparse.Namespace, verb: str) -> None:
     nanny.turn_into([*program, verb, str(options.run_file), "--no-restart", *overrule], once)
 
 
-def _attach_to_job(options: argparse.Namespace) -> int:
-    from supervisor.cli import attach
-
-    return attach.attach(options.run_file, options.pid)
-
-
-def _check_run(options: argparse.Namespace) -> int:
-    from supervisor.cli import check
-
-    if options.explain:
-        return check.explain(options.explain)
-    wish = check.Wish(
-        as_json=options.json,
-        online=options.online,
-        measure=options.measure_upload,
-        strict=options.strict,
-        brief=options.brief,
-        fix=options.fix,
-        write=options.write,
-        overrule=options.overrule,
-        as_of=options.as_of,
-        job_dir=options.job,
-        limited=True,
-    )
-    return check.check(options.files, wish=wish)
-
-
-def _write_run_file(options: argparse.Namespace) -> int:
-    from supervisor.cli import init
-
-    return init.init(options.output, options.job, options.launch)
-
-
-def _install_run(options: argparse.Namespace) -> int:
-    from supervisor.cli import install
-
-    return install.install(options.run, now=options.now, dry_run=options.dry_run, prefix=options.prefix)
-
-
-def _uninstall_run(options: argparse.Namespace) -> int:
-    from supervisor.cli import install
-
-    return install.uninstall(dry_run=options.dry_run, prefix=options.prefix)
-
-
-def _verify_store(options: argparse.Namespace) -> int:
-    from supervisor.cli import steps
-
-    return steps.verify(options)
-
-
-def _show_logs(options: argparse.Namespace) -> int:
-    from supervisor.cli import store_logs
-
-    return store_logs.logs(options)
-
-
-def _by_hand(options: argparse.Namespace) -> int:
-    from supervisor.cli import steps
-
-    return steps.by_hand(options)
-
-
-def _diagnose_logs(options: argparse.Namespace) -> int:
-    from supervisor.cli import diagnose
-
-    return diagnose.diagnose(options.paths, json_wanted=options.json)
-
-
-def _replay_journal(options: argparse.Namespace) -> int:
-    from supervisor.cli import replay
-
-    return replay.replay_file(
-        options.file, config=options.config, incident=options.incident, as_json=options.json, every=options.all
-    )
-
-
-def _write_trace(options: argparse.Namespace) -> int:
-    from supervisor.cli import replay
-
-    return replay.export(options.file, incident=options.incident, output=options.output)
-
-
-def _show_report(options: argparse.Namespace) -> int:
-    from supervisor.cli import report
-
-    return report.report(
-        where.run_file_of(options), price=options.price, person_every_h=options.person_every, as_json=options.json
-    )
-
-
-def _simulate_pods(options: argparse.Namespace) -> int:
-    from supervisor.cli import simulate
-
-    return simulate.run(options)
-
-
-def _upgrade_daemon(options: argparse.Namespace) -> int:
-    from supervisor.cli import upgrading, which
-
-    return upgrading.upgrade(which.of_file(options.run_file), as_json=False)
+# ---------------------------------------------------------------- what programs of ours ask
 
 
 def _upgrade_check(options: argparse.Namespace) -> int:
@@ -497,12 +384,6 @@ def _start_check(options: argparse.Namespace) -> int:
 
     signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
     return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
-
-
-def _read_state(options: argparse.Namespace) -> int:
-    from supervisor.cli import read_state
-
-    return read_state.print_answer(options.what, options.path, options.query)
 
 
 def _show_version(options: argparse.Namespace) -> int:

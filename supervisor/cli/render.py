@@ -429,28 +429,28 @@ def checkpoints(answer: Mapping[str, Any]) -> list[str]:
 
 def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str]:
     """Why the supervisor thinks what it thinks, in lines of at most a hundred columns where words allow it."""
-    lines = _wrap_text(str(answer.get("sentence") or ""), "")
-    lines += [line for finding in answer.get("worthless") or () for line in _wrap_text(f"But: {finding}", "  ")]
+    lines = wrap(answer.get("sentence") or "")
+    lines += [line for finding in answer.get("worthless") or () for line in wrap(f"But: {finding}", "  ")]
     lines += _not_acting(answer)
     if deadline := answer.get("deadline"):
         left = deadline.get("seconds_left")
         when = "" if left is None else f" ({span(left)} left)" if left >= 0 else f" (overdue by {span(-left)})"
-        lines += _wrap_text(f"waits for: {str(deadline.get('sentence')).rstrip('.')}{when}", "  ")
+        lines += wrap(f"waits for: {str(deadline.get('sentence')).rstrip('.')}{when}", "  ")
     if evidence := answer.get("evidence"):
         lines += ["Evidence:", *_evidence_lines(evidence)]
     if forecast := answer.get("forecast"):
         lines.append("If nothing moved from now on:")
         for item in forecast:
             acts = "acted upon" if item.get("act") else "suspected"
-            lines += _wrap_text(f"in {span(item['in_s'])}, {acts}: {item.get('sentence')}", "  ")
+            lines += wrap(f"in {span(item['in_s'])}, {acts}: {item.get('sentence')}", "  ")
     if would := answer.get("would"):
         lines += ["Not done, since the run is only observed:"]
-        lines += [line for one in would for line in _wrap_text(_would_in_words(one, now), "  ")]
+        lines += [line for one in would for line in wrap(_would_in_words(one, now), "  ")]
     if start := answer.get("start"):
         lines += ["Each start adds to your own configuration:"]
-        lines += [line for one in start for line in _wrap_text(_change_in_words(one), "  ")]
+        lines += [line for one in start for line in wrap(_change_in_words(one), "  ")]
     if history := answer.get("history"):
-        lines += ["Before:", *(line for sentence in history for line in _wrap_text(str(sentence), "  "))]
+        lines += ["Before:", *(line for sentence in history for line in wrap(sentence, "  "))]
     return lines
 
 
@@ -459,11 +459,11 @@ def _not_acting(answer: Mapping[str, Any]) -> list[str]:
     would = str(answer.get("would_do") or "")
     lines = []
     if answer.get("paused"):
-        lines += _wrap_text("Paused: nothing is done about it. `supervisorctl resume` lets it act.", "  ")
+        lines += wrap("Paused: nothing is done about it. `supervisorctl resume` lets it act.", "  ")
     if observed := str(answer.get("observed") or ""):
-        lines += _wrap_text(f"{observed[:1].upper()}{observed[1:]}", "  ")
+        lines += wrap(f"{observed[:1].upper()}{observed[1:]}", "  ")
     if would and (answer.get("paused") or observed or answer.get("mode") == "observe"):
-        lines += _wrap_text(f"Otherwise {would}.", "  ")
+        lines += wrap(f"Otherwise {would}.", "  ")
     return lines
 
 
@@ -475,11 +475,11 @@ def _evidence_lines(items: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append((safe(item.get("name")), f"{span(age)} ago" if age is not None else "", safe(item.get("sentence"))))
     lines = []
     for line, item in zip(table(rows), items, strict=True):
-        lines += _wrap_text(line, "  ", hang=" " * 6, keep=True)
+        lines += wrap(line, "  ", hang=" " * 6, keep=True)
         if would := item.get("would"):
             left = item.get("left_s")
             when = "" if left is None else f" ({span(left)} left)" if left > 0 else f" (passed {span(-left)} ago)"
-            lines += _wrap_text(f"{would}{when}", "      ", hang=" " * 6)
+            lines += wrap(f"{would}{when}", "      ", hang=" " * 6)
     return lines
 
 
@@ -497,16 +497,15 @@ def _would_in_words(one: Mapping[str, Any], now: float | None = None) -> str:
     return text
 
 
-def _wrap_text(text: str, indent: str, *, hang: str | None = None, keep: bool = False) -> list[str]:
+def wrap(text: object, indent: str = "", *, hang: str | None = None, keep: bool = False) -> list[str]:
     """``text`` in lines of at most so many columns as the terminal has, those after the first a little further in."""
-    hang = f"{indent}  " if hang is None else hang
     text = safe(text)
     if keep and len(indent) + len(text) <= width():
         return [indent + text]  # columns keep their blanks
-    wrapped = textwrap.wrap(
+    hang = " " * (len(indent) + 2) if hang is None else hang
+    return textwrap.wrap(
         text, width(), initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
     )
-    return wrapped or [indent]
 
 
 def event(item: Mapping[str, Any], paint: Paint = PLAIN) -> str:

@@ -21,21 +21,32 @@ SHOWN = 400  # characters of one line
 RECORD = 200  # characters of one value in it
 
 
-def replay_file(path: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
+def replay_file(file: Path, *, config: Path | None, incident: int | None, as_json: bool, every: bool) -> int:
     """Print the decisions on a trace or journal; 1 when they are not those that were recorded. Raises TraceError."""
-    source = trace.load(path, incident)
+    source = trace.load(file, incident)
     change = _change_settings(config) if config is not None else None
-    tell = _Json() if as_json else _Text(every)
     for note in _notes_of_source(source):
-        tell.note(note)
+        print(json.dumps({"note": note}) if as_json else f"note: {note}")
+    seen = _Seen()
     for turn in replay(source, change):
-        tell.turn(turn, every=every)
-    return tell.end(source, config)
+        seen.count(turn)
+        if not as_json:
+            _print_turn(turn, seen, every=every)
+        elif every or turn.actions or turn.differs or turn.instead:
+            print(json.dumps(_turn_as_json(turn, seen.first), separators=(",", ":")))
+    verdict = seen.verdict(source, config)
+    if as_json:
+        found = {"observations": seen.observations, "decisions": seen.decisions, "counterfactual": seen.apart}
+        same = None if config is not None or not source.decisions else seen.differs is None
+        print(json.dumps({"summary": verdict, **found, "same": same}))
+    else:
+        print(verdict)
+    return 1 if seen.differs else 0
 
 
-def export(path: Path, *, incident: int | None, output: Path | None) -> int:
+def export(file: Path, *, incident: int | None, output: Path | None) -> int:
     """Write a journal's trace; to standard output without a file."""
-    journal = _journal_of(path)
+    journal = _journal_of(file)
     told = trace_lines.export(journal, incident, output)
     if output is None:
         sys.stdout.write(told)
@@ -71,30 +82,29 @@ def _notes_of_source(source: trace.Trace) -> Iterator[str]:
         yield f"Recorded by version {', '.join(others)}; this is {__version__}, which may decide otherwise."
 
 
-class _Told:
+class _Seen:
+    """What a replay came to so far."""
+
     def __init__(self) -> None:
-        self.observations = self.decisions = self.compared = self.apart = 0
-        self.first: float | None = None
-        self.last = 0.0
+        self.observations = self.decisions = self.apart = self.different = 0
+        self.first = self.last = 0.0
         self.different_world = False
         self.differs: Turn | None = None
-        self.different = 0
 
     def count(self, turn: Turn) -> None:
-        if self.first is None:
-            self.first = turn.observation.t
         self.last = turn.observation.t
+        if not self.observations:
+            self.first = self.last
         self.observations += 1
         self.decisions += bool(turn.actions)
         self.different_world = self.different_world or turn.counterfactual
         self.apart += bool(turn.actions and turn.counterfactual)
-        self.compared += turn.recorded is not None
         if turn.differs:
             self.differs = self.differs or turn
             self.different += 1
 
     def verdict(self, source: trace.Trace, config: Path | None) -> str:
-        seen = f"{self.observations} observations over {span(self.last - (self.first or 0.0))}, "
+        seen = f"{self.observations} observations over {span(self.last - self.first)}, "
         seen += f"{self.decisions} with decisions"
         if config is not None:
             if not self.different_world:
@@ -110,74 +120,39 @@ class _Told:
         return f"{seen}; {self.different} are not as recorded."
 
 
-class _Text(_Told):
-    def __init__(self, every: bool) -> None:
-        super().__init__()
-        self._every = every
-
-    def note(self, sentence: str) -> None:
-        print(f"note: {sentence}")
-
-    def turn(self, turn: Turn, *, every: bool) -> None:
-        self.count(turn)
-        if turn.instead:
-            print(f"-- from here on counterfactual; under the settings of the recording {turn.instead} --")
-        when = _time_of_turn(turn, self.first or 0.0)
-        mark = "  counterfactual" if turn.counterfactual else ""
-        if every:
-            print(f"{when}{mark}  saw    {_shorten_value(turn.observation.fact)}")
-        for action in turn.actions:
-            print(f"{when}{mark}  {_action_in_words(action)}")
-        if turn.differs and turn is self.differs:
-            print("-- first difference: recorded was --")
-            for text in turn.recorded or ():
-                print(f"{when}  {_recorded_action(text)}")
-            print("-- end of what was recorded --" if turn.recorded else "-- nothing --")
-
-    def end(self, source: trace.Trace, config: Path | None) -> int:
-        print(self.verdict(source, config))
-        return 1 if self.differs else 0
+def _print_turn(turn: Turn, seen: _Seen, *, every: bool) -> None:
+    if turn.instead:
+        print(f"-- from here on counterfactual; under the settings of the recording {turn.instead} --")
+    when = _time_of_turn(turn, seen.first)
+    mark = "  counterfactual" if turn.counterfactual else ""
+    if every:
+        print(f"{when}{mark}  saw    {_shorten_value(turn.observation.fact)}")
+    for action in turn.actions:
+        print(f"{when}{mark}  {_action_in_words(action)}")
+    if turn is seen.differs:
+        print("-- first difference: recorded was --")
+        for text in turn.recorded or ():
+            print(f"{when}  {_recorded_action(text)}")
+        print("-- end of what was recorded --" if turn.recorded else "-- nothing --")
 
 
-class _Json(_Told):
-    def note(self, sentence: str) -> None:
-        print(json.dumps({"note": sentence}))
-
-    def turn(self, turn: Turn, *, every: bool) -> None:
-        self.count(turn)
-        if not (every or turn.actions or turn.differs or turn.instead):
-            return
-        seen = turn.observation
-        value: dict[str, Any] = {
-            "t": seen.t,
-            "wall": seen.wall,
-            "seconds": round(seen.t - (self.first or 0.0), 3),
-            "source": seen.source,
-            "fact": encode(seen.fact),
-            "mode": turn.mode,
-            "actions": encode(turn.actions),
-            "counterfactual": turn.counterfactual,
-        }
-        if turn.instead:
-            value["instead"] = turn.instead
-        if turn.differs:
-            value["recorded"] = [json.loads(text) for text in turn.recorded or ()]
-        print(json.dumps(value, separators=(",", ":")))
-
-    def end(self, source: trace.Trace, config: Path | None) -> int:
-        same = None if config is not None or not source.decisions else self.differs is None
-        print(
-            json.dumps(
-                {
-                    "summary": self.verdict(source, config),
-                    "observations": self.observations,
-                    "decisions": self.decisions,
-                    "counterfactual": self.apart,
-                    "same": same,
-                }
-            )
-        )
-        return 1 if self.differs else 0
+def _turn_as_json(turn: Turn, first: float) -> dict[str, Any]:
+    seen = turn.observation
+    value: dict[str, Any] = {
+        "t": seen.t,
+        "wall": seen.wall,
+        "seconds": round(seen.t - first, 3),
+        "source": seen.source,
+        "fact": encode(seen.fact),
+        "mode": turn.mode,
+        "actions": encode(turn.actions),
+        "counterfactual": turn.counterfactual,
+    }
+    if turn.instead:
+        value["instead"] = turn.instead
+    if turn.differs:
+        value["recorded"] = [json.loads(text) for text in turn.recorded or ()]
+    return value
 
 
 def _time_of_turn(turn: Turn, first: float) -> str:

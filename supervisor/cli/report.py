@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor.cli.render import clock, safe, table
-from supervisor.config.settings import RunFile
+from supervisor.cli import where
+from supervisor.cli.render import clock, safe, table, wrap
 from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
-WIDTH = 100
 MOST_COLUMNS = 4  # pods beside each other in the table
 
 
-def report(run_file: RunFile, *, price: float | None, person_every_h: float, as_json: bool) -> int:
+def report(options: argparse.Namespace, *, price: float | None, person_every_h: float, as_json: bool) -> int:
     """Print the report of a run. Raises SupervisorError when nothing is known of it."""
     from supervisor.views import run_report
 
+    run_file = where.run_file_of(options)
     found = run_report.gather(run_file, os.environ)
     told = run_file.job.model_fields_set  # else the interval is the one that was seen
     answer = run_report.report(
@@ -39,11 +39,11 @@ def text(answer: Mapping[str, Any]) -> list[str]:
     if len(answer["pods"]) > 1:
         lines += ["", "Pods", *_pod_lines(answer["pods"])]
     lines += ["", *_incident_lines(answer)]
-    lines += ["", *_checkpoint_lines(answer), "", *_wrap_sentence(answer["interval"]["sentence"])]
+    lines += ["", *_checkpoint_lines(answer), "", *wrap(answer["interval"]["sentence"])]
     if answer["interval"]["warning"]:
-        lines += _wrap_sentence(f"Note: {answer['interval']['warning']}")
+        lines += wrap(f"Note: {answer['interval']['warning']}")
     for note in answer["notes"]:
-        lines += _wrap_sentence(f"Note: {note}")
+        lines += wrap(f"Note: {note}")
     return lines
 
 
@@ -62,9 +62,9 @@ def _head_of_report(answer: Mapping[str, Any]) -> list[str]:
         f"Run {answer['run']}: {_percent_in_words(answer['ettr'])} of {span(answer['seconds'])}{where} was "
         f"effective training (ETTR), {clock(answer['began'])} to {clock(answer['until'])}."
     )
-    lines = [*_wrap_sentence(first), *_wrap_sentence(told)]
+    lines = [*wrap(first), *wrap(told)]
     if answer["categories"].get(STOPPED, 0.0) > 0.001 * answer["seconds"]:
-        lines += _wrap_sentence(
+        lines += wrap(
             f"Of the time in which it was not stopped by a person: {_percent_in_words(answer['ettr_while_wanted'])}."
         )
     return lines
@@ -126,8 +126,8 @@ def _incident_lines(answer: Mapping[str, Any]) -> list[str]:
         pod = f"pod {numbers[one['journal']]} " if len(numbers) > 1 and one["journal"] in numbers else ""
         where = f" (after step {one['step']})" if one["step"] is not None else ""
         head = f"{pod}#{one['number']}  {clock(one['opened'])}  {safe(one['sentence']).rstrip('.')}{where}"
-        lines += _wrap_sentence(f"{head}  [{safe(one['cause'])}]", "  ", "      ")
-        lines += _wrap_sentence(_time_taken(one), "      ", "      ")
+        lines += wrap(f"{head}  [{safe(one['cause'])}]", "  ", hang="      ")
+        lines += wrap(_time_taken(one), "      ", hang="      ")
     missing = answer["incident_count"] - len(incidents)
     if missing > 0:
         lines.append(f"  and {missing} older ones, with stories that are no longer kept")
@@ -153,7 +153,7 @@ def _checkpoint_lines(answer: Mapping[str, Any]) -> list[str]:
     saved, cost = answer["saved"], answer["cost"]
     lines: list[str] = []
     if cost is not None:
-        lines += _wrap_sentence(
+        lines += wrap(
             f"At {_dollars_in_words(cost['dollars_per_hour'])} an hour that is {_dollars_in_words(cost['dollars'])}, "
             f"of which {_dollars_in_words(cost['training_dollars'])} went into steps that stayed"
             f"{'; the time between pods is counted as paid.' if len(answer['pods']) > 1 else '.'}"
@@ -169,12 +169,12 @@ def _checkpoint_lines(answer: Mapping[str, Any]) -> list[str]:
     if saved["seconds"] <= 0:
         return [
             *lines,
-            *_wrap_sentence(f"By that measure the supervisor saved nothing in the {each}."),
-            *_wrap_sentence(baseline),
+            *wrap(f"By that measure the supervisor saved nothing in the {each}."),
+            *wrap(baseline),
         ]
     worth = f", {_dollars_in_words(saved['dollars'])}" if saved["dollars"] is not None else ""
     told = f"What the supervisor saved: about {span(saved['seconds'])} of pod time{worth}, in the {each}."
-    return [*lines, *_wrap_sentence(told), *_wrap_sentence(baseline)]
+    return [*lines, *wrap(told), *wrap(baseline)]
 
 
 def _percent_in_words(share: float) -> str:
@@ -187,10 +187,3 @@ def _dollars_in_words(amount: float) -> str:
 
 def _count_in_words(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def _wrap_sentence(sentence: str, indent: str = "", hang: str = "  ") -> list[str]:
-    words = safe(sentence)
-    return textwrap.wrap(
-        words, WIDTH, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
-    )

@@ -13,27 +13,11 @@ from supervisor.base.secrets import masked
 from supervisor.cli import pod as pods
 from supervisor.cli.launch_settings import Draft
 from supervisor.cli.pod import Pod
+from supervisor.config.run_file import about_key
+from supervisor.config.settings import RunFile
 from supervisor.core.words import size
 
 COLUMNS = 118
-
-_ABOUT = {
-    "run.id": "Name of the run, the same on every pod: the folder in the store, the socket, the name in W&B.",
-    "run.max_steps": "Last step; without it, what the trainer's own configuration says.",
-    "job.dir": "The installed prime-rl.",
-    "job.python": "Interpreter of the job's environment.",
-    "job.launcher": "The words that start the launcher, before `@`.",
-    "job.config": "The file after `rl @`.",
-    "job.trainer_config": "prime-rl's three files.",
-    "job.output_dir": "Where the job writes, below dir. One run, one folder.",
-    "job.checkpoint_interval": "A checkpoint every so many steps: what a crash can cost.",
-    "job.args": "Further words for the launcher's command line.",
-    "job.pass_env": "Names of the daemon's own variables that the job may see.",
-    "job.nofile": "Open files that the job may have.",
-    "wandb.id": "Run id in W&B, over all attempts and pods.",
-    "disk.keep_local": "Newest complete steps that stay on the local disk whatever happens.",
-    "store.keep_last": "Newest steps kept in the store; besides, every step that is a multiple of keep_every.",
-}
 
 _STORE = """\
 [store]
@@ -160,7 +144,7 @@ def _config_lines(pod: Pod, draft: Draft) -> Iterator[str]:
 def _output_lines(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
     better = pods.better_volume(pod)
     place = f"{better.mount.rstrip('/')}/outputs/{run_id}" if better else ""
-    yield from comment(_ABOUT["job.output_dir"])
+    yield from comment(_about("job.output_dir"))
     if better:
         yield from comment(
             f"{better.mount} has {size(better.free_bytes)} free and is likely to outlive this container and its own "
@@ -225,9 +209,13 @@ def _setting_lines(draft: Draft, key: str, default: object = None, shown: str = 
     value = draft.settings.get(key, default)
     if value is None and not shown:
         return
-    if key in _ABOUT:
-        yield from comment(_ABOUT[key])
+    yield from comment(_about(key))
     yield f"{name} = {value_text(value)}" if value is not None else f"# {name} = {shown}"
+
+
+def _about(key: str) -> str:
+    """What docs/settings.md says of a setting."""
+    return about_key(RunFile, tuple(key.split(".")))
 
 
 def value_text(value: object) -> str:

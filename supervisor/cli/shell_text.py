@@ -16,7 +16,6 @@ from supervisor.base.secrets import masked
 
 DEEPEST = 20  # defaults within defaults
 
-_VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(", re.ASCII)
 _REDIRECT = re.compile(r"(&>>|&>|\d*(?:<<<|<<-|<<|<>|>>|>\||>&|<&|>|<))")
@@ -27,12 +26,21 @@ _BLANK_LINE_END = re.compile(r"\\[ \t]+(?:\n|\Z)")
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _BETWEEN_ITEMS = re.compile(r"[ \t\n<>;&|(]+|#[^\n]*")
-_TEXT = re.compile(
-    r"""\\\n|\\(?P<escaped>.?)|(?P<placeholder><[A-Za-z][\w.-]*>)|(?P<plain>[^\s;&|<>()"'`$\\]+)""", re.DOTALL
+_EXPANSION = r"""
+    | (?P<backquoted>`(?:[^`\\]|\\.)*(?:`|\\?\Z))
+    | (?P<command>\$\() | (?P<braces>\$\{)
+    | \$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*\#?$!-])
+    | (?P<dollar>\$)"""
+_IN_WORD = re.compile(
+    r"""\\\n | \\(?P<escaped>.?) | '(?P<single>[^']*)' | \$'(?P<ansi>(?:[^'\\]|\\.)*)' | (?P<open>\$?')
+    | (?P<double>\$?") | (?P<placeholder><[A-Za-z][\w.-]*>) | (?P<plain>[^\s;&|<>()"'`$\\]+)"""
+    + _EXPANSION,
+    re.DOTALL | re.VERBOSE,
 )
-_SINGLE = re.compile(r"'([^']*)'")
-_ANSI = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
+_IN_QUOTES = re.compile(
+    r"""\\\n | \\(?P<escaped>[$`"\\]) | (?P<plain>[^"$`\\]+|\\)""" + _EXPANSION, re.DOTALL | re.VERBOSE
+)
+"""What a word, and what stands in double quotes, is made of: the next piece."""
 _BRACKETS = re.compile(r"""\\.|'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|[(){}]""", re.DOTALL)
 _PARAMETER = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=])(.*)|:?\?.*)?", re.ASCII | re.DOTALL)
 _LIST = re.compile(r"([A-Za-z_]\w*)\[[@*]\]", re.ASCII)
@@ -241,39 +249,46 @@ class _Reader:
     # ---------------------------------------------------------------- words
 
     def _read_word(self) -> Raw:
-        pieces: list[Piece] = []
-        while self.at < len(self.text) and not _BLANK_LINE_END.match(self.text, self.at):
-            char = self.text[self.at]
-            if char == "'":
-                pieces.append(self._quoted_whole(_SINGLE))
-            elif char == '"':
-                self.at += 1
-                pieces += self._double_quoted(end='"')
-            elif char in "$`":
-                pieces += self._read_expansion(quoted=False)
-            elif found := _TEXT.match(self.text, self.at):
-                self.at = found.end()
-                if found.lastgroup:
-                    unknown = found.lastgroup == "placeholder"
-                    kind: Literal["unknown", "text"] = "unknown" if unknown else "text"
-                    pieces.append(Piece(kind, found[found.lastgroup], quoted=found.lastgroup == "escaped"))
-            else:
-                break
+        pieces = self._read_pieces(_IN_WORD)
         if not pieces and self.at < len(self.text) and self.text[self.at] not in " \t\n\\;&|<>()":
             self.at += 1  # whatever that is (a form feed, say), it is passed over
         return Raw((Piece("unknown", "..."),) if Raw(tuple(pieces)).bare == "..." else tuple(pieces))
 
-    def _quoted_whole(self, pattern: re.Pattern[str]) -> Piece:
-        """What stands in single quotes; ``$'...'`` with an escape that is not in the table stays unknown."""
-        found = pattern.match(self.text, self.at)
-        if found is None:
-            return self._never_closed("'", self.at)
-        self.at = found.end()
-        if pattern is _SINGLE:
-            return Piece("text", found[1], quoted=True)
-        if any(escape not in _ESCAPES for escape in re.findall(r"(?s)\\(.)", found[1])):
-            return Piece("unknown", found[0], quoted=True)
-        return Piece("text", re.sub(r"(?s)\\(.)", lambda escape: _ESCAPES[escape[1]], found[1]), quoted=True)
+    def _read_pieces(self, pattern: re.Pattern[str]) -> list[Piece]:
+        pieces: list[Piece] = []
+        quoted = pattern is _IN_QUOTES
+        while quoted or not _BLANK_LINE_END.match(self.text, self.at):
+            found = pattern.match(self.text, self.at) if self.at < len(self.text) else None
+            if found is None:
+                break
+            begin, self.at = self.at, found.end()
+            kind, text = found.lastgroup, found[found.lastgroup or 0]
+            if kind == "double":
+                pieces += self._read_double_quoted(self.at - 1)
+            elif kind == "open":
+                pieces.append(self._never_closed("'", begin))
+            elif kind == "command":
+                pieces.append(self._add_unknown(begin, self._find_closing(begin + 1), quoted=quoted))
+            elif kind == "braces":
+                self.at = self._find_closing(begin + 1, "{", "}")
+                pieces.append(self._read_parameter(self.text[begin + 2 : self.at - 1], quoted=quoted))
+            elif kind == "ansi" and all(escape in _ESCAPES for escape in re.findall(r"(?s)\\(.)", text)):
+                text = re.sub(r"(?s)\\(.)", lambda escape: _ESCAPES[escape[1]], text)
+                pieces.append(Piece("text", text, quoted=True))
+            elif kind in ("ansi", "backquoted", "placeholder"):
+                pieces.append(Piece("unknown", found[0], quoted or kind == "ansi"))
+            elif kind is not None:
+                what: Literal["variable", "text"] = "variable" if kind == "name" else "text"
+                pieces.append(Piece(what, text, quoted or kind in ("escaped", "single")))
+        return pieces
+
+    def _read_double_quoted(self, begin: int) -> list[Piece]:
+        pieces = self._read_pieces(_IN_QUOTES)
+        if self.at >= len(self.text):
+            return [self._never_closed('"', begin)]
+        self.at += 1
+        # An empty text counts only where it is all there is: "$@" of nothing is no word.
+        return pieces or [Piece("text", "", quoted=True)]
 
     def _never_closed(self, quote: str, begin: int) -> Piece:
         piece = self._add_unknown(begin, len(self.text), quoted=True)
@@ -281,29 +296,6 @@ class _Reader:
             begin, f"a {quote} is never closed, and nothing behind it was understood: {_shorten_text(piece.text)}"
         )
         return piece
-
-    def _double_quoted(self, end: str) -> list[Piece]:
-        """Up to the closing quote; with ``end`` "" up to the end of the text."""
-        begin = self.at - len(end)
-        pieces: list[Piece] = []
-        plain = ""
-        while (char := self.text[self.at : self.at + 1]) != end:
-            if not char:
-                return [self._never_closed('"', begin)]
-            if char == "\\":
-                following = self.text[self.at + 1 : self.at + 2]
-                plain += "" if following == "\n" else following if following in '$`"\\' else char + following
-                self.at += 2
-            elif char in "$`":
-                pieces += [Piece("text", plain, quoted=True), *self._read_expansion(quoted=True)]
-                plain = ""
-            else:
-                plain += char
-                self.at += 1
-        self.at += len(end)
-        pieces.append(Piece("text", plain, quoted=True))
-        # An empty text counts only where it is all there is: "$@" of nothing is no word.
-        return [piece for piece in pieces if piece.text or piece.kind != "text"] or pieces[-1:]
 
     def _add_unknown(self, begin: int, end: int, *, quoted: bool = False) -> Piece:
         self.at = end
@@ -318,28 +310,6 @@ class _Reader:
                 return found.end()
         return len(self.text)
 
-    def _read_expansion(self, *, quoted: bool) -> list[Piece]:
-        """What begins with a dollar or a backquote."""
-        begin, following = self.at, self.text[self.at + 1 : self.at + 2]
-        if self.text[begin] == "`":
-            found = _BACKQUOTED.match(self.text, begin)
-            return [self._add_unknown(begin, found.end() if found else len(self.text), quoted=quoted)]
-        if following == "(":
-            return [self._add_unknown(begin, self._find_closing(begin + 1), quoted=quoted)]
-        if following == "{":
-            self.at = self._find_closing(begin + 1, "{", "}")
-            return [self._read_parameter(self.text[begin + 2 : self.at - 1], quoted=quoted)]
-        if following == "'" and not quoted:
-            return [self._quoted_whole(_ANSI)]
-        if following == '"' and not quoted:
-            self.at += 2
-            return self._double_quoted(end='"')
-        if name := _VARIABLE.match(self.text, begin + 1):
-            self.at = name.end()
-            return [Piece("variable", name[0], quoted)]
-        self.at += 1
-        return [Piece("text", "$", quoted)]
-
     def _read_parameter(self, inner: str, *, quoted: bool) -> Piece:
         if found := _LIST.fullmatch(inner):
             return Piece("list", found[1], quoted)
@@ -350,8 +320,16 @@ class _Reader:
         if (text := found[3]) is not None:
             if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
                 text = text[1:-1]
-            default = tuple(_Reader(text, self.depth + 1)._double_quoted(end=""))
+            default = tuple(_Reader(text, self.depth + 1)._read_default()) or (Piece("text", "", quoted=True),)
         return Piece("variable", found[1], quoted, default)
+
+    def _read_default(self) -> list[Piece]:
+        """All of the text, in which a double quote is a letter like others."""
+        pieces = self._read_pieces(_IN_QUOTES)
+        while self.at < len(self.text):
+            self.at += 1
+            pieces += [Piece("text", '"', quoted=True), *self._read_pieces(_IN_QUOTES)]
+        return pieces
 
 
 def assigned(word: Raw) -> Assignment | None:

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         return _simulate_several(options, scenario)
     if options.seeds != 1:
         raise ConfigError("--seeds is for --compare and --sensitivity; one run has one seed: --seed N.")
-    if options.story and options.json:
+    if options.story and options.as_json:
         raise ConfigError("--story is for people and --json for programs: leave one of them out.")
     faults = load_faults(options.faults) if options.faults is not None else None
     with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             faults=faults,
             trace=_open_writer(options.trace, stack) if options.trace is not None else None,
         )
-    if options.json:
+    if options.as_json:
         print(json.dumps(outcome.as_json(options.price), indent=1))
         return 0
     if options.story:
@@ -80,7 +80,7 @@ def _simulate_several(options: argparse.Namespace, scenario: Scenario) -> int:
         told.append(sensitivity.table(cells))
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     many = f"{options.hours:,g} virtual hours of scenario {scenario.name}, {which}"
-    print(json.dumps(found, indent=1) if options.json else "\n\n".join([f"{many}:", *told]))
+    print(json.dumps(found, indent=1) if options.as_json else "\n\n".join([f"{many}:", *told]))
     return 0
 
 

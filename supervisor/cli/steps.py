@@ -27,7 +27,7 @@ def by_hand(options: argparse.Namespace) -> int:
         if options.to is None and not where.has_run_file(options):
             raise UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.json):
+    with shown(transfers, quiet=options.as_json):
         if options.by_hand == "restore":
             step: restore_command.Wanted = "latest" if options.step is None else options.step
             done, told = restore_command.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
@@ -35,7 +35,7 @@ def by_hand(options: argparse.Namespace) -> int:
             done, told = store_commands.publish(run_file, options.step, dry_run=dry_run, transfers=transfers)
         else:
             done, told = store_commands.prune(run_file, dry_run=dry_run)
-    _print_steps(done, told, as_json=options.json)
+    _print_steps(done, told, as_json=options.as_json)
     return 0
 
 
@@ -44,11 +44,11 @@ def verify(options: argparse.Namespace) -> int:
     run_file = where.run_file_of(options)
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.json):
+    with shown(transfers, quiet=options.as_json):
         found, told = store_commands.verify(
             run_file, options.step, options.deep, seed, transfers, has_job=where.has_run_file(options)
         )
-    _print_steps(found | {"seed": seed}, told, as_json=options.json)
+    _print_steps(found | {"seed": seed}, told, as_json=options.as_json)
     return 1 if found["damaged"] else 0
 
 

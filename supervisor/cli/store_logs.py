@@ -20,7 +20,7 @@ def logs(options: argparse.Namespace) -> int:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(masked(text))  # an older version may have sent it
         print(f"{len(found)} logs are in {options.to}.")
-    elif options.json:
+    elif options.as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif options.attempt is None:
         rows = [("ATTEMPT", "LOG", "SENT", "POD")]

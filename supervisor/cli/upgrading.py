@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
+from supervisor.cli import which
 from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.cli.terminal import reply
 from supervisor.cli.which import Here
@@ -14,6 +16,11 @@ AGAIN_S = 0.3
 WAIT_EVENTS_S = 5
 OUTCOMES = {"upgraded": True, "upgrade-refused": False}
 """Events that end the wait, and whether it was done."""
+
+
+def upgrade_run_file(run_file: Path) -> int:
+    """``rl-supervisor upgrade RUN.toml``."""
+    return upgrade(which.of_file(run_file), as_json=False)
 
 
 def upgrade(run: Here, *, as_json: bool) -> int:

@@ -320,8 +320,8 @@ _WANTED = {
 
 def _sentence_of_missing(key: Key, model: type[BaseModel]) -> str:
     if len(key) == 1:
-        return f"the section [{key[0]}] is missing, and it is required: {_about_key(model, key)}"
-    return f'[{_dotted_key(key[:-1])}] has no "{key[-1]}", which is required: {_about_key(model, key)}'
+        return f"the section [{key[0]}] is missing, and it is required: {about_key(model, key)}"
+    return f'[{_dotted_key(key[:-1])}] has no "{key[-1]}", which is required: {about_key(model, key)}'
 
 
 def _sentence_of_unknown(key: Key, model: type[BaseModel], data: Mapping[str, Any]) -> str:
@@ -376,7 +376,8 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield from _models_in(inner)
 
 
-def _about_key(model: type[BaseModel], key: Key) -> str:
+def about_key(model: type[BaseModel], key: Key) -> str:
+    """What a setting, or a section, is about."""
     owner = _model_at(model, key[:-1])
     field = owner.model_fields.get(str(key[-1])) if owner else None
     about = (field.description if field else None) or ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import pwd
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,9 +86,7 @@ class Plan:
     def systemctl(self, where: Place, *words: str) -> None:
         """Tell systemd, unless another root is written to."""
         if not where.prefix:
-            self.steps.append(
-                Step(f"{_run_systemctl_words(where)} {' '.join(words)}", lambda: _systemctl_words(*words))
-            )
+            self.steps.append(Step(f"{where.systemctl} {' '.join(words)}", lambda: _tell_systemd(*words)))
 
 
 def why_not(where: Place) -> str:
@@ -151,12 +150,12 @@ def plan_install(
         raise ConfigError(
             f"The store {run.store.url} needs {' and '.join(missing)}, and {where.config}/{name}.env has no value for "
             f"{'it' if len(missing) == 1 else 'them'}. Nothing was done. Next: rl-supervisor install --run {run_file}, "
-            f"put the key into {where.config}/{name}.env, then {_run_systemctl_words(where)} enable --now {unit}"
+            f"put the key into {where.config}/{name}.env, then {where.systemctl} enable --now {unit}"
         )
     elif now:
         plan.systemctl(where, "enable", "--now", unit)
     else:
-        plan.then.append(f"{_run_systemctl_words(where)} enable --now {unit}")
+        plan.then.append(f"{where.systemctl} enable --now {unit}")
     if where.user and not (Path("/var/lib/systemd/linger") / pwd.getpwuid(os.getuid()).pw_name).exists():
         plan.then.append("`sudo loginctl enable-linger $USER`: without it your units end when you log out")
     return plan
@@ -170,7 +169,7 @@ def plan_uninstall(where: Place, manuals: Iterable[str] = ()) -> Plan:
     """
     plan = Plan()
     if not where.prefix and (running := _running_instances()):
-        stop = f"{_run_systemctl_words(where)} disable --now {running[0]}"
+        stop = f"{where.systemctl} disable --now {running[0]}"
         raise ConfigError(f"{', '.join(running)} runs. End it first, which also ends its job cleanly: {stop}")
     removed = False
     for name in (SERVICE, SLICE):
@@ -382,54 +381,46 @@ def _write_file(path: Path, text: str, mode: int, *, replace: bool = False) -> N
 # ---------------------------------------------------------------- systemd
 
 
-def _run_systemctl_words(where: Place) -> str:
-    return "systemctl --user" if where.user else "systemctl"
-
-
 def _running_instances() -> list[str]:
     """Instances whose daemon lives. Raises SupervisorError when systemd does not say: no answer is not "none"."""
     words = ("list-units", "--plain", "--no-legend", "--state=active,activating,deactivating,reloading")
-    done = _run_words((*words, "rl-supervisor@*.service"), 30.0)
-    text = done.stdout
+    done = _ask_systemd(*words, "rl-supervisor@*.service")
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise SupervisorError(
-            f"systemctl does not say whether a daemon runs ({said}), and a daemon must not lose its unit. Nothing was "
-            "done: see that `systemctl` answers this user, then call again."
+            f"systemctl does not say whether a daemon runs ({_complaint(done)}), and a daemon must not lose its unit. "
+            "Nothing was done: see that `systemctl` answers this user, then call again."
         )
-    return [line.split()[0].removesuffix(".service") for line in text.splitlines() if line.split()]
+    return [line.split()[0].removesuffix(".service") for line in done.stdout.splitlines() if line.split()]
 
 
 def _version() -> int | None:
     """Of the systemd that is here; None when it does not say."""
-    words = _ask_systemd("--version").split()
-    return int(words[1]) if words[:1] == ["systemd"] and words[1:] and words[1].isdigit() else None
+    found = re.match(r"systemd (\d+)", _ask_systemd("--version").stdout)
+    return int(found[1]) if found else None
 
 
 def _starts_by_itself(unit: str) -> bool:
     """Whether it runs, and will after a reboot."""
-    active = _ask_systemd("is-active", unit).strip() in ("active", "activating", "reloading")
-    return active and _ask_systemd("is-enabled", unit).strip() == "enabled"
+    active = _ask_systemd("is-active", unit).stdout.strip() in ("active", "activating", "reloading")
+    return active and _ask_systemd("is-enabled", unit).stdout.strip() == "enabled"
 
 
-def _ask_systemd(*words: str) -> str:
-    return _run_words(words, 30.0).stdout
-
-
-def _systemctl_words(*words: str) -> None:
-    done = _run_words(words, START_TIMEOUT_S)
+def _tell_systemd(*words: str) -> None:
+    done = _ask_systemd(*words, timeout_s=START_TIMEOUT_S)
     if done.returncode != 0:
-        who = "".join(f"{word} " for word in transient.scope())
-        hint = (
-            f" See: systemctl {who}status {words[-1]}; journalctl {who}-n 50 -u {words[-1]}" if len(words) > 1 else ""
-        )
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise SupervisorError(f"systemctl {who}{' '.join(words)} failed: {said}{hint}")
+        who = " ".join(["systemctl", *transient.scope()])
+        unit = f"{words[-1]}; {who.replace('systemctl', 'journalctl')} -n 50 -u {words[-1]}"
+        hint = f" See: {who} status {unit}" if len(words) > 1 else ""
+        raise SupervisorError(f"{who} {' '.join(words)} failed: {_complaint(done)}{hint}")
 
 
-def _run_words(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def _ask_systemd(*words: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
     command = ["systemctl", *transient.scope(), *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SupervisorError(f"`{' '.join(command)}` gave no answer: {error}. What stands above is done.") from None
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"

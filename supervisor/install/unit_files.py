@@ -55,6 +55,11 @@ class Place:
     """Another root, as in an image or a test: files go below it, and no systemd is spoken to."""
 
     @property
+    def systemctl(self) -> str:
+        """As a person types it."""
+        return "systemctl --user" if self.user else "systemctl"
+
+    @property
     def folder_mode(self) -> int:
         """Of the folders of configuration and state."""
         return 0o700 if self.user else 0o750

@@ -15,7 +15,7 @@ from supervisor.base import secrets
 from supervisor.cli import init as init_module
 from supervisor.cli import main, pod, providers
 from supervisor.cli.launch_settings import Draft
-from supervisor.cli.machine import GpuFound, Machine
+from supervisor.cli.machine import Machine
 from supervisor.cli.pod import Pod
 from supervisor.cli.run_text import comment, run_file_text, value_text
 from supervisor.config.settings import RunFile, load
@@ -23,11 +23,12 @@ from supervisor.jobs.base import StartRequest
 from supervisor.practice.install import install
 from supervisor.preflight.site import Site, Volume
 from supervisor.primerl import open_job
+from supervisor.sensors.gpu_survey import GpuSurveyed
 
 GB = 10**9
 ROOT = Volume("/", "overlay", 50 * GB, 20 * GB)
 GIVEN = Volume("/workspace", "ext4", 2000 * GB, 1500 * GB)
-H100 = GpuFound(0, "NVIDIA H100 80GB HBM3", "GPU-1", 85_520_809_984)
+H100 = GpuSurveyed(0, "NVIDIA H100 80GB HBM3", "GPU-1", 85_520_809_984, free_bytes=85_520_809_984, used_bytes=0)
 
 
 @pytest.fixture(autouse=True)

@@ -152,7 +152,7 @@ def test_a_night_is_told_with_its_incident_its_costs_and_advice(run_file: Path, 
     assert "Estimated" in text
     assert "Checkpoints come every 5 steps (16 min 40 s)" in text
     assert "something fails about every" in text
-    assert max(map(len, answer.stdout.splitlines())) <= page.WIDTH
+    assert max(map(len, answer.stdout.splitlines())) <= render.WIDTH
 
 
 def test_beside_a_living_daemon_the_report_is_of_this_moment_and_disturbs_nothing(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ import pytest
 from supervisor import __version__
 from supervisor.base import env_file
 from supervisor.base.errors import ConfigError, PodUnfitError, TryAgainError
+from supervisor.cli import main as cli
 from supervisor.cli import terminal
 from supervisor.cli.check import check
 from supervisor.config.settings import load
@@ -287,3 +291,18 @@ def test_a_crash_is_one_sentence_and_a_file_without_secrets(
     text = file.read_text()
     assert "Traceback" in text
     assert "do-not-show-this" not in text.replace('raise ZeroDivisionError("while holding do-not-show-this")', "")
+
+
+def test_each_command_has_all_that_its_function_asks_for() -> None:
+    """A command names its function, and options go to parameters of their names: no type checker sees a wrong one."""
+    verbs = next(one for one in cli._build_parser()._actions if isinstance(one, argparse._SubParsersAction)).choices
+    named = {name: sub for name, sub in verbs.items() if isinstance(sub.get_default("verb"), str)}
+    assert len(named) >= 15
+    for name, sub in named.items():
+        module, _, function = sub.get_default("verb").partition(".")
+        parameters = inspect.signature(getattr(import_module(f"supervisor.cli.{module}"), function)).parameters
+        given = {action.dest for action in sub._actions} | set(sub._defaults) | {"options"}
+        wanted = {one.name for one in parameters.values() if one.default is inspect.Parameter.empty}
+        assert wanted <= given, f"{name}: {sorted(wanted - given)}"
+        unused = given - {"help", "verb", "options"} - set(parameters)
+        assert not unused or "options" in parameters, f"{name}: {sorted(unused)} go nowhere"
