@@ -44,7 +44,8 @@ ELSEWHERE = (
     *("pod-evicted", "preempted", "time-limit-reached", "clock-wrong", "browser-missing", "image-pull-limited"),
     *("chat-template-refused", "data-file-broken", "timer-outside-main-thread", "trainer-sees-no-gpu"),
     *("expandable-segments-refused", "certificate-refused", "socket-path-too-long", "file-locks-missing"),
-    *("docker-networks-full", "deepspeed-op-missing"),
+    *("docker-networks-full", "deepspeed-*", "number-formats-mixed", "padding-on-the-right", "graph-used-twice"),
+    *("adapter-targets-missing", "main-not-guarded", "data-loader-died", "pickle-refused", "dataset-columns-differ"),
     *("arguments-differ", "dataset-broken", "flashinfer-gpu-unfit", "gradients-unused", "instruction-failed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last

@@ -8,10 +8,10 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.diagnose import ROLES, lines
@@ -74,16 +74,20 @@ def test_the_line_of_every_known_error_is_found_inside_json(colour: str) -> None
                 assert gates.gate().search(plain_bytes(raw.encode())), (signature.name, raw)
 
 
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+CHOICES: Final = Choices([one.words for one in SIGNATURES.signatures])
+
+
+@pytest.mark.parametrize(
+    "place", range(len(SIGNATURES.signatures)), ids=lambda place: SIGNATURES.signatures[place].name
+)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_no_line_that_a_pattern_matches_is_without_its_words(data: st.DataObject) -> None:
-    choices = Choices([one.words for one in SIGNATURES.signatures])
-    for place, signature in enumerate(SIGNATURES.signatures):
-        line = data.draw(st.from_regex(signature.pattern))
-        found = signature.pattern.match(line)
-        if found is not None:
-            assert finder(signature.words).search(line.encode(errors="replace")), (signature.name, line)
-            assert place in choices.of(line), (signature.name, line)
+def test_no_line_that_a_pattern_matches_is_without_its_words(place: int, data: st.DataObject) -> None:
+    signature = SIGNATURES.signatures[place]
+    line = data.draw(st.from_regex(signature.pattern))
+    if signature.pattern.match(line) is not None:
+        assert finder(signature.words).search(line.encode(errors="replace")), (signature.name, line)
+        assert place in CHOICES.of(line), (signature.name, line)
 
 
 def told(log: Log) -> list[tuple[Any, ...]]:
