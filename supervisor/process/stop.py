@@ -16,13 +16,22 @@ from threading import Event
 
 from supervisor.jobs.base import StopRules
 from supervisor.process import own_cgroup, segments, strangers, transient
-from supervisor.process.survivors import Belongings, Identity, Process, alive, describe_survivor, send_signal
+from supervisor.process.survivors import (
+    Belongings,
+    Identity,
+    Process,
+    alive,
+    describe_survivor,
+    process_table,
+    send_signal,
+)
 
 LEAST_KILL_S = 15.0  # tearing down a GPU context with hundreds of gigabytes of pinned memory takes seconds
 MOST_KILL_S = 60.0
 ORPHAN_PATIENCE_S = 20.0  # orphans have no coordinator: what has not ended by then never will
 SHIM_PATIENCE_S = 3.0
 SURE_LOOKS = 2  # one look may miss a process that was forked, and its parent, which ended, in the same moment
+SURE_LOOKS_ALONE = 10  # where no shim lives and no control group holds them: a busy machine looks slowly
 FORKING_PATIENCE_S = 1.0  # what is still there after so many SIGKILLs forks faster than we look, or hangs
 GPU_SILENCE_S = 5.0  # a driver that says nothing for so long will not say more
 FIRST_POLL_S, LAST_POLL_S = 0.02, 0.25
@@ -154,8 +163,12 @@ def _kill_all(tree: Belongings, until: float) -> tuple[int, list[Process]]:
         for folder in tree.cgroups:
             own_cgroup.kill_group(folder)
         quiet = 0 if left or any(map(own_cgroup.is_populated, tree.cgroups)) else quiet + 1
-        if quiet == SURE_LOOKS:
+        within_reach = bool(tree.cgroups) or any(map(alive, tree.shims))
+        if quiet >= (SURE_LOOKS if within_reach else SURE_LOOKS_ALONE):
             return len(killed), []
+        if quiet and not within_reach:
+            _kill_unseen(tree)
+            poll = FIRST_POLL_S
         if time.monotonic() > begun + FORKING_PATIENCE_S and not all(process.state == "D" for process in left):
             _kill_groups(tree, left)
             poll = FIRST_POLL_S
@@ -166,6 +179,17 @@ def _kill_all(tree: Belongings, until: float) -> tuple[int, list[Process]]:
             continue
         time.sleep(poll)
         poll = min(poll * 1.5, LAST_POLL_S)
+
+
+def _kill_unseen(tree: Belongings) -> None:
+    """SIGKILL to the groups that the jobs' own processes led, though no look shows a member.
+
+    What forks each millisecond may be missed by every look; the kernel finds it by the number of its group.
+    """
+    mains = {pid for pid, _ in tree.mains}
+    for group in mains.intersection(tree.sessions(process_table())):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _kill_groups(tree: Belongings, left: list[Process]) -> None:

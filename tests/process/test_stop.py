@@ -20,6 +20,7 @@ from supervisor.jobs.base import StopRules
 from supervisor.process import own_cgroup, segments, survivors
 from supervisor.process import stop as stop_module
 from supervisor.process.survivors import Process
+from tests.process import zoo
 from tests.process.conftest import BLUNT, PATIENT, Attempt, kill, wait_for
 
 HIDE = """
@@ -185,6 +186,32 @@ def test_a_session_survives_its_shim_and_its_launcher_with_a_cleared_environment
     kill([shim.identity, (launched.child_pid, launched.child_start_ticks)])
     assert attempt.stop(BLUNT).killed == 1
     assert not survivors.alive(child)
+
+
+def test_what_no_look_ever_catches_ends_with_its_group_where_shim_and_control_group_are_gone(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that forks each millisecond, on a machine so busy that each look comes too late."""
+    monkeypatch.setattr(own_cgroup, "make_group", lambda *_: None)
+    launched = attempt.start(
+        """
+        until = time.monotonic() + 60
+        os.mkfifo("alive.fifo")
+        os.set_inheritable(os.open("alive.fifo", os.O_RDWR), True)
+        tell("up")
+        while time.monotonic() < until:
+            if os.fork():
+                os._exit(0)
+            time.sleep(0.001)
+        """
+    )
+    wait_for((attempt.folder / "up").exists, "it forks")
+    os.kill(launched.shim_pid, signal.SIGKILL)
+    for module in (survivors, stop_module):
+        monkeypatch.setattr(module, "process_table", dict, raising=False)  # shows no process at all
+    assert zoo.held(attempt.folder)
+    attempt.stop(BLUNT, budget_s=10.0)
+    wait_for(lambda: not zoo.held(attempt.folder), "it ends", 5.0)
 
 
 def test_a_stopped_attempt_can_be_stopped_again(attempt: Attempt) -> None:

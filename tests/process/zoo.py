@@ -137,6 +137,7 @@ class Count:
     seed: int | None = None
     ways: Counter[str] = field(default_factory=Counter)
     left: list[str] = field(default_factory=list)
+    holders: list[str] = field(default_factory=list)  # of what lived on, by its open files
     segments: list[str] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
     innocents: list[str] = field(default_factory=list)
@@ -164,6 +165,23 @@ def held(folder: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def holders(folder: Path) -> list[str]:
+    """Who holds it, and what the kernel tells of each: what a failure is to be understood by."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if file.samefile(folder / FIFO) and int(file.parts[2]) != os.getpid():
+                home = file.parent.parent
+                status = (home / "status").read_text().splitlines()
+                wanted = [
+                    line.replace("\t", " ") for line in status if line.startswith(("Name", "State", "PPid", "NSsid"))
+                ]
+                found.append(
+                    f"{home.name}: {wanted} {(home / 'cmdline').read_bytes()!r} {(home / 'wchan').read_text()}"
+                )
+    return sorted(set(found))
 
 
 def alive_in(folder: Path) -> list[str]:
@@ -206,6 +224,7 @@ def look_behind(count: Count, folder: Path, way: str) -> None:
         time.sleep(0.02)
     if held(folder):
         count.left.append(f"{way}: somebody holds {folder / FIFO}")
+        count.holders += holders(folder)
     count.left += [f"{way}: {one}" for one in alive_in(folder)]
     count.segments += segments_of(folder)
     with contextlib.suppress(OSError, ValueError):
