@@ -46,7 +46,8 @@ ELSEWHERE = (
     *("expandable-segments-refused", "certificate-refused", "socket-path-too-long", "file-locks-missing"),
     *("docker-networks-full", "deepspeed-*", "number-formats-mixed", "padding-on-the-right", "graph-used-twice"),
     *("adapter-targets-missing", "main-not-guarded", "data-loader-died", "pickle-refused", "dataset-columns-differ"),
-    *("arguments-differ", "dataset-broken", "flashinfer-gpu-unfit", "gradients-unused", "instruction-failed"),
+    *("dataset-script-refused", "flashinfer-gpu-unfit", "container-not-started", "loss-scale-at-minimum"),
+    *("arguments-differ", "dataset-broken", "gradients-unused", "instruction-failed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last
 SOON = 5  # steps after the checkpoint: what a bad checkpoint breaks, it breaks by then

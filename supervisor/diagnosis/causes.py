@@ -29,6 +29,7 @@ SURVIVED: Final[dict[Role, int]] = {"orchestrator": 2, "trainer": 4, "job": 2, "
 AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last line of a log
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
 SELDOM: Final = 10  # ordinary lines for each of them: then most requests, or rollouts, end well
+MOST_PERCENT: Final = 50.0  # of the rollouts: with fewer that fail a run learns
 VERY_OFTEN: Final = 20  # the same where no times are told
 APART_S: Final = 3.0  # times of two logs are whole seconds, and the launcher looks each second
 LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
@@ -57,6 +58,7 @@ _TELLING: Final = (*_FROM_OUTSIDE, "connection-error", "connection-refused")
 CALLED_UNKNOWN: Final = "unknown"
 PART_ENDED: Final = "component-failed"
 _BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
+_BY_HANGUP = re.compile(r"SIGHUP|(?:got signal:|Received) 1\b|Hangup")
 _BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got signal:|Received) 2\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
 _SIGNALS: Final = {
@@ -72,15 +74,40 @@ _SIGNALS: Final = {
 
 
 _ADVICE: Final = {
+    re.compile(r".*(?:\b504\b|[Tt]imed? ?out|TimeoutError)"): "What it waited for was too slow: send it fewer requests "
+    "at once (max_concurrent), give it more time (timeout=...; max_retries=0, where a request must not be sent twice), "
+    "or more engines.",
+    re.compile(
+        r".*(?:\b40[13]\b|[Uu]nauthorized|[Ff]orbidden|[Aa]ccess ?[Dd]enied)"
+    ): "The key or token is missing, of another account, or may not do this: set the one that the message asks for.",
+    re.compile(
+        r".*(?:\b(?:404|422)\b|Bad Request|\b400\b)"
+    ): "The server does not know the address or a field that it was "
+    "sent: its own log says which; take versions of client and server that belong together.",
+    re.compile(
+        r".*(?:\b50[0-3]\b|Internal Server Error)"
+    ): "The server failed or was not up: its own log of that moment says why.",
+    re.compile(
+        r".*(?i:\b(?:nan|inf)\b.*(?:grad|loss|logit|weight)|(?:grad|loss|logit|weight).*\b(?:nan|inf)\b)"
+    ): "Go back to a step before it; lower the learning rate, use bf16, look at the batch that it came from.",
+    re.compile(r"(?:AttributeError|ImportError): "): "Mostly two packages are of versions that do not belong together: "
+    "upgrade or pin (downgrade) the one that it was raised in, or the one that calls it.",
+    re.compile(
+        r"(?:\w+Error|AssertionError): .*(?:[Uu]nsupported|not (?:yet )?support|[Uu]nrecognized|[Uu]nknown|[Ii]nvalid)"
+    ): "This version does not take that value: change the option that it names, or upgrade the package.",
+    re.compile(
+        r"(?:IndexError|ZeroDivisionError)\b"
+    ): "Something is empty or shorter than expected: look at the batch or "
+    "the list that it was made of (no sample left after filtering, a dataset smaller than the batch).",
     re.compile(r"KeyError: ['\"]"): "A part misses this key: compare it with the dataset's columns (preprocess it for "
     "this trainer), the weights' names, or the answer that was read.",
     re.compile(
         r"(?:TypeError|AttributeError): '?NoneType'?"
     ): "Something before it gave nothing: look for a request, a file or an option above that failed or is not set.",
     re.compile(
-        r"(?:AssertionError|ValueError|RuntimeError): .*(?:\b(?:size|shape|length|dimension|rank)s?\b|!=)"
+        r"(?:AssertionError|ValueError|RuntimeError): .*(?:\b(?:size|shape|length|dimension|rank)s?\b|!=|\blen\()"
     ): "Two sizes do not fit: look at what made each (a custom generate or reward function, the parallel sizes, a "
-    "checkpoint of another layout).",
+    "dataset, for validation too, that is no multiple of the batch, a checkpoint of another layout).",
     re.compile(
         r"NotImplementedError\b"
     ): "This version cannot combine these options: turn one off, or change the version.",
@@ -268,11 +295,16 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         if kind.mild
         and (
             _stands_still(kind, logs)
+            or _fails_most_rollouts(kind, logs)
             or (broken and (kind.count > 1 or _ended_with(kind, stop)))
             or (noticed and _ended_with(kind, stop, hard))
         )
     ]
     candidates = [*hard, *mild, *ends]
+    if noticed and all("*" in kind.after for kind in mild):
+        # Another log may end with the error that made it fail.
+        told_in = [log for kind in (*hard, *mild) for log, _ in kind.events]
+        candidates = [*_last_errors([log for log in logs if log not in told_in], late=False), *candidates]
     told.survived = _in_time(
         [*told.survived, *(_cause_of(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
     )
@@ -333,14 +365,14 @@ def _put_back_launchers(logs: Sequence[Log]) -> None:
             launcher.shift += ahead
 
 
-def _last_errors(logs: Sequence[Log]) -> list[_Kind]:
-    """Errors of no known kind with which a log ends, while no other log goes on."""
+def _last_errors(logs: Sequence[Log], *, late: bool = True) -> list[_Kind]:
+    """Errors of no known kind with which a log ends, while no other log goes on (``late``)."""
     ends = [log.last_t + log.shift for log in logs if log.last_t is not None and not log.kernel]
     found = [
         (log, log.final)
         for log in logs
         if log.final is not None
-        and (log.last_t is None or max(ends) - (log.last_t + log.shift) <= SLACK_S)
+        and (not late or log.last_t is None or max(ends) - (log.last_t + log.shift) <= SLACK_S)
         and not _is_ignored(log.final)
         and not _is_survived(log, log.final, logs)
     ]
@@ -431,7 +463,8 @@ def _find_finish(logs: Sequence[Log], failed: Sequence[_Kind]) -> Place | None:
     The launcher alone is not believed where its parts failed (prime-rl be0e3d131), nor the orchestrator, which is done
     before the trainer. What a job does after it, its last save, may fail.
     """
-    events = [(log, event) for kind in failed for log, event in kind.events]
+    # Ray's workers that end behind the job's last word were ended with it.
+    events = [(log, event) for kind in failed if kind.name != "ray-worker-died" for log, event in kind.events]
     told = {
         role: place
         for log in logs
@@ -460,6 +493,12 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     if last_t is None or not steps_t:
         return kind.count >= VERY_OFTEN
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
+
+
+def _fails_most_rollouts(kind: _Kind, logs: Iterable[Log]) -> bool:
+    """Does the orchestrator say that most rollouts fail, and this again and again?"""
+    failing = any(log.failed_percent > MOST_PERCENT for log in logs)
+    return failing and kind.count >= VERY_OFTEN and all(event.role == "orchestrator" for _, event in kind.events)
 
 
 def _ended_with(kind: _Kind, stop: tuple[Log, Event] | None, noticed: Iterable[_Kind] = ()) -> bool:
@@ -706,7 +745,12 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
 
 
 def _who_stopped_it(texts: Iterable[str]) -> str:
-    """By which signal, where it was that of a keyboard."""
+    """By which signal, where it was that of a keyboard or of a terminal."""
+    texts = list(texts)
+    if any(_BY_HANGUP.search(text) for text in texts):
+        return (
+            "SIGHUP told the job to stop: its terminal or SSH session was closed. torchrun takes it in spite of nohup."
+        )
     if any(_BY_KEYBOARD.search(text) for text in texts):
         return "SIGINT told the job to stop: a person pressed Ctrl-C, or a program sent what Ctrl-C sends."
     return ""

@@ -38,10 +38,15 @@ WORKS = re.compile(
     rb".{0,160}Engine (\d{1,4}): .{0,120}generation throughput: (?!0\.0 )"
 )
 WORKS_LINE = re.compile(ORDINARY_LINE.pattern + rb"(?:" + WORKS.pattern + rb")")
-# Steps of prime-rl, and of trainers of other kinds (transformers and TRL, verl).
+# Steps of prime-rl, and of trainers of other kinds (transformers and TRL; verl, torchtitan, Megatron, slime ...).
 STEP: Final = r"Step \d{1,12} \|"
+OTHERS_STEP: Final = (
+    r"tep(?:(?<!Step)|(?! \d{1,12} \|))[ :=]{1,5}\d{1,12}(?: - |\b[^\n]{0,200}?(?:loss|reward|grad|lr\b|score))",
+    r"teration {1,8}\d{1,12}/",
+    r"ollout \d{1,12}: ",
+)
 # Each begins with plain letters, which ``re`` finds much faster than a choice of them.
-_STEPS: Final = tuple(re.compile(one.encode()) for one in (STEP, r"\{'loss': ", r"step:\d{1,12} - "))
+_STEPS: Final = tuple(re.compile(one.encode()) for one in (STEP, r"\{'loss': ", *OTHERS_STEP))
 # Characters that may stand before a message: each outer prefix of ``lines``, a progress bar, three processes, a head.
 BEFORE: Final = 1800
 # Lines of a logger at the level of an error, known or not, in JSON and of torch's own, too.
@@ -82,7 +87,9 @@ def gate() -> Any:
 
 def steps(block: bytes, at: int, end: int) -> list[tuple[int, re.Match[bytes]]]:
     """Steps in order, each with how many of other trainers there are up to it: a log may consist of them."""
-    found = [list(one.finditer(block, at, end)) for one in _STEPS]
+    found = [list(_STEPS[0].finditer(block, at, end))]
+    if not found[0]:  # where prime-rl tells of its own, no others are looked for
+        found += [list(one.finditer(block, at, end)) for one in _STEPS[1:]]
     several = sum(1 for one in found if one) > 1
     steps = [one for those in found for one in those]
     if several:

@@ -35,7 +35,7 @@ _OUTER: Final = (
     ),
     # ts of moreutils, and scripts that put a date of their own before what a program says
     re.compile(
-        rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?:? "
+        rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?(?:\[[Rr]ank ?\d{{1,6}}\])?:? "
         r"(?! {0,3}(?:-|\||\[?(?:DEBUG|INFO|SUCCESS|WARN|ERROR|CRIT|FATAL|TRACE)|\[ {0,12}\d)|[IWEFC] \d)"
     ),
     # kubectl logs --prefix, docker compose
@@ -85,8 +85,10 @@ _HEADS: Final = (
     ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
-    re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}? - (?P<text>.*)", re.S),
+    re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}?(?: - |\| )(?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
+    # AReaL
+    re.compile(rf"(?P<year>\d{{4}})(?P<month>\d\d)(?P<day>\d\d)-{_CLOCK} [\w. -]{{1,60}} {_LEVEL}: (?P<text>.*)", re.S),
     re.compile(rf"{_LEVEL}:\s{{1,8}}(?P<text>.*)", re.S),  # uvicorn
     re.compile(rf"{_LEVEL}:[\w.]{{1,120}}:(?P<text>.*)", re.S),  # the logging module as it is
     re.compile(rf"{_LEVEL} [\w.]{{1,120}}: (?P<text>.*)", re.S),

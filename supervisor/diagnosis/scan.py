@@ -37,6 +37,7 @@ WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its
 ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
 PAGE_LINES: Final = 100
 MOST_ENDS: Final = 4  # times that one process may tell of the exception that ends it
+CAUGHT: Final = 80  # characters of its message by which an exception is known again
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
 ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
@@ -50,22 +51,26 @@ _SERVES: Final = "Application startup complete"
 # What is still written when an exception ends a program: by W&B, torch, Python and the shell, and other tracebacks.
 _LAST_WORDS: Final = re.compile(
     r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
-    r"|sys:1|make\b|srun: |slurmstepd|[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
+    r"|sys:1|make\b|srun: |slurmstepd|.{0,60}[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
 )
 # Errors that no logger wrote: of command lines, git, Docker, Rust, and assertions in C++.
 _PLAIN_ERROR = re.compile(
     r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )|fatal: "
-    r"|thread '.{1,80}' panicked at "
+    r"|thread '.{1,80}' panicked at |[\w ./-]{1,60}: error: argument |make(?:\[\d{1,2}\])?: \*\*\* |CMake Error "
+    r"|\[[\w.-]{1,60}:\d{1,9}\] \*\*\* An error occurred in |.{0,200} UCX {1,2}ERROR "
     r"|.{1,300}: Assertion [`'].{1,300} failed\."
 )
+_QUIET_END: Final = ("SystemExit", "srun: error: ", "+ ")
 _GOODBYE = re.compile(
     r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|"
     r"Killing subprocess|[Ee]xiting|[Tt]erminating)"
 )
 LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
-# Trainers of other kinds (transformers and TRL, verl) say their steps so.
-_PLAIN_STEP = re.compile(r"\{'loss': |step:\d{1,12} - ")
+# Trainers of other kinds say their steps so; a model's answer may speak of steps, too, further behind.
+_PLAIN_STEP = re.compile(r"(?:\{'loss': )|[^'\"]{0,80}?(?:" + "|".join(gates.OTHERS_STEP) + ")")
+_FAILED_SHARE = re.compile(r"\| Error (\d{1,3}\.\d)%")  # of prime-rl's rollouts, at a step of the orchestrator
+_NUMBER = re.compile(r"(?:tep|teration|ollout)[ :=]{1,8}(\d{1,12})")
 # The last word of transformers' Trainer (before its last save), torchtitan, verl, and an evaluation of verifiers.
 _JOB_DONE = re.compile(
     r"\{'train_runtime':|(?:.{1,60} - )?(?:Training completed$|Results saved to )|\(?[\"']Final validation metrics"
@@ -204,6 +209,7 @@ class _Scan:
         self._stamp: Line | None = None
         self._shown = ""
         self._t: float | None = None
+        self._is_ahead = False  # that time is of a line further down
         self._ordinary: bytes = b""
         self._noted: bytes = b""  # the ordinary line whose time was last looked at
         self._tracebacks = Tracebacks()
@@ -383,7 +389,7 @@ class _Scan:
         log = self.log
         if log.kernel or log.role == "env" or self._told_at is not None:
             return None
-        judged = {event.last.line for event in log.events}
+        judged = {event.last.line for event in log.events if event.name != "SystemExit"}
         lives_on = bool(log.steps) or log.role in ("trainer", "orchestrator")
         logged = ("FATAL",) if lives_on else ("ERROR", "CRITICAL", "FATAL")
         before, tail = self._last_lines()
@@ -394,6 +400,8 @@ class _Scan:
             if before + place in judged:
                 return None
             is_error = line.level in logged
+            if text.startswith(_QUIET_END):
+                continue  # it says only that the program ended itself: why stands above
             if (is_error or line.level in (None, "ERROR")) and bare(text, 0) is not None:
                 if not _is_ignored(tail[: place - 1]):
                     found = line, before + place
@@ -469,6 +477,7 @@ class _Scan:
         for raw in parts:
             if (line := parse(raw)).stamp is not None:
                 self._note_time_of(line)
+                self._is_ahead = True
                 return
 
     def _note_time(self, raw: bytes) -> None:
@@ -487,7 +496,7 @@ class _Scan:
     def _note_time_of(self, line: Line) -> None:
         if line.stamp is None:
             return
-        self._stamp = line
+        self._stamp, self._is_ahead = line, False
         self._noted = self._ordinary  # what is ordinary and was not looked at is older
         self._t = self._clock.at(line.stamp)
         self._shown = line.stamp.shown
@@ -534,6 +543,8 @@ class _Scan:
         self.log.ranks.feed(message)
         if message.startswith(_SAMPLE) and self._role_of(line) != "launcher":
             return
+        if line.level == "WARNING" and self.log.events and self._role_of(line) in (None, "job"):
+            self._note_caught(self.log.events[-1], message)
         if (signature := self._match_signature(line, message)) is not None:
             if "*" in signature.after and not self.log.events:
                 self._look_back()
@@ -542,10 +553,22 @@ class _Scan:
                 event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place_now()
-        elif line.level is None and _PLAIN_STEP.match(message):
-            self._add_step("job", self._steps_of_job().count + 1)
-        elif line.level is None and _JOB_DONE.match(message):
+        elif line.level is None:
+            self._note_others_step(message)
+
+    def _note_others_step(self, message: str) -> None:
+        """What trainers of another kind say of a step, or that they are done."""
+        if _PLAIN_STEP.match(message):
+            number = _NUMBER.search(message)
+            self._add_step("job", int(number[1]) if number else self._steps_of_job().count + 1)
+        elif _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
+
+    def _note_caught(self, event: Event, warning: str) -> None:
+        """A warning just below an exception that says its message: the program caught it, and goes on."""
+        said = event.latest.message[:CAUGHT] if event.latest is not None else ""
+        if event.signature is None and event.count == 1 and len(said) > LIVES and said in warning:
+            event.weak = event.weak or self._number - event.last.line <= MORE_LINES
 
     def _look_back(self) -> None:
         """Something failed, and nothing told why: an exception just above whose traceback is not there may."""
@@ -592,7 +615,9 @@ class _Scan:
                 self.log.complaint = None
                 self.log.ranks.size(message)
                 self._open.clear()
-        if _JOB_DONE.match(message):
+        if role in (None, "job"):
+            self._note_others_step(message)
+        elif _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
         every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
@@ -601,6 +626,8 @@ class _Scan:
             for fact in facts:
                 if isinstance(fact, StepDone):
                     self._add_step(fact.role, fact.step)
+                    share = _FAILED_SHARE.search(message)
+                    self.log.failed_percent = float(share[1]) if share else self.log.failed_percent
                 elif isinstance(fact, FinishSeen):
                     self.log.finishes.append((fact.role, self._place_now()))
                 elif isinstance(fact, PhaseSeen) and message.startswith("Resuming"):
@@ -620,7 +647,8 @@ class _Scan:
         return self.log.steps.get("job", Steps())
 
     def _add_step(self, role: Role, number: int) -> None:
-        self.log.steps.setdefault(role, Steps()).add(self._place_now(), number)
+        place = self._place_now()
+        self.log.steps.setdefault(role, Steps()).add(replace(place, t=None) if self._is_ahead else place, number)
         self._resuming = None
 
     # ------------------------------------------------------------ errors

@@ -104,6 +104,7 @@ class Log:
     events: list[Event] = field(default_factory=list)
     steps: dict[Role, Steps] = field(default_factory=dict)
     finishes: list[tuple[Role, Place]] = field(default_factory=list)
+    failed_percent: float = 0.0  # of the rollouts, as the orchestrator told at its last step
     ranks: Ranks = field(default_factory=Ranks)
     starts: int = 0
     before: int = 0  # lines of the same file that are another log's

@@ -53,7 +53,9 @@ def test_an_exception_without_the_beginning_of_its_traceback_is_named(lines: lis
         "[2025-03-01 10:00:00,111] [ERROR] [trainer.py:12:main] The sprocket broke",
         "train.py: error: unrecognized arguments: --sprocket",
         "fatal: could not read Username for 'https://host': No such device or address",
-        'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+        "docker: Error response from daemon: the sprocket is not to be found.",
+        "TRL CLI: error: argument command: invalid choice: 'sprocket' (choose from 'sft', 'grpo')",
+        "make: *** No targets specified and no makefile found.  Stop.",
         "python: ../csrc/x.cu:12: void f(): Assertion `sprocket > 0' failed.",
     ],
 )
@@ -146,9 +148,10 @@ def test_steps_of_other_trainers_are_counted_though_not_each_is_looked_at(monkey
     seen = []
     parse = scanning.parse
     monkeypatch.setattr(scanning, "parse", lambda raw: (seen.append(raw), parse(raw))[1])
-    for line in ("{'loss': 0.1, 'epoch': 1}", "(TaskRunner pid=5) step:7 - actor/loss:0.1"):
+    for line in ("{'loss': 0.1, 'epoch': 1}", "(TaskRunner pid=5) step:NUMBER - actor/loss:0.1"):
         seen.clear()
-        (log,) = scan(io.BytesIO(f"{line}\n".encode() * 5000), "job.log")
+        lines = "".join(line.replace("NUMBER", str(number + 1)) + "\n" for number in range(5000))
+        (log,) = scan(io.BytesIO(lines.encode()), "job.log")
         assert log.steps["job"].count == log.steps["job"].numbers[-1] == 5000
         assert len(seen) < 400
 
@@ -160,3 +163,78 @@ def test_a_traceback_that_its_process_left_open_does_not_make_the_rest_slow(monk
     left = behind("(Worker pid=3) ", "Traceback (most recent call last):", *FRAME)
     scan(io.BytesIO(("\n".join(left) + "\n" + "a plain line\n" * 5000).encode()), "job.log")
     assert len(seen) < 700
+
+
+# ---------------------------------------------------------------- a run that went on
+
+
+TORN = ["Traceback (most recent call last):", *FRAME, ODD, "failed (exitcode: 1) local_rank: 5 (pid: 951) of binary: x"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "step   NUMBER loss 2.5986 grad_norm 0.431 tps 11,902",
+        "[2025-09-18 02:32:10][rank0] step NUMBER loss=0.9742 gnorm=0.693 tok/s=9543",
+        " [2026-06-10 22:18:41] iteration    NUMBER/  200000 | consumed samples:     42189824 | lm loss: 3.01E+00",
+        "(RolloutManager pid=3001) [2026-07-01 10:09:00] rollout NUMBER: reward 0.51 truncated_ratio 0.03",
+        "(TaskRunner pid=5) step:NUMBER - global_seqlen/mean:114658.9 - actor/entropy:0.3086",
+    ],
+)
+def test_what_came_before_more_steps_of_any_trainer_was_survived(step: str) -> None:
+    steps = [step.replace("NUMBER", str(number)) for number in range(300, 340, 2)]
+    assert read(*steps[:8], *TORN, *steps[5:]).root is None
+    ended = read(*steps, *TORN)
+    assert ended.root is not None
+    assert ended.root.text == ODD
+
+
+def test_a_step_without_a_time_is_not_put_behind_an_error_of_another_log() -> None:
+    step = "step NUMBER loss 2.5"
+    late = [step.replace("NUMBER", str(number)) for number in range(9)]
+    waiting = scan(io.BytesIO("\n".join([*late, "10:20:00   ERROR all ranks wait"]).encode()), "rank0.log")
+    failing = scan(io.BytesIO("\n".join(["10:10:00    INFO go", *TORN[:-1]]).encode()), "rank1.log")
+    found = diagnose([*waiting, *failing])[-1]
+    assert found.root is not None
+    assert found.root.text == ODD
+
+
+def test_an_exception_whose_message_a_warning_repeats_was_caught() -> None:
+    caught = ["Traceback (most recent call last):", *FRAME, "json.decoder.JSONDecodeError: Expecting value: line 1"]
+    warning = "2025-10-28 09:04:25 - env.score - WARNING - Error calling reward function f: Expecting value: line 1"
+    assert read("a line", *caught, warning, "Processing: 100%").root is None
+    assert read("a line", *caught).root is not None
+
+
+def test_why_a_program_ended_itself_stands_above_its_exit() -> None:
+    error = "2025-11-14 16:51:51 | ERROR | data.helper | Failed to compile the helper functions"
+    found = read("a line", error, "Traceback (most recent call last):", *FRAME, "SystemExit: 1")
+    assert found.root is not None
+    assert "Failed to compile" in found.root.text
+
+
+@pytest.mark.parametrize(("share", "said"), [("60.3%", "connection-error"), ("11.0%", None)])
+def test_rollouts_that_fail_are_the_trouble_where_most_of_them_do(share: str, said: str | None) -> None:
+    failed = [
+        f"02:{minute:02d}:{second:02d} WARNING Trace failed in group 7 (swe) — ProviderError: Request timed out."
+        for minute in range(10)
+        for second in (5, 25, 45)
+    ]
+    step = f"02:10:19 SUCCESS Step 5 |  8m 40s | Reward 0.1126 | Trainable 85/1024 | Error {share} | Cancelled 0.0%"
+    found = read(*failed, step, *failed[-3:], role="orchestrator", name="orchestrator.log")
+    assert (found.root and found.root.name) == said
+
+
+def test_the_error_with_which_another_log_ends_explains_what_only_says_that_something_failed() -> None:
+    server = "usage: trl\nTRL CLI: error: argument command: invalid choice: 'vllm-serve'\nserve exited with 2\n"
+    trainer = "\n".join(["W0323 11:15:20.000000 4411 torch/x.py:900] Sending process 4503 closing signal SIGTERM"])
+    logs = scan(io.BytesIO(server.encode()), "serve.log") + scan(io.BytesIO(trainer.encode()), "train.log")
+    found = diagnose(logs)[-1]
+    assert found.root is not None
+    assert "invalid choice" in found.root.text
+
+
+def test_a_closed_terminal_is_said_in_words() -> None:
+    found = read("WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers")
+    assert found.root is not None
+    assert "SSH session was closed" in found.root.sentence
