@@ -68,7 +68,7 @@ class Desk(Protocol):
     """The daemon, as people meet it. Every method is called from other threads, answers at once and never blocks."""
 
     def status(self) -> dict[str, Any]:
-        """Everything `supervisorctl status` shows; keys and units are described in docs/architecture.md.
+        """Everything `supervisorctl status` shows; `views/status.py` makes it, with keys and units.
 
         run, state (of metrics), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
