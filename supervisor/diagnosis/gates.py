@@ -87,9 +87,7 @@ def gate() -> Any:
 
 def steps(block: bytes, at: int, end: int) -> list[tuple[int, re.Match[bytes]]]:
     """Steps in order, each with how many of other trainers there are up to it: a log may consist of them."""
-    found = [list(_STEPS[0].finditer(block, at, end))]
-    if not found[0]:  # where prime-rl tells of its own, no others are looked for
-        found += [list(one.finditer(block, at, end)) for one in _STEPS[1:]]
+    found = [list(one.finditer(block, at, end)) for one in _STEPS]
     several = sum(1 for one in found if one) > 1
     steps = [one for those in found for one in those]
     if several:
