@@ -1,0 +1,1 @@
+"""One file a provider, behind ``places/base.py``."""

@@ -1,0 +1,138 @@
+"""What a provider of pods can do for us, and how it fails.
+
+No provider has an idempotency key: a create that timed out may have worked. So each instance carries a label with run
+and generation (``label_of``), and the controller lists by label before and after each create.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from supervisor.base.errors import SupervisorError
+
+Phase = Literal["starting", "running", "stopped", "unknown"]
+"""Of an instance that the provider lists. ``stopped``: it was outbid, or a person stopped it; it may come back by
+itself. ``unknown``: the provider cannot tell ("offline", "unknown"), which has the same cause as a pod's silence and so
+is no second signal. One that is not listed is gone."""
+
+ErrorKind = Literal["key", "credit", "rate", "taken", "refused", "away", "unsure"]
+"""``key``: 401, 403. ``credit``: no money in the account. ``rate``: asked too often. ``taken``: the offer is no more to
+be had. ``refused``: the provider will never take this request. ``away``: it did not answer, or 5xx, and nothing was
+changed. ``unsure``: the same after a request that may have been carried out."""
+
+LABEL = re.compile(r"rls-([A-Za-z0-9][A-Za-z0-9._-]{0,63})-g([0-9]{5,15})-([0-9a-f]{6})")
+
+
+class PlaceError(SupervisorError):
+    """A provider did not do what it was asked. ``retry_after_s``: not before so many seconds."""
+
+    def __init__(self, kind: ErrorKind, sentence: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.kind = kind
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Want:
+    """What a place of ``fleet.toml`` asks of a machine."""
+
+    gpu: str  # as the provider spells it
+    gpus: int
+    spot: bool
+    disk_gb: float
+    most_per_hour: float  # dollars for the whole machine, disk included
+    region: str = ""
+    least_down_mbit: float = 0.0
+    least_up_mbit: float = 0.0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that could be rented now."""
+
+    id: str
+    gpu: str
+    gpus: int
+    per_hour: float  # dollars for the whole machine, disk included; of a spot machine at its lowest bid
+    spot: bool
+    machine: str = ""  # the provider's ids of the machine and of who lets it: what bad hosts are remembered by
+    host: str = ""
+    region: str = ""
+    down_mbit: float | None = None  # None: the provider does not say
+    up_mbit: float | None = None
+    disk_gb: float | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to start on a machine. ``env`` holds secrets: it is never shown nor written down."""
+
+    label: str
+    image: str
+    disk_gb: float
+    onstart: str
+    env: dict[str, str]
+    bid: float | None = None  # dollars an hour for the whole machine; None: on demand
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A machine that is rented under one of our labels."""
+
+    id: str
+    label: str
+    phase: Phase
+    per_hour: float  # dollars for the whole machine now, as the provider says; 0 where it does not
+    spot: bool = False
+    gpu: str = ""
+    gpus: int = 0
+    machine: str = ""
+    host: str = ""
+    says: str = ""  # the provider's own word for its state
+
+
+class Provider(Protocol):
+    """One account at one provider. Each method asks over the network, and raises PlaceError."""
+
+    name: str
+
+    def list_instances(self) -> list[Instance]:
+        """All instances of the account that carry one of our labels, in any phase."""
+        ...
+
+    def find_offers(self, want: Want) -> list[Offer]:
+        """Machines that could be rented now, the cheapest first."""
+        ...
+
+    def create(self, offer: Offer, order: Order) -> str:
+        """Rent one. Returns the instance's id."""
+        ...
+
+    def raise_bid(self, instance: Instance, bid: float) -> None:
+        """Bid so many dollars an hour for the whole machine."""
+        ...
+
+    def destroy(self, instance: Instance) -> None:
+        """End it and all that it bills. One that is gone already is no error."""
+        ...
+
+    def read_log(self, instance: Instance) -> str:
+        """The end of what it printed while it started; "" where there is none yet."""
+        ...
+
+    def read_credit(self) -> float | None:
+        """Dollars that the account has left; None where the provider does not say."""
+        ...
+
+
+def label_of(run_id: str, generation: int, token: str) -> str:
+    """The label of a pod that is made for ``generation`` of a run; ``token``: six hexadecimal digits, one a create."""
+    return f"rls-{run_id}-g{generation:05d}-{token}"
+
+
+def read_label(label: str) -> tuple[str, int] | None:
+    """Run and generation; None where the label is none of ours."""
+    found = LABEL.fullmatch(label)
+    return (found[1], int(found[2])) if found else None
