@@ -22,7 +22,7 @@ ErrorKind = Literal["key", "credit", "rate", "taken", "refused", "away", "unsure
 be had. ``refused``: the provider will never take this request. ``away``: it did not answer, or 5xx, and nothing was
 changed. ``unsure``: the same after a request that may have been carried out."""
 
-LABEL = re.compile(r"rls-([A-Za-z0-9][A-Za-z0-9._-]{0,63})-g([0-9]{5,15})-([0-9a-f]{6})")
+LABEL = re.compile(r"rls-([A-Za-z0-9][A-Za-z0-9._-]{0,99})-g([0-9]{5,15})-([0-9a-f]{6})")
 
 
 class PlaceError(SupervisorError):

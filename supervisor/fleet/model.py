@@ -1,0 +1,179 @@
+"""What the fleet's core sees, remembers and orders. Times are seconds by the store's own clock, money is dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from supervisor.fleet.places.base import Instance, Offer
+
+How = Literal["gone", "outbid", "unfit", "no-boot", "replaced", "duplicate", "finished", "down"]
+"""How a pod ended."""
+
+
+# ---------------------------------------------------------------- what is seen
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who holds the run, as its store tells it (``supervisor.checkpoints.claims``)."""
+
+    generation: int = 0  # 0: no pod ever held it
+    mark: str = ""  # another one with each beat
+    beat_at: float = 0.0  # when the newest beat, the claim, or the release was uploaded
+    released: bool = False
+    code: int | None = None  # with which the holder ended, where it said so
+    reason: str = ""
+    instance: str = ""  # the provider's id of the holder's pod, as that pod knows it
+    step: int | None = None
+    unpublished: tuple[int, ...] | None = None  # steps that are only on the holder's disk; None: it does not say
+
+    @property
+    def is_free(self) -> bool:
+        return self.generation == 0 or self.released
+
+
+@dataclass(frozen=True)
+class Pod:
+    """An instance under one of the run's labels."""
+
+    provider: str
+    generation: int  # the one it was made for
+    instance: Instance
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What could be rented now in one place of ``fleet.toml``."""
+
+    place: str
+    offer: Offer  # its price is what will be paid: of a spot machine, the bid
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at a run from outside. What could not be looked at is told as such, and nothing is made of it."""
+
+    now: float
+    claim: Claim | None  # None: the store does not answer
+    published: int | None = None  # newest step that latest.json names
+    pods: tuple[Pod, ...] = ()
+    away: Mapping[str, str] = field(default_factory=dict)  # provider -> why its instances could not be listed
+    offers: tuple[Offered, ...] | None = None  # None: not asked for yet
+    spent: float = 0.0  # by all runs of the fleet
+    spending: float = 0.0  # an hour, by all runs of the fleet
+    creates: int = 0  # by all runs of the fleet, within the last hour
+
+
+# ---------------------------------------------------------------- what a person wants
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ``fleet.toml`` says of one run, and the limits of the fleet."""
+
+    run_id: str
+    places: Mapping[str, str]  # place -> its provider, in the order of preference
+    beat_s: float = 60.0
+    patience_s: float = 600.0
+    boot_s: float = 1800.0  # from the create to the claim
+    per_hour: float | None = None
+    total: float | None = None
+    creates_per_hour: int = 6
+    until: float | None = None  # no pod is rented after that
+
+
+# ---------------------------------------------------------------- what is remembered
+
+
+@dataclass(frozen=True)
+class Rented:
+    """A pod that was seen under one of the run's labels, and what became of it."""
+
+    pod: Pod  # as it was listed last
+    since: float
+    seen_at: float  # the last look that found it listed
+    held: bool = False  # it held the run
+    step: int | None = None  # by its last beat
+    unpublished: tuple[int, ...] | None = ()  # by its last beat; a pod that never held the run has none
+    missing_since: float | None = None  # the first of the looks in a row that found it stopped or not listed
+    dollars: float = 0.0
+    ended: float | None = None
+    how: How | None = None
+
+    @property
+    def id(self) -> str:
+        return self.pod.instance.id
+
+    @property
+    def living(self) -> bool:
+        return self.ended is None
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A create that was decided: written down before it is asked for, since its answer may never come."""
+
+    label: str
+    place: str
+    provider: str
+    generation: int
+    at: float
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the controller remembers of one run. It lies in the store, where no pod's key reaches."""
+
+    wanted: bool = True  # False after ``fleet down``
+    agreed: tuple[str, ...] = ()  # instances that a person let go with all that is on them
+    intent: Intent | None = None
+    rented: tuple[Rented, ...] = ()
+    faults: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # machine -> when it was at fault
+    not_before: Mapping[str, float] = field(default_factory=dict)  # place, or machine -> no create there before
+    troubles: Mapping[str, int] = field(default_factory=dict)  # place -> failed creates in a row
+    creates: tuple[float, ...] = ()  # when a create was ordered, the last hour's
+
+
+# ---------------------------------------------------------------- what is ordered
+
+
+@dataclass(frozen=True)
+class FindOffers:
+    """Ask the places what could be rented now, and decide again."""
+
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Create:
+    """Rent ``offer``. The pod is given ``convicted``: the standing that it may claim over, "" where the run is free."""
+
+    offered: Offered
+    label: str
+    generation: int
+    convicted: str = ""
+
+
+@dataclass(frozen=True)
+class Destroy:
+    """End an instance, and all that it bills."""
+
+    pod: Pod
+
+
+Action = FindOffers | Create | Destroy
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A new state, one sentence for people, and at most one thing to do."""
+
+    state: State
+    sentence: str
+    action: Action | None = None
+    again_s: float | None = None  # look again so soon: a second look decides
+    person: bool = False  # only a person can go on from here
+    done: bool = False  # the run is finished, and nothing of it is rented

@@ -1,0 +1,115 @@
+"""Fold one look into what is remembered: which pods there are, since when one is missing, what each has cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.fleet.model import Claim, How, Pod, Rented, Seen, State
+
+SECOND_LOOK_S = 30.0
+"""A list that lacks an instance once may be late or cut. Two looks this far apart say that it is gone."""
+SHOWN_BY_S = 120.0
+"""A create that worked is listed by then."""
+HOUR_S = 3600.0
+KEPT = 200
+"""Pods that are over, and are still remembered."""
+
+
+def observe(state: State, seen: Seen) -> State:
+    """The state after a look."""
+    listed = {(pod.provider, pod.instance.id): pod for pod in seen.pods}
+    known = {(one.pod.provider, one.id) for one in state.rented}
+    rented = [_look_at(one, listed.get((one.pod.provider, one.id)), seen) for one in state.rented]
+    rented += [_meet(pod, state, seen) for key, pod in listed.items() if key not in known]
+    lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.living]
+    if seen.claim is not None and (holder := find_holder(rented, seen.claim)) is not None:
+        at = rented.index(holder)
+        claim = seen.claim
+        rented[at] = replace(holder, held=True, step=claim.step, unpublished=claim.unpublished)
+    intent = state.intent
+    if intent is not None:
+        shown = any(pod.instance.label == intent.label for pod in seen.pods)
+        if shown or (intent.provider not in seen.away and seen.now - intent.at >= SHOWN_BY_S):
+            intent = None
+    over = [one for one in rented if not one.living][-KEPT:]
+    for one in lost:
+        state = note_fault(state, one.pod, seen.now)
+    return replace(
+        state,
+        intent=intent,
+        rented=(*over, *(one for one in rented if one.living)),
+        creates=tuple(at for at in state.creates if seen.now - at < HOUR_S),
+    )
+
+
+def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
+    """The pod that holds the run, or held it last; None where it is none of ours.
+
+    A pod of an older version does not say which instance it is: then it is the newest made for this claim or before.
+    """
+    if claim.generation == 0:
+        return None
+    if claim.instance:
+        return next((one for one in rented if one.id == claim.instance), None)
+    made = [one for one in rented if one.pod.generation <= claim.generation]
+    return max(made, key=lambda one: (one.living, one.pod.generation, one.since), default=None)
+
+
+def end(state: State, pod: Pod, how: How, now: float) -> State:
+    """The pod is over, and how. One that is listed again later lives on."""
+    key = (pod.provider, pod.instance.id)
+    return replace(
+        state,
+        rented=tuple(
+            replace(one, ended=now, how=how) if one.living and (one.pod.provider, one.id) == key else one
+            for one in state.rented
+        ),
+    )
+
+
+def note_fault(state: State, pod: Pod, now: float) -> State:
+    """Remember that a machine did not do what it was rented for."""
+    machine = name_machine(pod.provider, pod.instance.machine)
+    if not machine:
+        return state
+    return replace(state, faults={**state.faults, machine: (*state.faults.get(machine, ()), now)})
+
+
+def name_machine(provider: str, machine: str) -> str:
+    """By what a machine is remembered; "" where the provider does not name it."""
+    return f"{provider}/{machine}" if machine else ""
+
+
+def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
+    """An instance under our label that was not known: the one that was just asked for, or one that nobody remembers."""
+    since = state.intent.at if state.intent is not None and state.intent.label == pod.instance.label else seen.now
+    one = Rented(pod, since, since)
+    if state.intent is None or state.intent.label != pod.instance.label:
+        # It may have trained before this controller knew of it.
+        one = replace(one, unpublished=None)
+    return _look_at(one, pod, seen)
+
+
+def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
+    if not one.living:
+        if pod is None:
+            return one
+        one = replace(one, ended=None, how=None, missing_since=None)
+    if pod is None and one.pod.provider in seen.away:
+        return one  # the provider does not answer: that says nothing of the pod
+    if pod is not None:
+        bills = one.pod.instance.phase != "stopped"  # until this look, as the last one found it
+        hours = max(0.0, seen.now - one.seen_at) / HOUR_S
+        one = replace(one, pod=pod, seen_at=seen.now, dollars=one.dollars + bills * hours * one.pod.instance.per_hour)
+        if pod.instance.phase != "stopped":
+            return replace(one, missing_since=None)
+    if one.missing_since is None:
+        return replace(one, missing_since=seen.now)
+    if pod is None and is_missing(one, seen.now):
+        return replace(one, ended=seen.now, how="outbid" if one.pod.instance.spot else "gone")
+    return one
+
+
+def is_missing(one: Rented, now: float) -> bool:
+    """Have two looks, far enough apart, found it stopped or not listed?"""
+    return one.missing_since is not None and now - one.missing_since >= SECOND_LOOK_S
