@@ -101,7 +101,7 @@ class Controller:
         self._dry = dry
 
     def tick(self) -> list[Told]:
-        """One pass over all runs. Raises StoreError when the fleet's own store is away, or another controller has it."""
+        """One pass over all runs. Raises StoreError when the fleet has no book: away, or another has it."""
         market = self._list_instances()
         return [self._tend(name, run, market) for name, run in self._runs.items()]
 

@@ -125,7 +125,7 @@ def _await_intent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     age_s = seen.now - state.intent.at
     return Decision(
         state,
-        f"A pod was asked for {span(age_s)} ago ({state.intent.label}); waiting until {state.intent.provider} lists it.",
+        f"Pod {state.intent.label} was asked for {span(age_s)} ago; waiting until {state.intent.provider} lists it.",
     )
 
 
@@ -136,14 +136,15 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
         (one for one in _living(state) if one is not holder and not one.held), key=lambda one: (one.since, one.id)
     )
     for one in new:
-        if one.pod.instance.phase != "stopped":
+        if one.missing_since is None:
             continue
         if not is_missing(one, seen.now):
-            return Decision(state, f"Pod {one.id} is stopped before it began; looking again.", again_s=SECOND_LOOK_S)
+            what = f"Pod {one.id} is stopped or not listed before it began"
+            return Decision(state, f"{what}; looking again.", again_s=SECOND_LOOK_S)
         found = _drop(state, one, "outbid", seen, f"Pod {one.id} was outbid before it began: it is destroyed.")
         if found is not None:
             return found
-    new = [one for one in new if one.pod.instance.phase != "stopped" and one.missing_since is None]
+    new = [one for one in new if one.missing_since is None]
     for one in reversed(new[1:]):
         found = _drop(state, one, "duplicate", seen, f"Pod {one.id} is a second one for the same run: it is destroyed.")
         if found is not None:

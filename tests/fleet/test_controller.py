@@ -1,0 +1,354 @@
+"""The real controller on virtual pods: one writer, no step lost, no pod too many, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from supervisor.fleet.places.base import Offer, Want
+from tests.fleet.world import RUN, KilledError, VirtualBook, World, default_rules
+
+
+def run_until(world: World, book: VirtualBook, over: Callable[[], bool], hours: float = 12.0) -> None:
+    """Tick each 30 s until ``over``."""
+    until = world.now + hours * 3600
+    while not over():
+        assert world.now < until, (book.said[-5:], world.held, world.paid())
+        world.controller(book).tick()
+        world.sleep(30)
+
+
+def trains(world: World) -> Callable[[], bool]:
+    def is_so() -> bool:
+        holder = world.holder()
+        return holder is not None and holder.step > 20
+
+    return is_so
+
+
+def is_over(world: World) -> Callable[[], bool]:
+    return lambda: world.held.code == 0 and not world.paid()
+
+
+def test_a_run_without_a_pod_gets_one_and_is_finished() -> None:
+    world = World(1)
+    book = VirtualBook(world)
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+    assert world.trouble == []
+    assert book.said[-1].startswith("The run has ended: finished")
+
+
+def test_an_outbid_pod_is_replaced_within_minutes_and_destroyed() -> None:
+    world = World(2)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    world.outbid(first)
+    began = world.now
+    run_until(world, book, lambda: world.held.generation == 2)
+    second = world.holder()
+    assert second is not None
+    assert world.now - began - second.boot_s <= 240  # 180 s of silence, and two looks
+    run_until(world, book, is_over(world))
+    assert world.trouble == []
+    assert len(world.pods) == 2
+    assert first.destroyed is not None
+
+
+def test_a_pod_that_is_cut_off_keeps_the_run_when_it_comes_back_within_the_patience() -> None:
+    world = World(3)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    first.online = False
+    for _ in range(16):
+        world.controller(book).tick()
+        world.sleep(30)
+    first.online = True
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+
+
+def test_silence_alone_convicts_after_the_whole_patience() -> None:
+    world = World(4)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    first.online, began = False, world.now
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert 540 <= world.now - began <= 660 + 60
+    run_until(world, book, is_over(world))
+    assert first.destroyed is not None
+    assert world.trouble == []
+
+
+def test_a_holder_that_comes_back_while_the_next_pod_boots_keeps_the_run() -> None:
+    world = World(5)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    first.online = False
+    run_until(world, book, lambda: len(world.pods) == 2)
+    first.online = True
+    run_until(world, book, is_over(world))
+    assert world.held.generation == 1
+    assert world.pods["i1"].destroyed is not None
+    assert world.pods["i1"].generation is None
+
+
+def test_an_outbid_pod_that_wakes_later_is_destroyed_and_never_writes() -> None:
+    world = World(6)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    world.outbid(first)
+    run_until(world, book, lambda: world.held.generation == 2)
+    world.wake(first)
+    run_until(world, book, is_over(world))
+    assert first.destroyed is not None
+    assert world.held.generation == 2
+    assert world.trouble == []
+
+
+def test_a_pod_with_an_unpublished_step_is_kept_until_a_newer_one_is_published() -> None:
+    world = World(7)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    world.held.unpublished = (120,)
+    first.complete.append(120)
+    world.outbid(first)
+    run_until(world, book, lambda: world.held.generation == 2 and world.now - world.held.beat_at < 60)
+    world.controller(book).tick()
+    assert first.destroyed is None
+    assert "step 120 may be nowhere else" in book.said[-1]
+    run_until(world, book, lambda: first.destroyed is not None)
+    assert (world.held.published or 0) >= 120
+
+
+def test_an_unfit_host_is_left_and_not_rented_again() -> None:
+    world = World(8)
+    book = VirtualBook(world)
+    world.bad = {"m0", "m1"}
+    run_until(world, book, is_over(world))
+    assert [pod.machine for pod in world.pods.values()] == ["m0", "m1", "m2"]
+    assert any("the host has 1 GPU" in said for said in book.said)
+
+
+def test_a_boot_that_never_ends_is_given_up_and_its_host_remembered() -> None:
+    world = World(9)
+    book = VirtualBook(world)
+    world.provider.faults["create"] = ["no-boot"]
+    run_until(world, book, is_over(world))
+    assert [pod.machine for pod in world.pods.values()] == ["m0", "m1"]
+    assert world.pods["i0"].destroyed is not None
+
+
+@pytest.mark.parametrize("fault", ["worked", "lost", "taken", "credit", "rate"])
+def test_a_create_that_fails_makes_no_second_pod(fault: str) -> None:
+    world = World(10)
+    book = VirtualBook(world)
+    world.provider.faults["create"] = [fault]
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+    assert world.most_alive == 1
+
+
+def test_one_list_that_is_empty_convicts_nobody() -> None:
+    world = World(11)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    for _ in range(5):
+        world.provider.faults["list"] = ["flap"]
+        world.controller(book).tick()
+        world.sleep(30)
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+
+
+def test_one_empty_list_is_no_second_signal_for_a_pod_that_is_cut_off() -> None:
+    world = World(16)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    first.online = False
+    world.sleep(200)
+    world.provider.faults["list"] = ["flap"]
+    world.controller(book).tick()
+    first.online = True
+    world.sleep(70)
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+
+
+def test_a_provider_that_is_away_is_no_second_signal() -> None:
+    world = World(17)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    first.online, world.provider.away_until = False, world.now + 450
+    while world.now < world.provider.away_until:
+        told = world.controller(book).tick()[0]
+        world.sleep(30)
+        assert told.decision.action is None
+    assert "It is convicted after 10 min" in told.decision.sentence
+    assert all(one.living and one.missing_since is None for one in book.states[RUN].rented)
+
+
+def test_a_pod_that_another_controller_made_meanwhile_is_seen_right_before_the_create() -> None:
+    world = World(18)
+    book, other = VirtualBook(world), VirtualBook(world)
+    look = world.provider.find_offers
+
+    def find_offers(want: Want) -> list[Offer]:
+        found = look(want)
+        world.provider.find_offers = look  # type: ignore[method-assign]
+        world.controller(other).tick()
+        for pod in world.pods.values():
+            pod.listed_from = 0.0
+        return found
+
+    world.provider.find_offers = find_offers  # type: ignore[method-assign]
+    told = world.controller(book).tick()[0]
+    assert "lists i0 for this run already" in told.failed
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+
+
+def test_a_create_that_is_listed_late_is_waited_for() -> None:
+    world = World(19)
+    book = VirtualBook(world)
+    world.listed_after_s = [100.0]
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+
+
+def test_a_store_that_is_away_changes_nothing() -> None:
+    world = World(12)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    world.store_away_until = world.now + 3600
+    for _ in range(100):
+        world.controller(book).tick()
+        world.sleep(30)
+    assert "The store does not answer" in book.said[-1]
+    assert len(world.pods) == 1
+
+
+def test_limits_stop_renting_and_not_a_pod_that_trains() -> None:
+    world = World(13)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    rules = replace(default_rules(), total=0.01)
+    told = world.controller(book, rules).tick()
+    assert "are allowed (limits.total)" in told[0].decision.sentence
+    assert told[0].decision.person
+    assert len(world.paid()) == 1
+    first = world.holder()
+    assert first is not None
+    world.outbid(first)
+    for _ in range(40):
+        world.controller(book, rules).tick()
+        world.sleep(30)
+    assert len(world.pods) == 1
+
+
+def test_down_destroys_what_is_rented_and_rents_no_more() -> None:
+    world = World(14)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    run_until(world, book, lambda: world.held.unpublished == ())
+    book.states[RUN] = replace(book.states[RUN], wanted=False)
+    run_until(world, book, lambda: not world.paid())
+    assert world.trouble == [] or "while it holds the run" in world.trouble[0]
+    for _ in range(5):
+        assert world.controller(book).tick()[0].decision.done
+        world.sleep(30)
+    assert len(world.pods) == 1
+
+
+@pytest.mark.parametrize("kill_at", range(1, 41))
+def test_a_controller_that_is_killed_at_any_request_rents_nothing_twice(kill_at: int) -> None:
+    world = World(15)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    world.outbid(first)
+    world.provider.kill_at = world.provider.requests + kill_at
+    killed = False
+    while world.held.generation < 2 or (kill_at > 20 and not killed):
+        try:
+            world.controller(book).tick()
+        except KilledError:
+            killed = True
+        world.sleep(30)
+        assert world.now < 1_100_000, book.said[-3:]
+    run_until(world, book, is_over(world))
+    assert killed
+    assert len(world.pods) == 2
+    assert world.trouble == []
+
+
+@pytest.mark.parametrize("seed", range(500))
+def test_random_faults_in_combination(seed: int) -> None:
+    """Promises, whatever comes: no step lost, no pod left, the run ends, never more than two pods for long."""
+    world = World(1000 + seed, finish=500)
+    book = VirtualBook(world)
+    luck = random.Random(seed)
+    until = world.now + 72 * 3600
+    while not is_over(world)():
+        assert world.now < until, (book.said[-5:], world.held, world.paid())
+        happen(world, luck)
+        with contextlib.suppress(KilledError):
+            world.controller(book).tick()
+        world.sleep(luck.choice([20, 30, 45, 30, 30, 400]))
+    assert world.trouble == []
+    assert world.most_alive <= 3
+
+
+def happen(world: World, luck: random.Random) -> None:
+    """At most one thing more goes wrong, now and then; several may last at once."""
+    if luck.random() > 0.06:
+        return
+    pods = world.paid()
+    pod = luck.choice(pods) if pods else None
+    what = luck.randrange(12)
+    if what == 0 and pod is not None:
+        world.outbid(pod)
+    elif what == 1 and pod is not None:
+        world.wake(pod)
+    elif what == 2 and pod is not None:
+        world.die(pod)
+    elif what == 3 and pod is not None:
+        pod.online = not pod.online
+    elif what == 4:
+        world.store_away_until = world.now + luck.uniform(30, 1500)
+    elif what == 5:
+        world.provider.away_until = world.now + luck.uniform(30, 1500)
+    elif what == 6:
+        world.provider.faults["list"] = ["flap"]
+    elif what == 7:
+        world.provider.faults["create"] = [luck.choice(["worked", "lost", "taken", "credit", "rate", "no-boot"])]
+    elif what == 8:
+        world.provider.faults["destroy"] = [luck.choice(["lost", "worked"])]
+    elif what == 9:
+        world.provider.kill_at = world.provider.requests + luck.randrange(1, 12)
+    elif what == 10:
+        world.bad = {luck.choice(world.machines)}
+    elif what == 11:
+        for cut in world.pods.values():
+            cut.online = True
