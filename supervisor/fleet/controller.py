@@ -77,8 +77,9 @@ class Told:
 
 @dataclass
 class _Market:
-    """What the providers say within one pass: each is listed once."""
+    """What the providers say within one pass: each is listed once. ``states``: of all runs of the fleet."""
 
+    states: dict[str, State]
     instances: dict[str, list[Instance]] = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
 
@@ -102,14 +103,14 @@ class Controller:
 
     def tick(self) -> list[Told]:
         """One pass over all runs. Raises StoreError when the fleet has no book: away, or another has it."""
-        market = self._list_instances()
+        market = self._list_instances({name: self._book.read_state(name) for name in self._runs})
         return [self._tend(name, run, market) for name, run in self._runs.items()]
 
     def _tend(self, name: str, run: Run, market: _Market) -> Told:
         did: list[str] = []
         for number in range(MOST_PASSES):
             if number:
-                market = self._list_instances()
+                market = self._list_instances(market.states)
             told = self._pass(name, run, market)
             did += told.did
             if self._dry or told.failed or (not told.did and (told.again_s or MOST_WAIT_S) >= MOST_WAIT_S):
@@ -119,7 +120,7 @@ class Controller:
         return replace(told, did=tuple(did))
 
     def _pass(self, name: str, run: Run, market: _Market) -> Told:
-        state = self._book.read_state(name)
+        state = market.states[name]
         seen = self._look(name, run, market)
         decision = decide(state, run.rules, seen)
         if isinstance(decision.action, FindOffers):
@@ -127,18 +128,20 @@ class Controller:
             decision = decide(state, run.rules, replace(seen, offers=offers))
         if self._dry:
             return Told(name, decision, again_s=decision.again_s)
+        market.states[name] = decision.state
         self._book.write_state(name, decision.state, decision.sentence)
         match decision.action:
             case Create() as create:
-                return self._create(name, run, decision, create, seen.now)
+                told, market.states[name] = self._create(name, run, decision, create, seen.now)
+                return told
             case Destroy() as destroy:
                 return self._destroy(name, decision, destroy)
         return Told(name, decision, again_s=decision.again_s)
 
     # ------------------------------------------------------------ looking
 
-    def _list_instances(self) -> _Market:
-        market = _Market()
+    def _list_instances(self, states: dict[str, State]) -> _Market:
+        market = _Market(states)
         providers = {place.provider.name: place.provider for place in self._places.values()}
         for name, provider in providers.items():
             try:
@@ -152,8 +155,7 @@ class Controller:
             looked = run.look()
         except StoreError:
             looked = None
-        states = [self._book.read_state(other) for other in self._runs]
-        rented = [one for state in states for one in state.rented]
+        rented = [one for state in market.states.values() for one in state.rented]
         now = self._book.read_clock()
         return Seen(
             now=now,
@@ -165,7 +167,7 @@ class Controller:
             spending=sum(
                 one.pod.instance.per_hour for one in rented if one.living and one.pod.instance.phase != "stopped"
             ),
-            creates=sum(1 for state in states for at in state.creates if now - at < 3600.0),
+            creates=sum(1 for state in market.states.values() for at in state.creates if now - at < 3600.0),
         )
 
     def _find_offers(self, state: State, wanted: FindOffers, now: float) -> tuple[State, tuple[Offered, ...]]:
@@ -182,7 +184,7 @@ class Controller:
 
     # ------------------------------------------------------------ doing
 
-    def _create(self, name: str, run: Run, decision: Decision, create: Create, now: float) -> Told:
+    def _create(self, name: str, run: Run, decision: Decision, create: Create, now: float) -> tuple[Told, State]:
         place, state = self._places[create.offered.place], decision.state
         try:
             others = [
@@ -202,7 +204,7 @@ class Controller:
             state = note_not_created(state, create.label, error.kind, error.retry_after_s, now)
             told = Told(name, decision, failed=f"{place.name}: {error}")
         self._book.write_state(name, state, told.failed or told.did[0])
-        return told
+        return told, state
 
     def _destroy(self, name: str, decision: Decision, destroy: Destroy) -> Told:
         provider = self._provider(destroy.pod.provider)

@@ -1,0 +1,248 @@
+"""``rl-supervisor fleet``: the next pod of a run comes up by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+from supervisor.base.errors import (
+    EXIT_PERSON_NEEDED,
+    ConfigError,
+    StoreError,
+    TryAgainError,
+    UsageError,
+)
+from supervisor.cli.render import table, wrap
+from supervisor.core.words import span
+from supervisor.fleet.assemble import Assembly, assemble
+from supervisor.fleet.book import Orders, StoreBook
+from supervisor.fleet.controller import Told
+from supervisor.fleet.model import Rented, State
+from supervisor.fleet.places.base import PlaceError
+
+TICK_S = 30.0
+
+
+def offers(file: Path, run: str | None) -> int:
+    """What could be rented now, in the order in which it would be."""
+    fleet = assemble(file, os.environ)
+    names = _runs_of(fleet, run)
+    wanted = list(dict.fromkeys(place for name in names for place in fleet.file.run[name].places))
+    rows = [("place", "GPUs", "$/hour", "spot", "machine", "region", "down", "up")]
+    for place in (fleet.places()[name] for name in wanted):
+        try:
+            found = place.provider.find_offers(place.want)
+        except PlaceError as error:
+            print(*wrap(f"{place.name}: {error}"), sep="\n")
+            continue
+        rows += [
+            (
+                place.name,
+                f"{one.gpus} x {one.gpu}",
+                f"{one.per_hour:.2f}",
+                "yes" if one.spot else "no",
+                one.machine or "?",
+                one.region or "?",
+                _link(one.down_mbit),
+                _link(one.up_mbit),
+            )
+            for one in found
+        ]
+    if len(rows) == 1:
+        print("Nothing that fits is offered now.")
+        return 1
+    print("\n".join(table(rows)))
+    return 0
+
+
+def up(file: Path, run: str, dry_run: bool) -> int:
+    """Want the run, and take the first step at once."""
+    fleet = assemble(file, os.environ)
+    [name] = _runs_of(fleet, run)
+    for provider in {place.provider.name: place.provider for place in fleet.places().values()}.values():
+        credit = provider.read_credit()
+        price = max(fleet.file.place[one].most_per_hour for one in fleet.file.run[name].places)
+        if credit is not None:
+            told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
+            print(*wrap(told), sep="\n")
+    return _order(fleet, name, lambda orders: Orders(wanted=True), dry_run=dry_run)
+
+
+def down(file: Path, run: str, dry_run: bool) -> int:
+    """Rent no more pods for the run, and destroy those that hold nothing which is nowhere else."""
+    fleet = assemble(file, os.environ)
+    [name] = _runs_of(fleet, run)
+    return _order(fleet, name, lambda orders: Orders(wanted=False, agreed=orders.agreed), dry_run=dry_run)
+
+
+def destroy(file: Path, pod: str, dry_run: bool) -> int:
+    """Agree that a pod goes with all that is on it."""
+    fleet = assemble(file, os.environ)
+    book = fleet.book()
+    instance = pod.rpartition("/")[2]
+    for name, run_file in fleet.files.items():
+        state = book.read_state(run_file.run.id)
+        if any(one.id == instance and one.living for one in state.rented):
+            return _order(
+                fleet,
+                name,
+                lambda orders: Orders(wanted=orders.wanted, agreed=(*orders.agreed, instance)),
+                dry_run=dry_run,
+            )
+    raise UsageError(f"No run of {file} has a pod {instance}. `rl-supervisor fleet history` lists them.")
+
+
+def tick(file: Path, dry_run: bool) -> int:
+    """One pass over all runs, for a cron. 93 when a run needs a person."""
+    fleet = assemble(file, os.environ)
+    return _pass(fleet, fleet.book(), dry_run=dry_run)
+
+
+def run(file: Path, observe: bool) -> int:
+    """Pass after pass until SIGTERM or Ctrl-C. ``observe``: say what would be done."""
+    fleet = assemble(file, os.environ)
+    ended = Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda *_: ended.set())
+    book = fleet.book()
+    said: dict[str, str] = {}
+    try:
+        while not ended.is_set():
+            try:
+                if not observe:
+                    book.begin()
+                for told in fleet.controller(book, lambda s: bool(ended.wait(s)) and None, dry=observe).tick():
+                    _say_news(told, said)
+            except (StoreError, TryAgainError) as error:
+                _say(said, "", str(error))
+            ended.wait(TICK_S)
+    finally:
+        book.end()
+    return 0
+
+
+def status(file: Path) -> int:
+    """One line a run: where, since when, dollars, and what was said last."""
+    fleet = assemble(file, os.environ)
+    book = fleet.book()
+    rows = [("run", "pod", "since", "$/hour", "$ so far", "steps")]
+    notes = []
+    for name, run_file in fleet.files.items():
+        page = book.read_page(run_file.run.id)
+        living = [one for one in page.state.rented if one.living]
+        dollars = sum(one.dollars for one in page.state.rented)
+        for one in living or [None]:
+            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", _steps(one)))
+        if page.said:
+            notes += wrap(f"{name}: {page.said[-1].sentence} ({_at(page.said[-1].at)})")
+    print("\n".join([*table(rows), "", *notes]))
+    return 0
+
+
+def explain(file: Path, run: str) -> int:
+    """What was said of a run, the newest last."""
+    fleet = assemble(file, os.environ)
+    [name] = _runs_of(fleet, run)
+    said = fleet.book().read_page(fleet.files[name].run.id).said
+    for one in said:
+        print(*wrap(f"{_at(one.at)} {one.sentence}", hang="    "), sep="\n")
+    if not said:
+        print(f"No controller has looked at {name} yet: rl-supervisor fleet run {file}")
+    return 0
+
+
+def history(file: Path) -> int:
+    """All pods that were rented, how each ended, and the machines that are left out."""
+    fleet = assemble(file, os.environ)
+    book = fleet.book()
+    rows = [("run", "pod", "machine", "from", "to", "$", "how it ended")]
+    faults = []
+    for name, run_file in fleet.files.items():
+        state: State = book.read_page(run_file.run.id).state
+        for one in state.rented:
+            rows.append(
+                (
+                    name,
+                    f"{one.pod.provider}/{one.id}",
+                    one.pod.instance.machine or "?",
+                    _at(one.since),
+                    _at(one.ended) if one.ended is not None else "",
+                    f"{one.dollars:.2f}",
+                    one.how or "lives",
+                )
+            )
+        faults += [f"{machine}: {len(times)} faults" for machine, times in state.faults.items()]
+    print("\n".join([*table(rows), *(["", "Machines at fault", *sorted(faults)] if faults else [])]))
+    return 0
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _order(fleet: Assembly, name: str, change: Callable[[Orders], Orders], *, dry_run: bool) -> int:
+    book, run_id = fleet.book(), fleet.files[name].run.id
+    orders = change(book.read_orders(run_id))
+    if dry_run:
+        print("Nothing is changed (--dry-run).")
+        return 0
+    book.write_orders(run_id, orders)
+    try:
+        return _pass(fleet, book, dry_run=False)
+    except TryAgainError as error:
+        print(*wrap(f"It is written down. {error}"), sep="\n")
+        return 0
+
+
+def _pass(fleet: Assembly, book: StoreBook, *, dry_run: bool) -> int:
+    if not dry_run:
+        book.begin()
+    try:
+        tolds = fleet.controller(book, time.sleep, dry=dry_run).tick()
+    finally:
+        book.end()
+    said: dict[str, str] = {}
+    for told in tolds:
+        _say_news(told, said)
+    return EXIT_PERSON_NEEDED if any(told.decision.person for told in tolds) else 0
+
+
+def _say_news(told: Told, said: dict[str, str]) -> None:
+    for sentence in told.did:
+        _say(said, told.run_id, sentence)
+    _say(said, told.run_id, told.failed or told.decision.sentence)
+
+
+def _say(said: dict[str, str], name: str, sentence: str) -> None:
+    if said.get(name) != sentence:
+        said[name] = sentence
+        print(*wrap(f"{name}: {sentence}" if name else sentence, hang="    "), sep="\n", flush=True)
+
+
+def _runs_of(fleet: Assembly, name: str | None) -> list[str]:
+    if name is not None and name not in fleet.file.run:
+        raise ConfigError(f"{fleet.path} has no [run.{name}]; it has {', '.join(fleet.file.run)}.")
+    return list(fleet.file.run) if name is None else [name]
+
+
+def _pod_cells(one: Rented | None) -> Sequence[str]:
+    if one is None:
+        return ("none", "", "")
+    instance = one.pod.instance
+    return (f"{one.pod.provider}/{one.id} {instance.phase}", span(one.seen_at - one.since), f"{instance.per_hour:.2f}")
+
+
+def _steps(one: Rented | None) -> str:
+    return "" if one is None or one.step is None else str(one.step)
+
+
+def _link(mbit: float | None) -> str:
+    return "?" if mbit is None else f"{mbit:.0f} Mbit/s"
+
+
+def _at(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%m-%d %H:%M:%S")

@@ -1,0 +1,102 @@
+"""From ``fleet.toml`` and the environment to a controller with its stores and providers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import RunFile
+from supervisor.effects.claiming import beat_time
+from supervisor.fleet.book import StoreBook
+from supervisor.fleet.controller import Controller, Place, Run, RunLook
+from supervisor.fleet.fleet_file import BOOT, CONVICTED, FleetFile, load, load_run, pod_environment
+from supervisor.fleet.model import Rules
+from supervisor.fleet.places.base import Order, Provider
+from supervisor.fleet.run_look import look_at_run
+from supervisor.storage import open_store
+from supervisor.storage.base import Store
+
+
+@dataclass
+class Assembly:
+    """All of a fleet that commands need. Stores and providers are opened when they are asked for first."""
+
+    path: Path
+    file: FleetFile
+    files: Mapping[str, RunFile]  # run of fleet.toml -> its run file
+    environ: Mapping[str, str]
+    _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
+    _providers: dict[str, Provider] = field(default_factory=dict)
+
+    def book(self) -> StoreBook:
+        """The controller's memory. Raises StoreError."""
+        return StoreBook(self._open(self.file.fleet.store, self.file.fleet.realm), self.file.fleet.name)
+
+    def controller(self, book: StoreBook, sleep: Callable[[float], None], *, dry: bool = False) -> Controller:
+        """A controller of all runs. Raises ConfigError when the environment lacks a key."""
+        runs = {self.files[name].run.id: self.run(name) for name in self.file.run}
+        return Controller(runs, self.places(), book, sleep=sleep, dry=dry)
+
+    def places(self) -> dict[str, Place]:
+        """All places that a run names."""
+        used = {place for run in self.file.run.values() for place in run.places}
+        return {
+            name: Place(name, self.provider(table.provider), table.want, table.bid_factor)
+            for name, table in self.file.place.items()
+            if name in used
+        }
+
+    def run(self, name: str) -> Run:
+        """One run of the file, as the controller sees it."""
+        table, file, limits = self.file.run[name], self.files[name], self.file.limits
+        rules = Rules(
+            run_id=file.run.id,
+            places={place: self.file.place[place].provider for place in table.places},
+            beat_s=beat_time(file.store.take_over_after),
+            patience_s=file.store.take_over_after,
+            boot_s=table.boot_s,
+            per_hour=limits.per_hour,
+            total=limits.total,
+            creates_per_hour=limits.creates_per_hour,
+            until=limits.until_unix,
+        )
+        env = pod_environment(self.path, table, file.run.id, self.environ)
+
+        def order(place: Place, label: str, convicted: str) -> Order:
+            told = {**env, CONVICTED: convicted} if convicted else env
+            wants = self.file.place[place.name]
+            return Order(label, wants.image, wants.disk_gb, BOOT, told)
+
+        def look() -> RunLook:
+            return look_at_run(self._open(file.store_url, file.store.service, file.store.region), file.run.id)
+
+        return Run(rules, look, order)
+
+    def provider(self, name: str) -> Provider:
+        """The account at a provider. Raises ConfigError without its key."""
+        if name not in self._providers:
+            from supervisor.fleet.places.vast import Vast
+
+            key = self.environ.get("VAST_API_KEY")
+            if not key:
+                raise ConfigError("VAST_API_KEY is not set: put the account's key into this environment.")
+            self._providers[name] = Vast(key, self.environ.get("VAST_URL", "https://console.vast.ai"))
+        return self._providers[name]
+
+    def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
+        if (url, realm) not in self._stores:
+            self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
+        return self._stores[url, realm]
+
+
+def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
+    """Read ``fleet.toml`` and its run files. Raises ConfigError."""
+    file = load(path)
+    files = {name: load_run(path, name, table, file.fleet) for name, table in file.run.items()}
+    ids = [one.run.id for one in files.values()]
+    for one in ids:
+        if ids.count(one) > 1:
+            raise ConfigError(f"{path}: two runs have the id {one}.")
+    return Assembly(path, file, files, environ)

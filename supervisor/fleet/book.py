@@ -1,0 +1,185 @@
+"""What a controller remembers, in the store under the fleet's own folder, where no pod's key reaches.
+
+``{fleet}/writers/`` says which controller tends the fleet, by the same claims as a pod's (``checkpoints.claims``): two
+at once are harmless. ``{fleet}/state/{run}.json`` is a run's state with what was said of it, and
+``{fleet}/orders/{run}.json`` what a person wants, which any machine may write. Ages are differences of upload times by
+the store's own clock: a controller that runs as a cron has no clock that lasts from one tick to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from supervisor.base.errors import StoreError, TryAgainError
+from supervisor.checkpoints import claims
+from supervisor.checkpoints.manifest import run_folder
+from supervisor.checkpoints.records import delete_old, get_listed, versions_of
+from supervisor.checkpoints.writers import host_of, settle_time, writer_name
+from supervisor.core.words import span
+from supervisor.fleet.model import State
+from supervisor.storage.base import Store
+
+PATIENCE_S = 600.0
+"""A controller that has not written for so long is gone, and another one goes on."""
+LIMIT_BYTES = 4 << 20
+MOST_TOLD = 100
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a person wants of a run. ``agreed``: pods that may go with all that is on them."""
+
+    wanted: bool = True
+    agreed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence, and since when it holds."""
+
+    at: float
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is kept of one run."""
+
+    state: State = field(default_factory=State)
+    said: tuple[Said, ...] = ()
+
+
+Record = TypeVar("Record")
+_PAGE = TypeAdapter(Page)
+_ORDERS = TypeAdapter(Orders)
+
+
+class StoreBook:
+    """The memory of one fleet. ``begin`` before anything is written, ``end`` when nothing more is."""
+
+    def __init__(self, store: Store, fleet: str) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._folder = run_folder(fleet)
+        self._writer = writer_name(socket.gethostname(), secrets.token_hex(8), secrets.token_hex(4))
+        self._generation: int | None = None
+        self._count = 0
+
+    # ------------------------------------------------------------ who tends the fleet
+
+    def begin(self) -> None:
+        """Become the controller of the fleet. Raises TryAgainError when another one is, and StoreError."""
+        if self._generation is not None:
+            return
+        standing = claims.look(self._store, self._fleet)
+        over = None
+        if not standing.free:
+            silent_s = self.read_clock() - self._last_word()
+            if silent_s < PATIENCE_S:
+                raise TryAgainError(
+                    f"The controller on {host_of(standing.writer)} tends this fleet: it wrote {span(silent_s)} ago. "
+                    f"Another one may go on after {span(PATIENCE_S)} of silence."
+                )
+            over = standing
+        found = claims.claim(self._store, self._fleet, self._writer, settle_time(PATIENCE_S), over=over)
+        if found.writer != self._writer:
+            raise TryAgainError(f"The controller on {host_of(found.writer)} began to tend this fleet a moment ago.")
+        self._generation = found.generation
+
+    def end(self) -> None:
+        """Let another controller go on at once. A store that is away is no error: the silence will tell."""
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            try:
+                claims.release(self._store, self._fleet, generation, self._writer)
+            except StoreError:
+                return
+
+    def _check(self) -> None:
+        if self._generation is None:
+            raise StoreError("fenced", f"This controller does not tend the fleet in {self._store.url}.")
+        claims.check(self._store, self._fleet, self._generation, self._writer)
+
+    def _last_word(self) -> float:
+        """When the controller wrote last, by the store's clock. One that never did has just begun."""
+        files = versions_of(self._store, f"{self._folder}beat.json")
+        claimed = self._store.list_versions(f"{self._folder}{claims.WRITERS}")
+        return max((file.uploaded_at for file in [*files, *claimed]), default=0.0)
+
+    # ------------------------------------------------------------ the controller's memory
+
+    def read_clock(self) -> float:
+        """Seconds by the store's clock: the upload time of a small object that is written for it."""
+        name = f"{self._folder}{'clock' if self._generation is None else 'beat'}.json"
+        before = versions_of(self._store, name)
+        self._count += 1
+        put = self._store.put_bytes(name, json.dumps({"writer": self._writer, "count": self._count}).encode())
+        delete_old(self._store, before)
+        if put.uploaded_at:
+            return put.uploaded_at
+        return max(file.uploaded_at for file in versions_of(self._store, name))
+
+    def read_state(self, run_id: str) -> State:
+        """The state, with what a person wants now."""
+        orders = self.read_orders(run_id)
+        return replace(self.read_page(run_id).state, wanted=orders.wanted, agreed=orders.agreed)
+
+    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+        """Keep it. Raises StoreError of kind "fenced" when another controller tends the fleet."""
+        page = self.read_page(run_id)
+        if state == page.state and page.said and page.said[-1].sentence == sentence:
+            return
+        self._check()
+        said = page.said
+        if not said or said[-1].sentence != sentence:
+            said = (*said, Said(self.read_clock(), sentence))[-MOST_TOLD:]
+        self._put(f"state/{run_id}.json", _PAGE.dump_json(Page(state, said)))
+
+    def read_page(self, run_id: str) -> Page:
+        """The state and what was said, for ``fleet explain`` and ``fleet history``, too."""
+        data = self._get(f"state/{run_id}.json")
+        return Page() if data is None else self._parse(f"state/{run_id}.json", _PAGE, data)
+
+    # ------------------------------------------------------------ what people want
+
+    def read_orders(self, run_id: str) -> Orders:
+        """What was wanted last; a run of the file is wanted."""
+        data = self._get(f"orders/{run_id}.json")
+        return Orders() if data is None else self._parse(f"orders/{run_id}.json", _ORDERS, data)
+
+    def write_orders(self, run_id: str, orders: Orders) -> None:
+        """Any machine with the fleet's key may do so at any time; the controller reads them with each look."""
+        self._put(f"orders/{run_id}.json", _ORDERS.dump_json(orders))
+
+    # ------------------------------------------------------------ objects
+
+    def _get(self, name: str) -> bytes | None:
+        try:
+            return get_listed(self._store, self._folder + name, LIMIT_BYTES)
+        except StoreError as error:
+            if error.kind != "missing":
+                raise
+            return None
+
+    def _put(self, name: str, data: bytes) -> None:
+        before = versions_of(self._store, self._folder + name)
+        self._store.put_bytes(self._folder + name, data)
+        delete_old(self._store, before)
+
+    def _parse(self, name: str, adapter: TypeAdapter[Record], data: bytes) -> Record:
+        try:
+            return adapter.validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise StoreError(
+                "damaged",
+                f"{self._store.url}/{self._folder}{name} is no record of this controller ({first['msg']}). It decides "
+                f"what is rented, so nothing is guessed: restore an older version of it, or delete it after a look at "
+                f"your provider's page",
+            ) from None

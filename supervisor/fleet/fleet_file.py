@@ -1,0 +1,192 @@
+"""``fleet.toml``: the runs of a fleet, where their pods may be, and what they may cost. Checked as a run file."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from supervisor.base.errors import ConfigError
+from supervisor.config import run_file
+from supervisor.config.section import Positive, Section
+from supervisor.config.settings import STORE_URL, RunFile
+from supervisor.fleet.places.base import Want
+
+CONVICTED = "RL_SUPERVISOR_CONVICTED"
+"""In a pod's environment: the standing that it may claim over (``GENERATION:MARK``)."""
+BOOT = r"""#!/bin/bash
+# Install rl-supervisor where it is missing, and hand over to its own start script.
+V=${RL_SUPERVISOR_VENV:-/opt/rl-supervisor}
+if [ ! -x "$V/bin/rl-supervisor" ]; then
+  if command -v uv >/dev/null; then
+    uv venv -q --python 3.11 "$V" && uv pip install -q --python "$V/bin/python" "$RL_SUPERVISOR_PACKAGE"
+  else
+    python3 -m venv "$V" && "$V/bin/pip" install -q "$RL_SUPERVISOR_PACKAGE"
+  fi
+fi
+exec bash "$("$V/bin/python" -c 'from supervisor.install import __path__ as p; print(p[0])')/units/onstart.sh"
+"""
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Dollars = Annotated[float, Field(gt=0)]
+
+
+class Fleet(Section):
+    """The fleet itself."""
+
+    name: Name = "fleet"
+    """Folder of the controller's memory in the store. Two fleets in one bucket need two names."""
+    store: str
+    """`b2://bucket/prefix`, `s3://bucket/prefix` or `file:///folder`: controller's memory. Pods get no key for it."""
+    realm: str | None = None
+    """B2 realm, or the URL of another B2 or S3 server."""
+
+    @field_validator("store")
+    @classmethod
+    def known(cls, value: str) -> str:
+        if not re.match(STORE_URL, value):
+            raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
+        return value
+
+
+class Limits(Section):
+    """What the fleet may cost. At a limit no pod is rented; one that trains is not stopped."""
+
+    per_hour: Dollars
+    """Dollars an hour for all pods that run at once."""
+    total: Dollars
+    """Dollars for all pods that this fleet ever rented."""
+    creates_per_hour: Positive = 6
+    """Pods made within an hour, all runs together."""
+    until: str | None = None
+    """No pod is rented after this day or time, UTC: `2026-12-31` or `2026-12-31T18:00`."""
+
+    @field_validator("until")
+    @classmethod
+    def is_time(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                datetime.fromisoformat(value)
+            except ValueError:
+                raise ValueError(f"{value!r} is neither a day nor a time such as 2026-12-31T18:00") from None
+        return value
+
+    @property
+    def until_unix(self) -> float | None:
+        """``until`` in seconds since 1970."""
+        if self.until is None:
+            return None
+        at = datetime.fromisoformat(self.until)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+class PlaceTable(Section):
+    """A place where pods may be rented."""
+
+    provider: Literal["vast"]
+    """Who lets machines there."""
+    gpu: str
+    """The GPU, as the provider spells it: `H100 SXM`."""
+    gpus: Positive
+    """How many of them."""
+    spot: bool = True
+    """Interruptible, at a bid? Else on demand."""
+    most_per_hour: Dollars
+    """Dollars an hour for one machine."""
+    bid_factor: Annotated[float, Field(ge=1, le=10)] = 1.2
+    """A bid is the lowest possible one times this, and never above `most_per_hour`."""
+    disk_gb: Annotated[float, Field(gt=0)] = 400
+    """Disk of the pod."""
+    image: str
+    """Docker image of the pod."""
+    region: str = ""
+    """Where, as the provider spells it. Default: anywhere."""
+    least_down_mbit: Annotated[float, Field(ge=0)] = 0
+    """The host's link, into the pod, is at least so fast."""
+    least_up_mbit: Annotated[float, Field(ge=0)] = 0
+    """The same out of the pod: checkpoints are sent this way."""
+
+    @property
+    def want(self) -> Want:
+        """It, as a provider is asked."""
+        return Want(
+            gpu=self.gpu,
+            gpus=self.gpus,
+            spot=self.spot,
+            disk_gb=self.disk_gb,
+            most_per_hour=self.most_per_hour,
+            region=self.region,
+            least_down_mbit=self.least_down_mbit,
+            least_up_mbit=self.least_up_mbit,
+        )
+
+
+class RunTable(Section):
+    """A run of the fleet. Its name in `fleet.toml` is for people; its id is the run file's."""
+
+    file: Path
+    """The run file, from the folder of `fleet.toml`."""
+    places: Annotated[list[Name], Field(min_length=1)]
+    """Names of `[place.NAME]` tables, in the order of preference."""
+    package: str | None = None
+    """What pip installs on the pod: a git URL, a wheel's URL. Default: the image has rl-supervisor."""
+    env: Mapping[str, str] = Field(default={})
+    """The pod's environment. A value that begins with `$` is taken from the controller's own: `B2_APPLICATION_KEY =
+    "$POD_B2_KEY"`. Give pods a key for one bucket and the run's prefix, never the account's."""
+    boot_s: Annotated[float, Field(ge=60)] = 1800
+    """A pod that has not claimed the run after so many seconds is destroyed."""
+
+
+class FleetFile(Section):
+    """All of `fleet.toml`."""
+
+    fleet: Fleet
+    limits: Limits
+    place: dict[Name, PlaceTable]
+    run: dict[Name, RunTable]
+
+    @model_validator(mode="after")
+    def fitting(self) -> FleetFile:
+        for name, run in self.run.items():
+            for place in run.places:
+                if place not in self.place:
+                    raise ValueError(f"run.{name}.places names {place!r}, and there is no [place.{place}]")
+        return self
+
+
+def load(path: Path) -> FleetFile:
+    """Read ``fleet.toml``. Raises ConfigError: one line for each mistake."""
+    return run_file.read(path, FleetFile)
+
+
+def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
+    """The run file of a run. Raises ConfigError when it does not fit a fleet."""
+    found = run_file.load(path.parent / table.file)
+    local = found.store.url is None or found.store.url.startswith("file:")
+    if local and not fleet.store.startswith("file:"):
+        raise ConfigError(f"{path}: run.{name} keeps its steps on one machine ([store] url): no other pod has them.")
+    if found.run.id == fleet.name:
+        raise ConfigError(f"{path}: run.{name} has the id of the fleet's own folder, {fleet.name}: rename one of them.")
+    return found
+
+
+def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a pod of the run gets. Raises ConfigError when the controller's own environment lacks a key."""
+    env = {
+        "RL_SUPERVISOR_RUN": run_id,
+        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode((path.parent / table.file).read_bytes()).decode(),
+    }
+    if table.package is not None:
+        env["RL_SUPERVISOR_PACKAGE"] = table.package
+    for name, value in table.env.items():
+        if not value.startswith("$"):
+            env[name] = value
+        elif (found := environ.get(value[1:])) is None:
+            raise ConfigError(f"{path}: {name} of the pod is taken from {value}, which is not set here.")
+        else:
+            env[name] = found
+    return env
