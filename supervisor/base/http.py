@@ -26,6 +26,8 @@ class Page:
     body: bytes
     is_cut: bool = False
     """There was more than the limit."""
+    retry_after_s: float | None = None
+    """So many seconds the server asks us to wait (Retry-After); None where it does not, or names a date."""
 
     @property
     def text(self) -> str:
@@ -113,7 +115,9 @@ def _read_page(answer: http.client.HTTPResponse, limit_bytes: int) -> Page:
         if 200 <= answer.status < 300:
             raise
         data = b""
-    return Page(answer.status, data[:limit_bytes], len(data) > limit_bytes)
+    wait = (answer.getheader("Retry-After") or "").strip()
+    seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 10 else None
+    return Page(answer.status, data[:limit_bytes], len(data) > limit_bytes, seconds)
 
 
 class _Stream(io.RawIOBase):

@@ -7,7 +7,7 @@ and generation (``label_of``), and the controller lists by label before and afte
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from supervisor.base.errors import SupervisorError
@@ -18,8 +18,8 @@ itself. ``unknown``: the provider cannot tell ("offline", "unknown"), which has 
 is no second signal. One that is not listed is gone."""
 
 ErrorKind = Literal["key", "credit", "rate", "taken", "refused", "away", "unsure"]
-"""``key``: 401, 403. ``credit``: no money in the account. ``rate``: asked too often. ``taken``: the offer is no more to
-be had. ``refused``: the provider will never take this request. ``away``: it did not answer, or 5xx, and nothing was
+"""``key``: 401, 403. ``credit``: no money in the account. ``rate``: asked too often. ``taken``: the offer is gone.
+``refused``: the provider will never take this request. ``away``: it did not answer, or 5xx, and nothing was
 changed. ``unsure``: the same after a request that may have been carried out."""
 
 LABEL = re.compile(r"rls-([A-Za-z0-9][A-Za-z0-9._-]{0,99})-g([0-9]{5,15})-([0-9a-f]{6})")
@@ -63,6 +63,7 @@ class Offer:
     down_mbit: float | None = None  # None: the provider does not say
     up_mbit: float | None = None
     disk_gb: float | None = None
+    disk_per_hour: float = 0.0  # the part of per_hour that a bid does not include: lowest bid = per_hour - this
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class Order:
     image: str
     disk_gb: float
     onstart: str
-    env: dict[str, str]
-    bid: float | None = None  # dollars an hour for the whole machine; None: on demand
+    env: dict[str, str] = field(repr=False)
+    bid: float | None = None  # dollars an hour for the whole machine, disk not included; None: on demand
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,10 @@ class Instance:
     id: str
     label: str
     phase: Phase
-    per_hour: float  # dollars for the whole machine now, as the provider says; 0 where it does not
+    per_hour: float | None  # dollars for the whole machine now; None where the provider does not say
     spot: bool = False
     gpu: str = ""
-    gpus: int = 0
+    gpus: int = 0  # 0 where the provider does not say
     machine: str = ""
     host: str = ""
     says: str = ""  # the provider's own word for its state
@@ -103,7 +104,7 @@ class Provider(Protocol):
         ...
 
     def find_offers(self, want: Want) -> list[Offer]:
-        """Machines that could be rented now, the cheapest first."""
+        """Machines that could be rented now, fit ``want`` and cost no more than it allows, the cheapest first."""
         ...
 
     def create(self, offer: Offer, order: Order) -> str:
@@ -111,7 +112,7 @@ class Provider(Protocol):
         ...
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
-        """Bid so many dollars an hour for the whole machine."""
+        """Bid so many dollars an hour for the whole machine, disk not included."""
         ...
 
     def destroy(self, instance: Instance) -> None:
