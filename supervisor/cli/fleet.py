@@ -67,7 +67,7 @@ def up(file: Path, run: str, dry_run: bool) -> int:
     for provider in {place.provider.name: place.provider for place in fleet.places().values()}.values():
         credit = provider.read_credit()
         price = max(fleet.file.place[one].most_per_hour for one in fleet.file.run[name].places)
-        if credit is not None:
+        if credit is not None and price:
             told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
             print(*wrap(told), sep="\n")
     return _order(fleet, name, lambda orders: Orders(wanted=True), dry_run=dry_run)
@@ -233,7 +233,11 @@ def _pod_cells(one: Rented | None) -> Sequence[str]:
     if one is None:
         return ("none", "", "")
     instance = one.pod.instance
-    return (f"{one.pod.provider}/{one.id} {instance.phase}", span(one.seen_at - one.since), f"{instance.per_hour:.2f}")
+    return (
+        f"{one.pod.provider}/{one.id} {instance.phase}",
+        span(one.seen_at - one.since),
+        "?" if one.per_hour is None else f"{one.per_hour:.2f}",
+    )
 
 
 def _steps(one: Rented | None) -> str:

@@ -41,8 +41,8 @@ WORKS_LINE = re.compile(ORDINARY_LINE.pattern + rb"(?:" + WORKS.pattern + rb")")
 # Steps of prime-rl, and of trainers of other kinds (transformers and TRL; verl, torchtitan, Megatron, slime ...).
 STEP: Final = r"Step \d{1,12} \|"
 _NUMBERED_STEP: Final = (
-    # A micro step is none. Between number and word: whole runs of letters that begin none of the words, since one letter
-    # at a time costs half of the speed.
+    # A micro step is none. Between number and word: whole runs of letters that begin none of the words; one letter at
+    # a time costs half of the speed.
     r"tep(?<!Micro Step)(?:(?<!Step)|(?! \d{1,12} \|))[ :=]{1,5}\d{1,12}(?: - |\b"
     r"(?:[^\nglrs]{1,200}+|(?!loss|reward|grad|lr\b|score)[glrs]){0,60}+(?:loss|reward|grad|lr\b|score))"
 )

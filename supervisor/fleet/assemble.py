@@ -11,9 +11,11 @@ from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
-from supervisor.fleet.fleet_file import BOOT, CONVICTED, FleetFile, load, load_run, pod_environment
+from supervisor.fleet.fleet_file import BOOT, CONVICTED, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
 from supervisor.fleet.places.base import Order, Provider
+from supervisor.fleet.places.ssh import Ssh
+from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
@@ -43,7 +45,7 @@ class Assembly:
         """All places that a run names."""
         used = {place for run in self.file.run.values() for place in run.places}
         return {
-            name: Place(name, self.provider(table.provider), table.want, table.bid_factor)
+            name: Place(name, self.provider(table), table.want, table.bid_factor)
             for name, table in self.file.place.items()
             if name in used
         }
@@ -53,7 +55,7 @@ class Assembly:
         table, file, limits = self.file.run[name], self.files[name], self.file.limits
         rules = Rules(
             run_id=file.run.id,
-            places={place: self.file.place[place].provider for place in table.places},
+            places={place: self.file.place[place].account for place in table.places},
             beat_s=beat_time(file.store.take_over_after),
             patience_s=file.store.take_over_after,
             boot_s=table.boot_s,
@@ -74,16 +76,17 @@ class Assembly:
 
         return Run(rules, look, order)
 
-    def provider(self, name: str) -> Provider:
-        """The account at a provider. Raises ConfigError without its key."""
-        if name not in self._providers:
-            from supervisor.fleet.places.vast import Vast
+    def provider(self, table: PlaceTable) -> Provider:
+        """The account at a provider, or a host. Raises ConfigError without its key."""
+        if table.account not in self._providers:
+            self._providers[table.account] = Ssh(table.host) if table.provider == "ssh" else self._open_vast()
+        return self._providers[table.account]
 
-            key = self.environ.get("VAST_API_KEY")
-            if not key:
-                raise ConfigError("VAST_API_KEY is not set: put the account's key into this environment.")
-            self._providers[name] = Vast(key, self.environ.get("VAST_URL", "https://console.vast.ai"))
-        return self._providers[name]
+    def _open_vast(self) -> Provider:
+        key = self.environ.get("VAST_API_KEY")
+        if not key:
+            raise ConfigError("VAST_API_KEY is not set: put the account's key into this environment.")
+        return Vast(key, self.environ.get("VAST_URL", "https://console.vast.ai"))
 
     def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
         if (url, realm) not in self._stores:

@@ -164,9 +164,7 @@ class Controller:
             pods=tuple(_pods_of(name, market)),
             away=market.away,
             spent=sum(one.dollars for one in rented),
-            spending=sum(
-                one.pod.instance.per_hour for one in rented if one.living and one.pod.instance.phase != "stopped"
-            ),
+            spending=sum(one.per_hour or 0.0 for one in rented if one.living and one.pod.instance.phase != "stopped"),
             creates=sum(1 for state in market.states.values() for at in state.creates if now - at < 3600.0),
         )
 
@@ -196,7 +194,7 @@ class Controller:
                 raise PlaceError("unsure", f"{place.provider.name} lists {others[0]} for this run already.")
             order = run.order(place, create.label, create.convicted)
             if create.offered.offer.spot:
-                order = replace(order, bid=create.offered.offer.per_hour)
+                order = replace(order, bid=create.offered.offer.per_hour - create.offered.offer.disk_per_hour)
             made = place.provider.create(create.offered.offer, order)
             state = note_created(state, create.label)
             told = Told(name, decision, (f"{decision.sentence} It is instance {made}.",))
@@ -222,9 +220,10 @@ class Controller:
 
 def _bid(place: Place, offer: Offer) -> Offer | None:
     """The offer at what will be paid for it; None where that is too much."""
-    price = offer.per_hour * place.bid_factor if offer.spot else offer.per_hour
-    if offer.spot and price > place.want.most_per_hour >= offer.per_hour:
-        price = place.want.most_per_hour
+    price = offer.per_hour
+    if offer.spot:
+        bid = (offer.per_hour - offer.disk_per_hour) * place.bid_factor
+        price = min(bid + offer.disk_per_hour, max(place.want.most_per_hour, offer.per_hour))
     return replace(offer, per_hour=price) if price <= place.want.most_per_hour else None
 
 

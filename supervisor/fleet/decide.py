@@ -226,7 +226,7 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     label = label_of(rules.run_id, generation, token)
     provider = rules.places[chosen.place]
     machine = name_machine(provider, chosen.offer.machine)
-    intent = Intent(label, chosen.place, provider, generation, seen.now, machine)
+    intent = Intent(label, chosen.place, provider, generation, seen.now, chosen.offer.per_hour, machine)
     state = replace(state, intent=intent, creates=(*state.creates, seen.now))
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
     sentence = (

@@ -29,7 +29,7 @@ if [ ! -x "$V/bin/rl-supervisor" ]; then
     python3 -m venv "$V" && "$V/bin/pip" install -q "$RL_SUPERVISOR_PACKAGE"
   fi
 fi
-exec bash "$("$V/bin/python" -c 'from supervisor.install import __path__ as p; print(p[0])')/units/onstart.sh"
+exec bash "$("$V/bin/python" -c 'from supervisor.install import __path__ as p; print(p[0])')/units/onstart.sh" "$@"
 """
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Dollars = Annotated[float, Field(gt=0)]
@@ -87,21 +87,23 @@ class Limits(Section):
 class PlaceTable(Section):
     """A place where pods may be rented."""
 
-    provider: Literal["vast"]
-    """Who lets machines there."""
-    gpu: str
+    provider: Literal["vast", "ssh"]
+    """Who lets machines there. `ssh`: a machine of your own, one a place."""
+    host: str = ""
+    """For `ssh`: the host, as `~/.ssh/config` knows it."""
+    gpu: str = ""
     """The GPU, as the provider spells it: `H100 SXM`."""
-    gpus: Positive
+    gpus: Positive = 1
     """How many of them."""
     spot: bool = True
     """Interruptible, at a bid? Else on demand."""
-    most_per_hour: Dollars
+    most_per_hour: Annotated[float, Field(ge=0)] = 0
     """Dollars an hour for one machine."""
     bid_factor: Annotated[float, Field(ge=1, le=10)] = 1.2
     """A bid is the lowest possible one times this, and never above `most_per_hour`."""
     disk_gb: Annotated[float, Field(gt=0)] = 400
     """Disk of the pod."""
-    image: str
+    image: str = ""
     """Docker image of the pod."""
     region: str = ""
     """Where, as the provider spells it. Default: anywhere."""
@@ -110,13 +112,27 @@ class PlaceTable(Section):
     least_up_mbit: Annotated[float, Field(ge=0)] = 0
     """The same out of the pod: checkpoints are sent this way."""
 
+    @model_validator(mode="after")
+    def fitting(self) -> PlaceTable:
+        """What each provider must be told."""
+        needs = ("host",) if self.provider == "ssh" else ("gpu", "image", "most_per_hour")
+        for name in needs:
+            if not getattr(self, name):
+                raise ValueError(f"has no `{name}`, which provider {self.provider!r} needs")
+        return self
+
+    @property
+    def account(self) -> str:
+        """The provider's name in what the controller remembers: each host of ours is one."""
+        return f"ssh/{self.host}" if self.provider == "ssh" else self.provider
+
     @property
     def want(self) -> Want:
         """It, as a provider is asked."""
         return Want(
             gpu=self.gpu,
             gpus=self.gpus,
-            spot=self.spot,
+            spot=self.spot and self.provider != "ssh",
             disk_gb=self.disk_gb,
             most_per_hour=self.most_per_hour,
             region=self.region,

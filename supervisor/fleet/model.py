@@ -94,6 +94,7 @@ class Rented:
     pod: Pod  # as it was listed last
     since: float
     seen_at: float  # the last look that found it listed
+    per_hour: float | None  # the last price that is known; None: never
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat
     unpublished: tuple[int, ...] | None = ()  # by its last beat; a pod that never held the run has none
@@ -120,6 +121,7 @@ class Intent:
     provider: str
     generation: int
     at: float
+    per_hour: float
     machine: str = ""
 
 

@@ -81,12 +81,12 @@ def name_machine(provider: str, machine: str) -> str:
 
 
 def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
-    """An instance under our label that was not known: the one that was just asked for, or one that nobody remembers."""
-    since = state.intent.at if state.intent is not None and state.intent.label == pod.instance.label else seen.now
-    one = Rented(pod, since, since)
-    if state.intent is None or state.intent.label != pod.instance.label:
-        # It may have trained before this controller knew of it.
-        one = replace(one, unpublished=None)
+    """An instance under our label that was not known: the one that was just asked for, or one that is forgotten."""
+    intent = state.intent
+    if intent is not None and intent.label == pod.instance.label:
+        one = Rented(pod, intent.at, intent.at, intent.per_hour)
+    else:  # it may have trained before this controller knew of it
+        one = Rented(pod, seen.now, seen.now, pod.instance.per_hour, unpublished=None)
     return _look_at(one, pod, seen)
 
 
@@ -100,7 +100,9 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     if pod is not None:
         bills = one.pod.instance.phase != "stopped"  # until this look, as the last one found it
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
-        one = replace(one, pod=pod, seen_at=seen.now, dollars=one.dollars + bills * hours * one.pod.instance.per_hour)
+        dollars = one.dollars + bills * hours * (one.per_hour or 0.0)
+        price = one.per_hour if pod.instance.per_hour is None else pod.instance.per_hour
+        one = replace(one, pod=pod, seen_at=seen.now, per_hour=price, dollars=dollars)
         if pod.instance.phase != "stopped":
             return replace(one, missing_since=None)
     if one.missing_since is None:
