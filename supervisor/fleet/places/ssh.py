@@ -1,8 +1,8 @@
 """A machine that you own, reached by ``ssh``: one host, one pod at a time, no price.
 
-What is started there lies in ``~/.rl-supervisor-fleet/LABEL``: ``env`` (secrets, 0600), ``boot.sh``, ``log``, ``pid``. A
-process is known by the label in its environment, not by its number alone. Words that a shell reads go over standard
-input: nothing secret stands on a command line, here or there.
+What is started there lies in ``~/.rl-supervisor-fleet/LABEL``: ``env`` (secrets, 0600), ``boot.sh``, ``log``, ``pid``.
+A process is known by the label in its environment, not by its number alone. Scripts go over standard input: nothing
+secret stands on a command line, here or there.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do alive "$d" && exit 0; sleep 0.5; done
         raise PlaceError("refused", f"{self._host} is no spot machine: it takes no bid.")
 
     def destroy(self, instance: Instance) -> None:
-        """Ask it to stop, which publishes what is whole; what has ended is forgotten. To be repeated until it is gone."""
+        """Ask it to stop, which publishes what is whole; what has ended is forgotten.
+
+        The controller asks again until the pod is listed no more.
+        """
         script = f"""{_ALIVE}cd ~/{FOLDER} 2>/dev/null || exit 0; d={shlex.quote(instance.label)}
 if alive "$d"; then kill -TERM "$(cat "$d/pid")"; else rm -rf -- "$d"; fi
 """
