@@ -1,0 +1,323 @@
+"""Vast.ai over its REST API: offers, machines that are rented, bids, logs, credit.
+
+Facts from vast-ai/docs (rate limits, reference of each endpoint), vast-ai/vast-cli@5567983 and reports of users:
+
+- A revoked key is answered with 404 and ``auth_error``, a retired endpoint with 410 and ``deprecated_endpoint``
+  (jhammant/AIonDemandCluster #1). So the word in the body counts before the status: neither means that a machine is
+  gone. One that took such an answer for an empty list rented again and again (skypilot-org/skypilot #10517).
+- An interruptible machine is one whose create has ``price``. A bid does not include the disk.
+- A bid that is too low may leave a stopped instance that bills its disk, told as ``success: false`` with
+  ``new_contract`` (dstackai/dstack #4036).
+- An outbid machine has ``stopped`` as its current, intended and next state (dstackai/dstack #4025), and may come back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
+
+from supervisor.base import http
+from supervisor.fleet.places.base import ErrorKind, Instance, Offer, Order, Phase, PlaceError, Want, read_label
+from supervisor.fleet.places.fields import Row, read_amount, read_id, read_number, read_object, read_text
+
+URL = "https://console.vast.ai"
+ANSWER_BYTES = 8 << 20
+LOG_BYTES = 1 << 20
+LOG_WAIT_S = 20.0
+LOG_POLL_S = 1.0
+MOST_ONSTART_BYTES = 4000  # its documents disagree: 4,048, 4,096 or 16 K
+MOST_PAGES = 40
+HOURS_A_MONTH = 720.0  # prices of disks are for a month of 30 days
+SEARCH_QUOTA = "search_quota_exceeded"
+QUOTA_WAIT_S = 3600.0  # it is for a day
+
+PHASES: Mapping[str | None, Phase] = {
+    **dict.fromkeys((None, "created", "loading"), "starting"),
+    "running": "running",
+    **dict.fromkeys(("exited", "stopped", "frozen"), "stopped"),
+}
+WORD = re.compile(r"[a-z_]{1,40}")
+KINDS_BY_WORD: Mapping[str, ErrorKind] = {
+    "auth_error": "key",
+    "deprecated_endpoint": "refused",
+    SEARCH_QUOTA: "rate",
+    "no_such_ask": "taken",
+}
+KINDS_BY_STATUS: Mapping[int, ErrorKind] = {401: "key", 403: "key", 402: "credit", 429: "rate"}
+SENTENCES: Mapping[ErrorKind, str] = {
+    "key": "Vast refused the API key and did not {task} ({clause}). Check the key.",
+    "credit": "The Vast account has no credit to {task} ({clause}). Add credit.",
+    "rate": "Vast was asked too often to {task} ({clause}). Retry in {wait_s:g} s.",
+    "taken": "Vast did not rent the offer: it is gone ({clause}).",
+    "refused": "Vast refused to {task} ({clause}).",
+    "away": "Vast did not {task}: {clause}.",
+    "unsure": "It is unknown if Vast did {task}: {clause}.",
+}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """``task``: what it does, for a sentence. ``gap_s``: seconds that Vast wants between two requests."""
+
+    task: str
+    gap_s: float
+    no_answer: ErrorKind = "away"
+
+
+LIST = Endpoint("list the instances", 1.0)
+SEARCH = Endpoint("search for offers", 6.0)
+CREATE = Endpoint("rent the offer", 4.5, "unsure")
+BID = Endpoint("change the bid", 5.5, "unsure")
+DESTROY = Endpoint("destroy the instance", 3.0, "unsure")
+LOG = Endpoint("fetch the log", 2.0)
+CREDIT = Endpoint("read the credit", 2.0)
+
+
+class Vast:
+    """One account at Vast.ai. For one thread: it waits between requests as Vast demands."""
+
+    name = "vast"
+
+    def __init__(
+        self,
+        key: str,
+        url: str = URL,
+        *,
+        timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._key, self._url, self._timeout_s = key.strip(), url.rstrip("/"), timeout_s
+        self._clock, self._sleep = clock, sleep
+        self._asked_at: dict[Endpoint, float] = {}
+
+    def list_instances(self) -> list[Instance]:
+        # Only equality of a whole label can be asked for, so all instances are listed and most are dropped here.
+        query = {"select_filters": "{}", "order_by": '[{"col":"id","dir":"asc"}]', "limit": "25"}
+        found: dict[str, Instance] = {}
+        for _ in range(MOST_PAGES):
+            answer = self._ask(LIST, "GET", f"/api/v1/instances/?{urlencode(query)}")
+            for row in _rows_of(LIST, answer, "instances"):
+                one = _read_instance(row)
+                if one:
+                    found[one.id] = one
+            token = answer.get("next_token")
+            if not token:
+                return list(found.values())
+            if token == query.get("after_token") or not isinstance(token, str | int):
+                break
+            query["after_token"] = str(token)
+        raise _unread(LIST, "its pages do not end")
+
+    def find_offers(self, want: Want) -> list[Offer]:
+        # Not `rented: false`, which the vendor's client sends: it hides hosts where this account rents already.
+        price, gpu = ("min_bid" if want.spot else "dph_total"), want.gpu.replace("_", " ")
+        filters: Row = {
+            "verified": {"eq": True},
+            "external": {"eq": False},
+            "rentable": {"eq": True},
+            "gpu_name": {"eq": gpu},
+            "num_gpus": {"eq": want.gpus},
+            "disk_space": {"gte": want.disk_gb},
+            price: {"lte": want.most_per_hour},
+            "type": "bid" if want.spot else "on-demand",
+            "allocated_storage": want.disk_gb,
+            "order": [[price, "asc"]],
+            "limit": 100,
+        }
+        if want.region:
+            filters["geolocation"] = {"in": [part.strip() for part in want.region.split(",")]}
+        for field, least in (("inet_down", want.least_down_mbit), ("inet_up", want.least_up_mbit)):
+            if least > 0:
+                filters[field] = {"gte": least}
+        rows = _rows_of(SEARCH, self._ask(SEARCH, "POST", "/api/v0/bundles/", filters), "offers")
+        offers = [offer for row in rows if (offer := _read_offer(row, want))]
+        fit = (one for one in offers if (one.gpu, one.gpus) == (gpu, want.gpus) and one.per_hour <= want.most_per_hour)
+        return sorted(fit, key=lambda one: one.per_hour)
+
+    def create(self, offer: Offer, order: Order) -> str:
+        size = len(order.onstart.encode())
+        if size > MOST_ONSTART_BYTES:
+            raise _failure(CREATE, "refused", f"the start script has {size} bytes, more than {MOST_ONSTART_BYTES}")
+        body: Row = {
+            "client_id": "me",
+            "image": order.image,
+            "disk": order.disk_gb,
+            "label": order.label,
+            "env": order.env,
+            "onstart": order.onstart,
+            "runtype": "ssh",
+            "cancel_unavail": True,
+        }
+        if order.bid is not None:
+            body["price"] = order.bid
+        answer = self._ask(CREATE, "PUT", f"/api/v0/asks/{quote(offer.id, safe='')}/", body)
+        contract = read_id(answer.get("new_contract"))
+        if contract and answer.get("success") is not False:
+            return contract
+        if not contract:
+            raise _unread(CREATE, "it names no instance")
+        try:
+            self._destroy(contract)
+        except PlaceError as error:
+            sentence = f"Vast did not start instance {contract} and may bill its disk. {error}"
+            raise PlaceError("unsure", sentence, error.retry_after_s) from None
+        raise PlaceError("taken", f"Vast did not start instance {contract}, so it was destroyed. The offer is gone.")
+
+    def raise_bid(self, instance: Instance, bid: float) -> None:
+        path = f"/api/v0/instances/bid_price/{quote(instance.id, safe='')}/"
+        self._ask(BID, "PUT", path, {"client_id": "me", "price": bid})
+
+    def destroy(self, instance: Instance) -> None:
+        self._destroy(instance.id)
+
+    def read_log(self, instance: Instance) -> str:
+        path = f"/api/v0/instances/request_logs/{quote(instance.id, safe='')}/"
+        url = self._ask(LOG, "PUT", path, {"tail": "300"}).get("result_url")
+        if not isinstance(url, str) or http.problem_of(url):
+            raise _unread(LOG, "it names no page with the log")
+        deadline = self._clock() + LOG_WAIT_S
+        while (left_s := deadline - self._clock()) > 0:
+            try:  # another server's page: it never gets the key
+                page = http.ask(url, timeout_s=min(left_s, self._timeout_s), limit_bytes=LOG_BYTES)
+                if page.status == 200:
+                    return page.text
+            except http.NoAnswerError:
+                pass  # the page does not exist until the machine has sent its log
+            self._sleep(LOG_POLL_S)
+        raise _failure(LOG, "away", f"it was not there after {LOG_WAIT_S:g} s")
+
+    def read_credit(self) -> float | None:
+        return read_number(self._ask(CREDIT, "GET", "/api/v0/users/current/?owner=me").get("credit"))
+
+    def _destroy(self, instance_id: str) -> None:
+        self._ask(DESTROY, "DELETE", f"/api/v0/instances/{quote(instance_id, safe='')}/", {})
+
+    def _ask(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> Row:
+        """The object that Vast answers; {} where what is to be destroyed is gone."""
+        headers = {"Authorization": f"Bearer {self._key}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        early_s = self._asked_at.get(endpoint, -math.inf) + endpoint.gap_s - self._clock()
+        if early_s > 0:
+            self._sleep(early_s)
+        try:
+            page = http.ask(
+                self._url + path,
+                method,
+                headers,
+                timeout_s=self._timeout_s,
+                body=None if body is None else json.dumps(body).encode(),
+                limit_bytes=ANSWER_BYTES,
+            )
+        except http.NoAnswerError as error:
+            raise _failure(endpoint, endpoint.no_answer if error.connected else "away", str(error)) from None
+        finally:
+            self._asked_at[endpoint] = self._clock()
+        answer = read_object(page.text)
+        if 200 <= page.status < 300:
+            if answer is None:
+                raise _unread(endpoint, "it is no JSON object")
+            if answer.get("success") is not False or (endpoint is CREATE and read_id(answer.get("new_contract"))):
+                return answer
+        word = read_text((answer or {}).get("error"))
+        word = word if WORD.fullmatch(word) else ""
+        if endpoint is DESTROY and page.status in (404, 410) and word not in KINDS_BY_WORD:
+            return {}
+        # A create's message might repeat what it was sent, and that holds the run's secrets.
+        message = "" if endpoint is CREATE else read_text((answer or {}).get("msg"), self._key)
+        clause = ", ".join(part for part in (f"HTTP {page.status}", word, message) if part)
+        kind = _kind_of(endpoint, page.status, word)
+        wait_s = page.retry_after_s or (endpoint.gap_s if kind == "rate" else 0.0)
+        raise _failure(endpoint, kind, clause, QUOTA_WAIT_S if word == SEARCH_QUOTA else wait_s)
+
+
+def _failure(endpoint: Endpoint, kind: ErrorKind, clause: str, retry_after_s: float = 0.0) -> PlaceError:
+    sentence = SENTENCES[kind].format(task=endpoint.task, clause=clause, wait_s=retry_after_s)
+    return PlaceError(kind, sentence, retry_after_s)
+
+
+def _unread(endpoint: Endpoint, clause: str) -> PlaceError:
+    return _failure(endpoint, endpoint.no_answer, f"cannot read its answer, {clause}")
+
+
+def _kind_of(endpoint: Endpoint, status: int, word: str) -> ErrorKind:
+    known = KINDS_BY_WORD.get(word) or KINDS_BY_STATUS.get(status)
+    if known or not 400 <= status < 500 or status == 408:
+        return known or endpoint.no_answer
+    if "credit" in word:
+        return "credit"
+    return "taken" if endpoint is CREATE and status in (404, 409, 410) else "refused"
+
+
+def _rows_of(endpoint: Endpoint, answer: Row, name: str) -> list[Row]:
+    """Raises where one is missing or no object: a machine that is overlooked would be rented once more."""
+    rows = answer.get(name)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _unread(endpoint, f"it holds no list of {name}")
+    return rows
+
+
+def _read_instance(row: Row) -> Instance | None:
+    """None for an instance without one of our labels."""
+    if "label" not in row:
+        raise _unread(LIST, "an instance has no field for its label")
+    label = read_text(row["label"])
+    if not read_label(label):
+        return None
+    instance_id = read_id(row.get("id"))
+    if not instance_id:
+        raise _unread(LIST, f"it names no id for {label}")
+    says = ", ".join(part for part in (read_text(row.get("actual_status")), read_text(row.get("status_msg"))) if part)
+    return Instance(
+        id=instance_id,
+        label=label,
+        phase=_phase_of(row),
+        per_hour=read_amount(row.get("dph_total")),
+        spot=row.get("is_bid") is True,
+        gpu=read_text(row.get("gpu_name")),
+        gpus=int(read_amount(row.get("num_gpus")) or 0),
+        machine=read_id(row.get("machine_id")),
+        host=read_id(row.get("host_id")),
+        says=says,
+    )
+
+
+def _phase_of(row: Row) -> Phase:
+    if all(row.get(name) == "stopped" for name in ("cur_state", "intended_status", "next_state")):
+        return "stopped"
+    status = row.get("actual_status", "not there")  # null means that it starts; a missing field means nothing
+    if isinstance(status, str):
+        status = status.strip()
+    return PHASES.get(status, "unknown") if status is None or isinstance(status, str) else "unknown"
+
+
+def _read_offer(row: Row, want: Want) -> Offer | None:
+    """None where it has no id, or no price of the whole machine with its disk."""
+    offer_id = read_id(row.get("id"))
+    disk = read_amount(row.get("storage_total_cost"))
+    if disk is None and (month := read_amount(row.get("storage_cost"))) is not None:
+        disk = month * want.disk_gb / HOURS_A_MONTH
+    bid, total = read_amount(row.get("min_bid")), read_amount(row.get("dph_total"))
+    price = (None if bid is None or disk is None else bid + disk) if want.spot else total
+    if not offer_id or not price:
+        return None
+    return Offer(
+        id=offer_id,
+        gpu=read_text(row.get("gpu_name")),
+        gpus=int(read_amount(row.get("num_gpus")) or 0),
+        per_hour=price,
+        spot=want.spot,
+        machine=read_id(row.get("machine_id")),
+        host=read_id(row.get("host_id")),
+        region=read_text(row.get("geolocation")),
+        down_mbit=read_amount(row.get("inet_down")),
+        up_mbit=read_amount(row.get("inet_up")),
+        disk_gb=read_amount(row.get("disk_space")),
+        disk_per_hour=disk or 0.0,
+    )
