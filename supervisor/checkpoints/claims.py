@@ -1,8 +1,8 @@
 """Which pod holds a run: generations that are claimed in the store, so that of two pods only one writes.
 
-``{run}/writers/gen_00007.json`` is the claim of generation 7, ``gen_00007.beat.json`` its holder's heartbeat,
-``gen_00007.leave.json`` its word that its pod is about to go, ``gen_00007.end.json`` its release. The highest
-generation that was ever claimed is the one that counts.
+``{run}/writers/gen_00007.json`` is the claim of generation 7, ``gen_00007.beat.json`` its holder's heartbeat with what
+is known of its pod, ``gen_00007.leave.json`` its word that its pod is about to go, ``gen_00007.end.json`` its release,
+with its last words. The highest generation that was ever claimed is the one that counts.
 
 Where the store can make an object only if there is none (``Store.claim``), the first one has it. Elsewhere (B2 has no
 conditional write) it is settled by time: a pod that finds the run free writes its claim within half the settle time,
@@ -23,8 +23,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
@@ -237,11 +238,17 @@ def _check_claim(store: Store, run_id: str, generation: int, writer: str) -> tup
     return found, versions
 
 
-def beat(store: Store, run_id: str, generation: int, writer: str, count: int) -> Standing:
-    """Tell that the holder lives. ``count`` differs from the beat before. Raises FencedError when it holds no more."""
+def beat(
+    store: Store, run_id: str, generation: int, writer: str, count: int, *, about: Mapping[str, Any] | None = None
+) -> Standing:
+    """Tell that the holder lives, and what is known ``about`` it. Raises FencedError when it holds no more.
+
+    ``count`` differs from the beat before.
+    """
     held, versions = _check_claim(store, run_id, generation, writer)
     earlier = [file for file in versions if _generation_of_file(file) == generation and _kind_of_file(file) == ".beat"]
-    put = store.put_bytes(_claim_name(run_id, generation, ".beat"), _dump_claim(writer, generation, count))
+    data = _dump_claim(writer, generation, **(about or {}), beat=count)
+    put = store.put_bytes(_claim_name(run_id, generation, ".beat"), data)
     delete_old(store, earlier)
     return replace(held, mark=put.file_id)
 
@@ -257,10 +264,15 @@ def mark_leaving(store: Store, run_id: str, generation: int, writer: str) -> Sta
     return replace(held, leaving=True)
 
 
-def release(store: Store, run_id: str, generation: int, writer: str) -> None:
-    """Give the run back: the next pod need not wait. Raises FencedError when it was not ours any more."""
+def release(
+    store: Store, run_id: str, generation: int, writer: str, *, code: int | None = None, reason: str = ""
+) -> None:
+    """Give the run back: the next pod need not wait. Raises FencedError when it was not ours any more.
+
+    ``code`` and ``reason``: how the daemon ended, for whoever looks from outside.
+    """
     _check_claim(store, run_id, generation, writer)
-    store.put_bytes(_claim_name(run_id, generation, ".end"), _dump_claim(writer, generation))
+    store.put_bytes(_claim_name(run_id, generation, ".end"), _dump_claim(writer, generation, code=code, reason=reason))
 
 
 class Fence:
@@ -298,6 +310,5 @@ class Fence:
             self()
 
 
-def _dump_claim(writer: str, generation: int, count: int | None = None) -> bytes:
-    value = {"format": 1, "generation": generation, "writer": writer}
-    return json.dumps(value if count is None else value | {"beat": count}).encode() + b"\n"
+def _dump_claim(writer: str, generation: int, **more: object) -> bytes:
+    return json.dumps({**more, "format": 1, "generation": generation, "writer": writer}).encode() + b"\n"

@@ -249,7 +249,7 @@ def _claim(verb: verbs.Claim, run: _Run) -> Answer:
 
 @_carry_out.register
 def _beat(verb: verbs.Beat, run: _Run) -> Answer:
-    held = claims.beat(run.store, run.id, verb.generation, verb.writer, verb.count)
+    held = claims.beat(run.store, run.id, verb.generation, verb.writer, verb.count, about=verb.about)
     with contextlib.suppress(StoreError):  # a courtesy to those who read by names
         latest, _ = settled_pointer(run.store, run.id)
         if latest is not None and not verb.urgent:
@@ -275,7 +275,7 @@ def _put_heartbeat(verb: verbs.PutHeartbeat, run: _Run) -> Answer:
 
 @_carry_out.register
 def _release(verb: verbs.Release, run: _Run) -> Answer:
-    claims.release(run.store, run.id, verb.generation, verb.writer)
+    claims.release(run.store, run.id, verb.generation, verb.writer, code=verb.code, reason=verb.reason)
     return {}
 
 

@@ -132,6 +132,7 @@ class Beat(Verb, do="beat"):
     count: int
     state_dir: str | None = None
     urgent: bool = False
+    about: dict[str, Any] | None = None  # what it says besides: label, step, complete, published, unpublished
 
 
 class Leave(Verb, do="leave"):
@@ -154,6 +155,8 @@ class Release(Verb, do="release"):
     writer: str
     generation: int
     urgent: bool = True
+    code: int | None = None  # how the daemon ends, and why
+    reason: str = ""
 
 
 class KeepLineage(Signed, do="lineage"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -109,6 +109,10 @@ def run(file: Path, observe: bool) -> int:
     ended = Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: ended.set())
+
+    def wait(seconds: float) -> None:
+        ended.wait(seconds)
+
     book = fleet.book()
     said: dict[str, str] = {}
     try:
@@ -116,7 +120,7 @@ def run(file: Path, observe: bool) -> int:
             try:
                 if not observe:
                     book.begin()
-                for told in fleet.controller(book, lambda s: bool(ended.wait(s)) and None, dry=observe).tick():
+                for told in fleet.controller(book, wait, dry=observe).tick():
                     _say_news(told, said)
             except (StoreError, TryAgainError) as error:
                 _say(said, "", str(error))
@@ -130,14 +134,16 @@ def status(file: Path) -> int:
     """One line a run: where, since when, dollars, and what was said last."""
     fleet = assemble(file, os.environ)
     book = fleet.book()
-    rows = [("run", "pod", "since", "$/hour", "$ so far", "steps")]
+    rows = [("run", "pod", "since", "$/hour", "$ so far", "step")]
     notes = []
     for name, run_file in fleet.files.items():
         page = book.read_page(run_file.run.id)
         living = [one for one in page.state.rented if one.living]
         dollars = sum(one.dollars for one in page.state.rented)
-        for one in living or [None]:
-            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", _steps(one)))
+        for one in living:
+            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", _step_cell(one)))
+        if not living:
+            rows.append((name, "none", "", "", f"{dollars:.2f}", ""))
         if page.said:
             notes += wrap(f"{name}: {page.said[-1].sentence} ({_at(page.said[-1].at)})")
     print("\n".join([*table(rows), "", *notes]))
@@ -229,19 +235,14 @@ def _runs_of(fleet: Assembly, name: str | None) -> list[str]:
     return list(fleet.file.run) if name is None else [name]
 
 
-def _pod_cells(one: Rented | None) -> Sequence[str]:
-    if one is None:
-        return ("none", "", "")
-    instance = one.pod.instance
-    return (
-        f"{one.pod.provider}/{one.id} {instance.phase}",
-        span(one.seen_at - one.since),
-        "?" if one.per_hour is None else f"{one.per_hour:.2f}",
-    )
+def _pod_cells(one: Rented) -> tuple[str, str, str]:
+    instance, price = one.pod.instance, one.per_hour
+    where = f"{one.pod.provider}/{one.id} {instance.phase}"
+    return where, span(one.seen_at - one.since), "?" if price is None else f"{price:.2f}"
 
 
-def _steps(one: Rented | None) -> str:
-    return "" if one is None or one.step is None else str(one.step)
+def _step_cell(one: Rented) -> str:
+    return "" if one.step is None else str(one.step)
 
 
 def _link(mbit: float | None) -> str:

@@ -129,8 +129,40 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_simulate(
         verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", "simulate.run")
     )
+    _add_fleet(verbs)
     verb("version", "print the version", _show_version)
     return parser
+
+
+def _add_fleet(verbs: Any) -> None:
+    """Commands for a machine that is no pod."""
+    about = "rent the next pod of a run when one is gone; for a machine that is no pod"
+    fleet = verbs.add_parser("fleet", help=about, description=about)
+    commands = fleet.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, about in (
+        ("offers", "what could be rented now"),
+        ("up", "want a run, and rent a pod for it"),
+        ("down", "rent no more pods for a run, and destroy those that hold nothing which is nowhere else"),
+        ("run", "look at all runs again and again, and do what is due"),
+        ("tick", "one pass over all runs, for a cron; 93 when a person is needed"),
+        ("status", "one line a run: where, since when, dollars"),
+        ("explain", "what was decided for a run, and why"),
+        ("history", "all pods that were rented, and how each ended"),
+        ("destroy", "let a pod go with all that is on it"),
+    ):
+        sub = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(verb=f"fleet.{name}")
+        if name in ("up", "down", "explain"):
+            sub.add_argument("run", metavar="RUN", help="its name in fleet.toml")
+        elif name == "offers":
+            sub.add_argument("run", nargs="?", metavar="RUN", help="its name in fleet.toml; default: all")
+        elif name == "destroy":
+            sub.add_argument("pod", metavar="PROVIDER/ID", help="as `fleet history` shows it")
+        if name in ("up", "down", "tick", "destroy"):
+            sub.add_argument("--dry-run", action="store_true", help="say what would be done")
+        elif name == "run":
+            sub.add_argument("--observe", action="store_true", help="say what would be done, and do nothing")
+        sub.add_argument("--file", type=Path, default=Path("fleet.toml"), metavar="FILE", help="default: fleet.toml")
 
 
 def _add_store_commands(verb: AddVerb) -> None:

@@ -187,11 +187,14 @@ class Claim(Action):
 class Release(Action):
     """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more.
 
-    ``brief``: this pod's time is over, so that nothing else is waited for before.
+    ``brief``: this pod's time is over, so that nothing else is waited for before. ``code`` and ``reason`` are the last
+    words: how the daemon ends, for whoever looks from outside.
     """
 
     generation: int
     brief: bool = False
+    code: int | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -131,11 +131,11 @@ def ask_to_publish(state: State, step: int | None) -> tuple[State, Actions]:
     return ask(state, take_over=False)
 
 
-def release(state: State) -> Actions:
+def release(state: State, code: int | None = None, reason: str = "") -> Actions:
     """The daemon ends, and nothing of the run goes on here. (Beside an observer a person's job goes on.)"""
     if not state.settings.fencing or not may_write(state) or state.settings.mode == "observe":
         return []
-    return [a.Release(state.fence.generation or 0, brief=state.leave.exit_at is not None)]
+    return [a.Release(state.fence.generation or 0, state.leave.exit_at is not None, code, reason)]
 
 
 # ---------------------------------------------------------------- facts

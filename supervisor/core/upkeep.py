@@ -211,7 +211,8 @@ def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
     state = replace(
         state, why=f"{state.why} {unpublished}".rstrip(), ending=replace(state.ending, said=True, code=code)
     )
-    return state, [*told, *fencing.release(state), a.Exit(code, f"{reason} {unpublished}".rstrip())]
+    last = f"{reason} {unpublished}".rstrip()
+    return state, [*told, *fencing.release(state, code, last), a.Exit(code, last)]
 
 
 def publish_until(state: State) -> float:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from supervisor.core.state import Mode, State
 from supervisor.daemon.active_sensors import ActiveSensors
@@ -14,6 +15,8 @@ from supervisor.evidence.scene import Known
 from supervisor.journal.journal import Journal
 from supervisor.process.survivors import Identity
 from supervisor.views import status
+
+MOST_STEPS = 16
 
 
 class DaemonSights:
@@ -48,6 +51,18 @@ class DaemonSights:
     def _processes_seen(self, engine: bool | None) -> list[Identity]:
         processes = self._state().job.processes.values()
         return [(one.pid, one.start_ticks) for one in processes if engine in (None, one.role == "inference")]
+
+    def beat(self) -> dict[str, Any]:
+        """The newest steps: trained, complete here, published, and which complete ones are on this disk alone."""
+        state = self._state()
+        here, stored = state.good_local(), state.good_stored()
+        newest = max(stored, default=-1)
+        return {
+            "step": state.progress.step,
+            "complete": max(here, default=None),
+            "published": max(stored, default=None),
+            "unpublished": None if state.local.reason else sorted(step for step in here if step > newest)[-MOST_STEPS:],
+        }
 
     def scene(self) -> Known:
         """For the evidence of an incident; asked for by the loop, while the state is the verdict's."""

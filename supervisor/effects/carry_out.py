@@ -96,7 +96,7 @@ class Effects:
             case a.Claim():
                 self.store.claim(action)
             case a.Release():
-                self.store.release(brief=action.brief)
+                self.store.release(action)
             case a.MarkLeaving():
                 self.store.claiming.leave()
             case a.Hurry():

@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.base.errors import StoreError
@@ -38,6 +38,11 @@ OWN_BEATS = 3
 """Beat periods for which a claim of this very journal is watched: a living original, of whose disk this is a copy,
 beats meanwhile, and a machine that was started anew waits no longer than that."""
 
+CONVICTED = "RL_SUPERVISOR_CONVICTED"
+"""In the environment of a pod that a fleet's controller made: the standing that it may claim over."""
+LABEL = "RL_SUPERVISOR_LABEL"
+"""The same: the label of the pod, by which the controller knows whose heartbeat it is."""
+LONGEST_LAST_WORDS = 300
 Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Carry out one request of ``supervisor.checkpoints.transfer`` for this run; raises StoreError."""
@@ -88,6 +93,22 @@ def claim_once(
     return run("claim", {**asked, "over": found})
 
 
+def read_conviction(text: str) -> tuple[int, str] | None:
+    """``GENERATION:MARK`` of a holder that a fleet's controller convicted; None where it is no such thing."""
+    generation, colon, mark = text.partition(":")
+    if not (colon and mark and generation.isascii() and generation.isdigit() and len(generation) <= 15):
+        return None
+    return int(generation), mark
+
+
+def sentence_of_conviction(found: Answer) -> str:
+    """Why this pod does not wait."""
+    return (
+        f"The fleet's controller found pod {host_of(str(found['writer']))} gone, and the store still shows its last "
+        f"heartbeat (generation {found['generation']}): this pod claims the run at once."
+    )
+
+
 class Claiming:
     """The claim of one daemon. ``tick`` is called about once a second, from any thread, and queues what is due."""
 
@@ -102,17 +123,25 @@ class Claiming:
         listed: Callable[[], None] = lambda: None,
         lost: Callable[[StoreError], None] = lambda error: None,
         cancel: Callable[[], None] = lambda: None,
+        about: Callable[[], Mapping[str, Any]] = dict,
+        convicted: str = "",
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
         when another pod holds the run; ``cancel`` ends the heartbeat that is under way; ``patience_s``: for so long
-        another pod's heartbeat may stand still. ``needed``: other pods reach the store, too.
+        another pod's heartbeat may stand still. ``needed``: other pods reach the store, too. ``about``: what a
+        heartbeat says of this pod besides. ``convicted``: the standing that a fleet's controller gave this pod to
+        claim over.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
         self._needed = needed
         self._listed = listed
         self._lost, self._cancel = lost, cancel
+        self._about = about
+        self._convicted = read_conviction(convicted)
+        if convicted and self._convicted is None:
+            self._post(f.Remark("conviction", f"{CONVICTED} is no GENERATION:MARK: this pod waits as any other."))
         self._clock = clock
         self._lock = threading.Lock()
         self._session = secrets.token_hex(4)
@@ -195,11 +224,11 @@ class Claiming:
             self._wanted = False
         self._cancel()
 
-    def give_back(self) -> None:
+    def give_back(self, code: int | None = None, reason: str = "") -> None:
         """Give the run back, if it is ours. A store that is away is asked again until ``ended`` is set, and no longer
         than another pod waits for this one's heartbeat: by then the run is anybody's.
 
-        ``unreturned`` says why nothing came of it.
+        ``code`` and ``reason`` are the last words. ``unreturned`` says why nothing came of it.
         """
         with self._lock:
             generation, self.generation, self._wanted = self.generation, None, False
@@ -209,7 +238,7 @@ class Claiming:
         failures, over, until = 0, False, time.monotonic() + self._patience_s_now(leaving=self._marked)
         while not over:
             try:
-                self._run("release", {"generation": generation, "writer": self.writer})
+                self._run("release", {"generation": generation, "writer": self.writer, "code": code, "reason": reason})
                 self.unreturned = ""
                 return
             except StoreError as error:
@@ -279,6 +308,11 @@ class Claiming:
         elif self._seen is not None and self._clock() - self._since >= self._patience_with(self._seen):
             asked["over"] = self._seen
         found = self._run("claim", asked)
+        if self._is_convicted(found):
+            self._post(f.Remark("convicted", sentence_of_conviction(found)))
+            asked["over"] = found
+            found = self._run("claim", asked)
+        self._convicted = None  # it is good for one look: whoever holds the run later was not convicted
         with self._lock:
             if not self._wanted:
                 return
@@ -295,6 +329,12 @@ class Claiming:
             copied = same_journal(writer, self.writer)
             self._post(f.ClaimHeld(host_of(writer), int(found["generation"]), age, patience_s, copied))
 
+    def _is_convicted(self, found: Answer) -> bool:
+        """Is this exactly the standing of which a fleet's controller said that its holder is gone?"""
+        standing = (int(found["generation"]), str(found["mark"]))
+        other = found["writer"] != self.writer and not same_journal(str(found["writer"]), self.writer)
+        return self._convicted == standing and other and not found["released"]
+
     def _send_beat(self) -> None:
         with self._lock:
             generation, leaving = self.generation if self._wanted else None, self._leaving
@@ -307,7 +347,16 @@ class Claiming:
                 told = "The store knows that the run ends on this pod: another pod need not wait long after that."
                 self._post(f.Remark("leave-marked", told))
             elif generation is not None:
-                self._run("beat", {"generation": generation, "writer": self.writer, "count": self._count, **more})
+                self._run(
+                    "beat",
+                    {
+                        "generation": generation,
+                        "writer": self.writer,
+                        "count": self._count,
+                        "about": dict(self._about()),
+                        **more,
+                    },
+                )
         except StoreError as error:
             if error.kind == "fenced":
                 self.fenced(error)

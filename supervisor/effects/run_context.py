@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
@@ -77,6 +77,9 @@ class Sights(Protocol):
 
     def scene(self) -> Known:
         """What is known at a verdict, for the evidence; asked for by the loop."""
+
+    def beat(self) -> dict[str, Any]:
+        """What the claim's heartbeat says of the run: step, complete, published, unpublished. Unknown is None."""
 
     def wandb_id(self) -> str:
         """One W&B run id for the whole run."""

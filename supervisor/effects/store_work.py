@@ -21,7 +21,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
 from supervisor.effects import move_aside, run_records
-from supervisor.effects.claiming import LEAVING_STALL_S, Claiming
+from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, Claiming
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.run_context import RunContext, Sights
@@ -78,6 +78,8 @@ class StoreWork:
             listed=lambda: self.catalogue(force=True),
             lost=lambda error: self.transfers.cancel("publish", str(error)),
             cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
+            about=lambda: {"label": run.environ.get(LABEL, ""), **sights.beat()},
+            convicted=run.environ.get(CONVICTED, ""),
         )
         self.claiming.place = pod_identity.place_of_pod(run.environ, run.state_dir)
 
@@ -137,18 +139,18 @@ class StoreWork:
         """Claim the run for this pod, and go on trying."""
         self.claiming.want(take_over=action.take_over)
 
-    def release(self, *, brief: bool = False) -> None:
+    def release(self, action: a.Release) -> None:
         """Give the run back; ``close`` waits a little for it. ``brief``: at once, whatever the logs still lack."""
         # Nothing is under way then, unless this pod's time is over: no manifest of ours comes after the release.
         self.transfers.cancel("publish", "This pod's time is over.")
         self.claiming.rest()
         self._given_back.clear()
-        self._lanes.put("claims", lambda: self._release_run(0.0 if brief else LAST_LOGS_S))
+        self._lanes.put("claims", lambda: self._release_run(action))
 
-    def _release_run(self, for_logs_s: float) -> None:
-        self._logged.wait(for_logs_s)  # afterwards nothing of ours is written
+    def _release_run(self, action: a.Release) -> None:
+        self._logged.wait(0.0 if action.brief else LAST_LOGS_S)  # afterwards nothing of ours is written
         try:
-            self.claiming.give_back()
+            self.claiming.give_back(action.code, masked(action.reason)[:LONGEST_LAST_WORDS])
         finally:
             self._given_back.set()
 

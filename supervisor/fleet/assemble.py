@@ -8,10 +8,10 @@ from pathlib import Path
 
 from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
-from supervisor.effects.claiming import beat_time
+from supervisor.effects.claiming import CONVICTED, LABEL, beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
-from supervisor.fleet.fleet_file import BOOT, CONVICTED, FleetFile, PlaceTable, load, load_run, pod_environment
+from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
 from supervisor.fleet.places.base import Order, Provider
 from supervisor.fleet.places.ssh import Ssh
@@ -67,7 +67,7 @@ class Assembly:
         env = pod_environment(self.path, table, file.run.id, self.environ)
 
         def order(place: Place, label: str, convicted: str) -> Order:
-            told = {**env, CONVICTED: convicted} if convicted else env
+            told = env | {LABEL: label} | ({CONVICTED: convicted} if convicted else {})
             wants = self.file.place[place.name]
             return Order(label, wants.image, wants.disk_gb, BOOT, told)
 

@@ -17,19 +17,18 @@ from supervisor.config.section import Positive, Section
 from supervisor.config.settings import STORE_URL, RunFile
 from supervisor.fleet.places.base import Want
 
-CONVICTED = "RL_SUPERVISOR_CONVICTED"
-"""In a pod's environment: the standing that it may claim over (``GENERATION:MARK``)."""
 BOOT = r"""#!/bin/bash
-# Install rl-supervisor where it is missing, and hand over to its own start script.
-V=${RL_SUPERVISOR_VENV:-/opt/rl-supervisor}
-if [ ! -x "$V/bin/rl-supervisor" ]; then
-  if command -v uv >/dev/null; then
-    uv venv -q --python 3.11 "$V" && uv pip install -q --python "$V/bin/python" "$RL_SUPERVISOR_PACKAGE"
-  else
-    python3 -m venv "$V" && "$V/bin/pip" install -q "$RL_SUPERVISOR_PACKAGE"
-  fi
+# Find or install rl-supervisor, and hand over to its own start script.
+V=${RL_SUPERVISOR_VENV:-/opt/rl-supervisor} P=
+if [ ! -x "$V/bin/rl-supervisor" ] && B=$(command -v rl-supervisor); then
+  P=$(dirname "$(readlink -f "$B")")/python
+elif [ ! -x "$V/bin/rl-supervisor" ] && command -v uv >/dev/null; then
+  uv venv -q --python 3.11 "$V" && uv pip install -q --python "$V/bin/python" "$RL_SUPERVISOR_PACKAGE"
+elif [ ! -x "$V/bin/rl-supervisor" ]; then
+  python3 -m venv "$V" && "$V/bin/pip" install -q "$RL_SUPERVISOR_PACKAGE"
 fi
-exec bash "$("$V/bin/python" -c 'from supervisor.install import __path__ as p; print(p[0])')/units/onstart.sh" "$@"
+D=$("${P:-$V/bin/python}" -c 'from supervisor.install import __path__ as p; print(p[0])')
+exec bash "$D/units/onstart.sh" "$@"
 """
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Dollars = Annotated[float, Field(gt=0)]
@@ -176,6 +175,8 @@ class FleetFile(Section):
 
 def load(path: Path) -> FleetFile:
     """Read ``fleet.toml``. Raises ConfigError: one line for each mistake."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist. Write it as docs/fleet.md shows, or name it with --file.")
     return run_file.read(path, FleetFile)
 
 

@@ -25,7 +25,7 @@ class Claim:
     released: bool = False
     code: int | None = None  # with which the holder ended, where it said so
     reason: str = ""
-    instance: str = ""  # the provider's id of the holder's pod, as that pod knows it
+    label: str = ""  # of the holder's pod, as this fleet named it; "" of one that it did not make
     step: int | None = None
     unpublished: tuple[int, ...] | None = None  # steps that are only on the holder's disk; None: it does not say
 

@@ -49,8 +49,8 @@ def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
     """
     if claim.generation == 0:
         return None
-    if claim.instance:
-        return next((one for one in rented if one.id == claim.instance), None)
+    if claim.label:
+        return next((one for one in rented if one.pod.instance.label == claim.label), None)
     made = [one for one in rented if one.pod.generation <= claim.generation]
     return max(made, key=lambda one: (one.living, one.pod.generation, one.since), default=None)
 

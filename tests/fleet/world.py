@@ -201,7 +201,7 @@ class World:
             held.released,
             held.code,
             held.reason,
-            held.holder,
+            self.pods[held.holder].label if held.holder else "",
             held.step,
             held.unpublished,
         )

@@ -15,7 +15,7 @@ from supervisor.fleet.places.base import LABEL, ErrorKind, Instance, Offer, Orde
 
 FOLDER = ".rl-supervisor-fleet"
 MARK = "RL_SUPERVISOR_LABEL"
-"""In the environment of all that belongs to a pod."""
+"""In the environment of all that belongs to a pod (``effects.claiming.LABEL``)."""
 TIMEOUT_S = 60.0
 LOG_BYTES = 16 << 10
 _NO_CONNECTION = 255  # ssh's own exit code
@@ -63,6 +63,7 @@ END_OF_ENV
 cat > "$d/boot.sh" <<'END_OF_BOOT'
 {order.onstart}
 END_OF_BOOT
+echo 'export RL_SUPERVISOR_ETC="$0/etc"' >> "$d/env"
 cd; setsid bash -c '. "$0/env"; echo $$ > "$0/pid"; exec bash "$0/boot.sh" --foreground' "$d" \\
   </dev/null >"$d/log" 2>&1 &
 for _ in 1 2 3 4 5 6 7 8 9 10; do alive "$d" && exit 0; sleep 0.5; done

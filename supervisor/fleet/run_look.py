@@ -1,0 +1,78 @@
+"""What a run's own store says of it: who holds it, its last beat or last words, and the newest published step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from supervisor.base.errors import StoreError
+from supervisor.base.secrets import printable
+from supervisor.checkpoints import claims
+from supervisor.checkpoints.manifest import run_folder
+from supervisor.checkpoints.records import get_listed, read_latest, versions_of
+from supervisor.fleet.controller import RunLook
+from supervisor.fleet.model import Claim
+from supervisor.storage.base import Store
+
+MOST_STEPS = 64
+LONGEST_TEXT = 300
+
+
+def look_at_run(store: Store, run_id: str) -> RunLook:
+    """The claim with its newest beat, and the newest published step. Raises StoreError.
+
+    Beats are written by pods on hosts that are not trusted: a field that is malformed is as one that is absent.
+    """
+    latest = read_latest(store, run_id)
+    published = None if latest is None else latest.step
+    standing = claims.look(store, run_id)
+    if standing.generation == 0:
+        return RunLook(Claim(), published)
+    stem = f"{run_folder(run_id)}{claims.WRITERS}gen_{standing.generation:05d}"
+    at = 0.0
+    told: dict[str, Any] = {}
+    for kind in ("", ".beat", ".end"):
+        found = _read_newest(store, f"{stem}{kind}.json")
+        if found is not None:
+            at, told = max(at, found[0]), told | found[1]
+    unpublished = told.get("unpublished")
+    return RunLook(
+        Claim(
+            generation=standing.generation,
+            mark=standing.mark,
+            beat_at=at,
+            released=standing.released,
+            code=_read_count(told.get("code")) if standing.released else None,
+            reason=_read_text(told.get("reason")) if standing.released else "",
+            label=_read_text(told.get("label")),
+            step=_read_count(told.get("step")),
+            unpublished=tuple(step for one in unpublished[:MOST_STEPS] if (step := _read_count(one)) is not None)
+            if isinstance(unpublished, list)
+            else None,
+        ),
+        published,
+    )
+
+
+def _read_newest(store: Store, name: str) -> tuple[float, dict[str, Any]] | None:
+    """When it was uploaded, by the store's clock, and what it says; None where there is none."""
+    versions = versions_of(store, name)
+    if not versions:
+        return None
+    try:
+        value = json.loads(get_listed(store, name, claims.CLAIM_LIMIT, versions[0].file_id))
+    except StoreError as error:
+        if error.kind not in ("missing", "damaged"):
+            raise
+        value = None
+    except (ValueError, RecursionError):
+        value = None
+    return versions[0].uploaded_at, value if isinstance(value, dict) else {}
+
+
+def _read_count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12 else None
+
+
+def _read_text(value: object) -> str:
+    return printable(value)[:LONGEST_TEXT] if isinstance(value, str) else ""

@@ -1,0 +1,56 @@
+"""Hosts of this machine: a home each, behind a stand-in for ``ssh``; and a job that trains in a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+JOB = """
+import json, os, sys, time
+steps, out = int(sys.argv[1]), os.path.expanduser("~/out")
+first = 1
+if "--from" in sys.argv:
+    first = json.load(open(sys.argv[-1] + "/state.json"))["step"] + 1
+os.makedirs(out, exist_ok=True)
+open(out + "/said", "w").write(os.environ.get("SAID", ""))
+for step in range(first, steps + 1):
+    time.sleep(0.25)
+    print(f"step {step} loss 0.5", flush=True)
+    open(out + "/steps", "a").write(f"step {step}\\n")
+    if step % 5 == 0:
+        folder = f"{out}/checkpoints/step_{step}"
+        os.makedirs(folder)
+        json.dump({"step": step}, open(folder + "/part", "w"))
+        os.rename(folder + "/part", folder + "/state.json")
+print("all steps are done", flush=True)
+"""
+
+
+def write_host(folder: Path, name: str) -> Path:
+    """The home ``folder/name``, and a program that is ``ssh`` to it. It fails as ssh does where ``name.down`` is."""
+    home = folder / name
+    home.mkdir(mode=0o700)
+    script = folder / f"ssh-{name}"
+    script.write_text(
+        f"""#!/bin/bash
+[ -e {folder}/{name}.down ] && {{ echo "ssh: connect to host {name} port 22: No route to host" >&2; exit 255; }}
+export HOME={home} RL_SUPERVISOR_VENV={sys.prefix} RL_SUPERVISOR_LOCKS={home}/locks RL_SUPERVISOR_LOG={home}/log
+exec ${{@: -1}}
+"""
+    )
+    script.chmod(0o700)
+    return script
+
+
+def processes_of(home: Path) -> list[int]:
+    """What runs with this home."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"HOME={home}".encode() in environ:
+                found.append(int(entry.name))
+    return found
