@@ -265,14 +265,12 @@ def _rows_of(endpoint: Endpoint, answer: Row, name: str) -> list[Row]:
 
 def _read_instance(row: Row) -> Instance | None:
     """None for an instance without one of our labels."""
-    if "label" not in row:
-        raise _unread(LIST, "an instance has no field for its label")
+    instance_id = read_id(row.get("id"))
+    if not instance_id or "label" not in row:
+        raise _unread(LIST, "an instance has no id or no field for its label")
     label = read_text(row["label"])
     if not read_label(label):
         return None
-    instance_id = read_id(row.get("id"))
-    if not instance_id:
-        raise _unread(LIST, f"it names no id for {label}")
     says = ", ".join(part for part in (read_text(row.get("actual_status")), read_text(row.get("status_msg"))) if part)
     return Instance(
         id=instance_id,
