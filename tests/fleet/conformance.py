@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from supervisor.fleet.places.base import Instance, Offer, Order, Phase, PlaceError, Provider, Want, label_of, read_label
+from supervisor.fleet.places.base import Offer, Order, Phase, PlaceError, Provider, Want, label_of, read_label
 
 SECRET = "hf_a-token-that-belongs-to-the-run"
 ORDER = Order(
@@ -102,6 +102,12 @@ class ProviderConformance:
         assert rig.rented() == []
         assert rig.provider.list_instances() == []
         rig.provider.destroy(listed)
+
+    def test_two_instances_with_one_label_are_both_listed(self, rig: Rig) -> None:
+        made = {self.rent(rig), self.rent(rig)}
+        assert len(made) == 2
+        assert {one.id for one in rig.provider.list_instances()} == made
+        assert rig.rented() == [ORDER.label] * 2
 
     def test_a_destroy_without_an_answer_is_unsure_and_may_be_repeated(self, rig: Rig) -> None:
         self.rent(rig)
@@ -214,6 +220,3 @@ class ProviderConformance:
         assert rig.key not in sentence
         assert SECRET not in sentence
         return caught.value
-
-
-__all__ = ["ORDER", "SECRET", "Clock", "Instance", "ProviderConformance", "Rig"]

@@ -157,6 +157,7 @@ def test_the_key_goes_to_vast_and_never_to_the_server_that_has_the_log(vast: Vas
     fake.logs[made] = "hello"
     (listed,) = vast.list_instances()
     assert vast.read_log(listed) == "hello"
+    assert dict(fake.asked)["log"] == {"tail": "300"}
     routes = dict(fake.keys_seen)
     assert routes.pop("page") == ""
     assert set(routes.values()) == {f"Bearer {KEY}"}
@@ -345,8 +346,10 @@ def test_an_offer_without_a_price_is_left_out(vast: Vast, fake: FakeVast) -> Non
     good = fake.add_offer(dph_total="4.25", inet_down=None, host_id=None)
     rows = [{**fake.offers[good], "dph_total": price} for price in (None, -1, 0, "none", True, [])]
     rows += [{**fake.offers[good], "id": None}, {**fake.offers[good], "num_gpus": 1}, fake.offers[good]]
+    rows += [{**fake.offers[good], "id": "77", "dph_total": 4.0}]
     fake._answer_search = lambda *_: (200, {"offers": rows})  # type: ignore[method-assign]
-    (offer,) = vast.find_offers(WANT)
+    cheaper, offer = vast.find_offers(WANT)
+    assert cheaper.id == "77"
     assert (offer.id, offer.per_hour, offer.down_mbit, offer.host) == (str(good), 4.25, None, "")
 
 
@@ -436,6 +439,27 @@ def test_a_refusal_that_repeats_what_was_sent_shows_no_secret_of_the_run(vast: V
     assert SECRET not in repr(error)
 
 
+@pytest.mark.parametrize(
+    ("status", "word", "kind", "clause"),
+    [
+        (400, "insufficient_credit", "credit", "HTTP 400, insufficient_credit"),  # what is answered is not documented
+        (409, "conflict", "taken", "HTTP 409, conflict"),
+        (422, f"env has {SECRET}", "refused", "HTTP 422"),
+        (408, "", "unsure", "HTTP 408"),
+        (302, "", "unsure", "HTTP 302"),
+        (503, "busy", "unsure", "HTTP 503, busy"),
+    ],
+)
+def test_other_answers_to_a_create(
+    vast: Vast, fake: FakeVast, *, status: int, word: str, kind: str, clause: str
+) -> None:
+    fake._answer_create = lambda *_: (status, {"error": word, "msg": SECRET})  # type: ignore[method-assign]
+    error = error_of(lambda: rent(vast, fake))
+    assert error.kind == kind
+    assert clause in str(error)
+    assert SECRET not in str(error)
+
+
 def test_no_server_is_away_also_for_a_create_since_nothing_was_asked(vast: Vast, fake: FakeVast, rig: VastRig) -> None:
     fake.add_offer()
     (offer,) = vast.find_offers(WANT)
@@ -447,6 +471,7 @@ def test_no_server_is_away_also_for_a_create_since_nothing_was_asked(vast: Vast,
 def test_a_key_that_no_header_can_hold_is_not_shown(fake: FakeVast) -> None:
     error = error_of(Vast("secret\nkey", fake.url).read_credit)
     assert (error.kind, "secret" in str(error)) == ("away", False)
+    assert Vast(f" {KEY}\n", fake.url).read_credit() == 25.5  # as it comes from a file
 
 
 # ---------------------------------------------------------------- bids, destroys, waits
@@ -466,6 +491,15 @@ def test_a_bid_for_a_machine_that_is_gone_is_refused(vast: Vast, fake: FakeVast)
     vast.destroy(listed)
     error = error_of(lambda: vast.raise_bid(listed, 3.0))
     assert str(error) == "Vast refused to change the bid (HTTP 404, no_such_instance, Instance not found)."
+
+
+@pytest.mark.parametrize("answer", [{}, {"success": None}, {"success": False}, {"success": "yes"}])
+def test_a_change_that_does_not_say_that_it_worked_is_unsure(vast: Vast, fake: FakeVast, answer: object) -> None:
+    rent(vast, fake, 2.0)
+    (listed,) = vast.list_instances()
+    fake._answer_destroy = fake._answer_bid = lambda *_: (200, answer)  # type: ignore[method-assign]
+    assert error_of(lambda: vast.destroy(listed)).kind == "unsure"
+    assert error_of(lambda: vast.raise_bid(listed, 3.0)).kind == "unsure"
 
 
 @pytest.mark.parametrize("status", [404, 410])
