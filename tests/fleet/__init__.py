@@ -1,0 +1,1 @@
+"""The fleet: providers of pods, against services of our own on loopback."""

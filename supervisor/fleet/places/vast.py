@@ -170,8 +170,7 @@ class Vast:
         raise PlaceError("taken", f"Vast did not start instance {contract}, so it was destroyed. The offer is gone.")
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
-        path = f"/api/v0/instances/bid_price/{quote(instance.id, safe='')}/"
-        self._ask(BID, "PUT", path, {"client_id": "me", "price": bid})
+        self._change(BID, "PUT", f"bid_price/{quote(instance.id, safe='')}", {"client_id": "me", "price": bid})
 
     def destroy(self, instance: Instance) -> None:
         self._destroy(instance.id)
@@ -182,13 +181,14 @@ class Vast:
         if not isinstance(url, str) or http.problem_of(url):
             raise _unread(LOG, "it names no page with the log")
         deadline = self._clock() + LOG_WAIT_S
+        # The page does not exist until the machine has sent its log. It is on another server, which never gets the key.
         while (left_s := deadline - self._clock()) > 0:
-            try:  # another server's page: it never gets the key
+            try:
                 page = http.ask(url, timeout_s=min(left_s, self._timeout_s), limit_bytes=LOG_BYTES)
                 if page.status == 200:
                     return page.text
             except http.NoAnswerError:
-                pass  # the page does not exist until the machine has sent its log
+                pass
             self._sleep(LOG_POLL_S)
         raise _failure(LOG, "away", f"it was not there after {LOG_WAIT_S:g} s")
 
@@ -196,10 +196,14 @@ class Vast:
         return read_number(self._ask(CREDIT, "GET", "/api/v0/users/current/?owner=me").get("credit"))
 
     def _destroy(self, instance_id: str) -> None:
-        self._ask(DESTROY, "DELETE", f"/api/v0/instances/{quote(instance_id, safe='')}/", {})
+        self._change(DESTROY, "DELETE", quote(instance_id, safe=""), {})
+
+    def _change(self, endpoint: Endpoint, method: str, path: str, body: Row) -> None:
+        if self._ask(endpoint, method, f"/api/v0/instances/{path}/", body).get("success") is not True:
+            raise _unread(endpoint, "it does not say that it worked")
 
     def _ask(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> Row:
-        """The object that Vast answers; {} where what is to be destroyed is gone."""
+        """The object that Vast answers. To destroy what is gone is a success."""
         headers = {"Authorization": f"Bearer {self._key}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -228,7 +232,7 @@ class Vast:
         word = read_text((answer or {}).get("error"))
         word = word if WORD.fullmatch(word) else ""
         if endpoint is DESTROY and page.status in (404, 410) and word not in KINDS_BY_WORD:
-            return {}
+            return {"success": True}
         # A create's message might repeat what it was sent, and that holds the run's secrets.
         message = "" if endpoint is CREATE else read_text((answer or {}).get("msg"), self._key)
         clause = ", ".join(part for part in (f"HTTP {page.status}", word, message) if part)
@@ -265,14 +269,12 @@ def _rows_of(endpoint: Endpoint, answer: Row, name: str) -> list[Row]:
 
 def _read_instance(row: Row) -> Instance | None:
     """None for an instance without one of our labels."""
-    if "label" not in row:
-        raise _unread(LIST, "an instance has no field for its label")
+    instance_id = read_id(row.get("id"))
+    if not instance_id or "label" not in row:
+        raise _unread(LIST, "an instance has no id or no field for its label")
     label = read_text(row["label"])
     if not read_label(label):
         return None
-    instance_id = read_id(row.get("id"))
-    if not instance_id:
-        raise _unread(LIST, f"it names no id for {label}")
     says = ", ".join(part for part in (read_text(row.get("actual_status")), read_text(row.get("status_msg"))) if part)
     return Instance(
         id=instance_id,
