@@ -2,8 +2,8 @@
 
 Titles: prime-rl sets them from 06c54dde7 (2026-04-01) on, vLLM in every version used. Before that the command lines are
 those of the launchers' Popen calls (`uv run inference @ ...`) and of the console scripts that uv starts for them.
-A process that was only forked bears its parent's title until it runs something else: whoever watches processes must not
-take one for a role of its own when its parent has the same title.
+A process that was only forked bears its parent's title until it runs something else: do not take it for a role of its
+own when its parent has the same title.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ NEVER = float("inf")
 
 
 class Owner:
-    """Something whose events end with it: a pod, a job, a daemon."""
+    """Something that its events end with: a pod, a job, a daemon."""
 
     alive = True
 

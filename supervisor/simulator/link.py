@@ -72,7 +72,7 @@ class Link:
         return transfer
 
     def drop(self, transfer: Transfer) -> None:
-        """Nobody waits for it any more."""
+        """It is not waited for any more."""
         self._forget_transfer(transfer)
         self.refresh()
 
