@@ -88,7 +88,7 @@ def classify(title: str, comm: str, *, sft_is_trainer: bool = False) -> Kind:
 
 def _by_title(title: str) -> Kind:
     for start, kind in _TITLES:
-        # A title, or its first 15 characters where only comm is to be had.
+        # A title, or its first 15 characters where only comm can be read.
         if title.startswith(start) or (len(title) == 15 and start.startswith(title)):
             return kind
     return None
