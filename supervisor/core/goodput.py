@@ -66,7 +66,7 @@ class Ledger:
     held: int | None = None  # generation of the claim that the latest start was made under
     steps: int = 0  # done, also those that were lost later
     steps_lost: int = 0
-    timed: int = 0  # steps that were seen from end to end
+    timed: int = 0  # steps that were seen from start to end
     timed_s: float = 0.0
     saves: int = 0
     uploads: int = 0

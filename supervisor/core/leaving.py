@@ -55,7 +55,7 @@ def soon(state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
 
 
 def leave_without_notice(state: State) -> tuple[State, Actions]:
-    """The daemon is to end, with no word of how soon: its host may be going down too."""
+    """The daemon is to end, and how soon is unknown: its host may be going down too."""
     if state.leave.asked:
         return state, []
     return replace(state, leave=Leave(asked=True, since=state.now)), _mark(state)

@@ -261,7 +261,7 @@ class Clock:
                 day += 366  # over the end of the year
             t = day * DAY_S + stamp.seconds
             if not self.dated and self._newest is not None:
-                # torchrun tells the day at the end of a log with dayless steps: the scale stays theirs.
+                # torchrun tells the day at the end of a log, and its steps tell none: the scale stays theirs.
                 self.offset = round((t - self._newest) / DAY_S) * DAY_S
             self.dated, self._day = True, max(self._day if self.dated else 0, day)
             self._newest = t - self.offset

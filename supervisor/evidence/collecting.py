@@ -1,4 +1,4 @@
-"""Collectors side by side, each with its own limit: what hangs is left behind and named, with no wait for it."""
+"""Collectors side by side, each with its own limit: what hangs is left behind, named, and not waited for."""
 
 from __future__ import annotations
 

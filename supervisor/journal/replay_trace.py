@@ -133,7 +133,7 @@ class _Run:
         return all(line.observation.source == SOURCE for _, _, line in self._waiting)
 
     def _is_unseen(self, line: Line) -> bool:
-        """Was it not seen? The attempt had been stopped, or no daemon looked."""
+        """Did no daemon see it? The attempt had been stopped, or no daemon looked."""
         return line.attempt is not None and (line.attempt in self._gone or self._over)
 
     def _begin_replay(self) -> None:
@@ -178,7 +178,7 @@ class _Run:
             case f.AttemptStarted() as launched if self._answers is not None:
                 self._attempt_begins(launched.attempt, observation.t)
         if self._over:
-            return  # between two daemons no daemon looks
+            return  # between two daemons nothing is seen
         if self._answers is not None:
             observation = replace(observation, fact=self._answers.corrected(self._answers.listed(observation.fact)))
             self._answers.note(observation.fact)

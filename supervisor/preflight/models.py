@@ -19,7 +19,7 @@ from typing import Any
 _LARGEST = 4 << 20
 """Bytes of a config.json or an index of weight files that are read; such files have kilobytes to a few megabytes."""
 
-# Model types with a decoder layer of attention with separate q, k, v and o and a gated MLP or experts.
+# Model types with this decoder layer: attention with separate q, k, v and o, and a gated MLP or experts.
 _COVERED = {
     "afmoe", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "granite", "llama", "ministral", "ministral3",
     "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "seed_oss", "smollm3",

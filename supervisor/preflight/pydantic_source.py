@@ -32,7 +32,7 @@ ENTRIES: Mapping[str, tuple[str, ...]] = {
     "rl": ("entrypoints/rl.py", "rl.py"),
     "sft": ("entrypoints/sft.py", "trainer/sft/train.py"),
 }
-"""The ``main`` of these files hands a class to the parser; by the word that starts them."""
+"""By the word that starts them: files with a ``main`` that hands a class to the parser."""
 
 _ANYTHING = Field(frozenset({"any"}), open=True)
 _PLAIN: Mapping[str, frozenset[str]] = {

@@ -111,7 +111,7 @@ def is_hosted(data: Mapping[str, Any]) -> bool:
 
 
 def _is_of_eval(data: Mapping[str, Any]) -> bool:
-    """Is it of `eval`? Its environments say how often. Those of the orchestrator do so below [eval] alone."""
+    """Is it of `eval`, with environments that say how often? Those of the orchestrator do so below [eval] alone."""
     envs = data.get("env")
     tables = [one for one in envs if isinstance(one, Mapping)] if isinstance(envs, list) else []
     return set(data) <= _EVALUATION and any({"rollouts_per_example", "num_examples"} & set(one) for one in tables)

@@ -234,7 +234,7 @@ class Belongings:
 
         A session's number is its leader's pid and is not given away while any member lives. Where a process with that
         pid but another start time exists, the old session is therefore empty, and its number someone else's. Where
-        there is none, the number may have gone to a stranger's session without its leader (daemons' leaders end):
+        there is none, the number may have gone to a stranger's session that has lost its leader, as daemons' do:
         it is ours only if the machine has not forked often enough since to have come round to it.
         """
         found = {}

@@ -52,7 +52,7 @@ class Hasher(Protocol):
 
 
 class Cut(Sequence[Part]):
-    """The parts of a local file: the thread that asks for a hash computes it then, one by one.
+    """The parts of a local file. The thread that asks for a hash computes it, one part at a time.
 
     So the first part is on its way while the last one has not been read. Asking again costs nothing.
     """

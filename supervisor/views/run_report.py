@@ -234,7 +234,7 @@ def _open_incident(found: Found, incident: Incident) -> dict[str, Any]:
 def _saved_by(one: Outage, person_every_h: float) -> float:
     """Seconds that one recovery saved, by the baseline: failures come at any time, so a person is half a round away.
 
-    A start takes as long and loses the same steps by hand or by us; only what was before that differs.
+    A start by a person takes as long and loses the same steps as one by us; only what was before differs.
     """
     return person_every_h * 3600 / 2 - (one.detect_s + one.stop_s + one.prepare_s)
 
