@@ -207,7 +207,7 @@ ASKED: Mapping[str, tuple[float | None, float | None]] = {
     "one-word function names, %": (45, None),
     f"names in {FEW} files and more, %": (20, None),
     "bare participles as names": (0, None),
-    "odd words in 1,000": (0.2, None),
+    "odd words in 1,000": (0.2, 0.2),
 }
 
 

@@ -50,7 +50,7 @@ def stderr_is_journal(env: Mapping[str, str] = os.environ) -> bool:
 
 
 class StreamOutlet:
-    """Lines on a file descriptor, stderr unless told otherwise, that may be a pipe which nobody reads."""
+    """Lines on a file descriptor, stderr unless told otherwise, which may be a pipe without a reader."""
 
     def __init__(self, render: Callable[[Record], str], fd: int = 2) -> None:
         self._render = render

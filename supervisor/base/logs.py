@@ -1,6 +1,6 @@
 """One call, ``say``, and where its sentence goes: journald, a terminal, JSON lines, a rotated file. It never raises.
 
-A supervisor that dies or waits because nobody can read its log would be the incident it exists to prevent: a full
+A supervisor that dies or waits because its log cannot be written would be the incident it exists to prevent: a full
 disk, a closed stderr, a stuck journald or a terminal stopped with Ctrl-S cost lines, which are counted, and no time.
 """
 

@@ -13,7 +13,7 @@ SECRET_NAME = re.compile(
     # "token" but not TOKENIZERS_PARALLELISM or MAX_TOKENS, which trainers really set.
     r"(?i)(secret|token(?!iz|s$|s_)|passw|passphrase|_pwd$|api[_-]?key|application_?key|credential|_key$|_key_id$|private)"
 )
-"""Names of variables whose value is a secret."""
+"""Names of variables that hold a secret."""
 
 _PLACE = re.compile(r"(?i)_(path|file|dir|sock|url|var)$")  # HF_TOKEN_PATH names a place, not a secret
 _HEADER = re.compile(r"(?i)^(?:(?:proxy-)?authorization|(?:set-)?cookie)$")

@@ -274,7 +274,7 @@ def _lines(text: str) -> str:
 
 
 def _mask_body(out: list[str]) -> None:
-    """Mask the lines of a key that end here, whose beginning is not known."""
+    """Mask the last lines of a key that ends here; its first line was not seen."""
     for place in range(len(out) - 1, max(-1, len(out) - 1 - _MOST_KEY_LINES), -1):
         body = out[place].rstrip("\r\n")
         word = _last_word(body)

@@ -1,4 +1,4 @@
-"""Whether a file may tell this program what to do: nobody but root and we can change it, or swap it for another.
+"""Whether a file may tell this program what to do: only root and we can change it, or swap it for another.
 
 A run file names commands, and a file of keys the environment that they run in; who can write one of them runs what he
 likes as the user of the daemon. So they are judged before they are obeyed, by the owners and modes of the file and of
@@ -23,7 +23,7 @@ from supervisor.base import env_file, secrets, socket_paths
 from supervisor.base.socket_paths import login_name
 
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
-"""With "1" every file is obeyed, whoever can write it: for volumes that show each file as everybody's."""
+"""With "1" every file is obeyed, even if others can write it: for volumes that show each file as writable by all."""
 ACCEPTED = "accepted-files.json"
 LARGEST = 1 << 20
 _MOST_LINKS = 40  # as the kernel, path_resolution(7)
@@ -42,7 +42,7 @@ def files_of(run_file: Path, environ: Mapping[str, str] = os.environ) -> list[Pa
     if given := environ.get("CREDENTIALS_DIRECTORY"):
         folders.append((Path(given), "*"))
     for folder, pattern in folders:
-        with contextlib.suppress(OSError):  # nobody who may not look there reads a key from it
+        with contextlib.suppress(OSError):  # a user who may not look there reads no key from it
             found += sorted(folder.glob(pattern))
     return found
 
@@ -110,7 +110,7 @@ def _remedy_for(path: Path) -> str:
 def _switched_off_by_itself(run_file: Path) -> Path | None:
     """The .env beside the run file, where it brings ``VARIABLE`` and others can write it: it cannot vouch for itself.
 
-    systemd reads it before anybody has judged it.
+    systemd reads it before the file is judged.
     """
     found = env_file.beside(run_file) if run_file.with_suffix(".env").is_file() else None
     return found.path if found is not None and VARIABLE in found.values and problem_of(found.path) else None
@@ -188,14 +188,14 @@ def _problem_of(place: Path, found: os.stat_result, *, last: bool) -> str:
 
 
 def _trusted_users() -> set[int]:
-    """Whose files we obey: root's, our own, and those of the person who ran sudo, who may do as root anyway."""
+    """The users we trust: root, ourselves, and the person who ran sudo, who may do as root anyway."""
     ours = {0, os.geteuid()}
     by = os.environ.get("SUDO_UID", "")
     return ours | {int(by)} if os.geteuid() == 0 and by.isascii() and by.isdigit() else ours
 
 
 def _is_private_group(found: os.stat_result) -> bool:
-    """Is it the group of one user alone? Debian and its like give everybody one, and a umask of 002.
+    """Is it the group of one user alone? Debian and its like give each user one, and a umask of 002.
 
     Looked up in the files, not by NSS: a directory service that hangs must not hold up a start.
     """
@@ -234,7 +234,7 @@ def _sums_file(state_dir: Path) -> Path:
 
 
 def _job_lives(state_dir: Path) -> bool:
-    """Does a job of this state folder live? By its shim, whose environment names the folder of its attempt.
+    """Does a job of this state folder live? Its shim's environment names the folder of its attempt.
 
     A record that others could have written says nothing; what the kernel tells of the process does.
     """

@@ -87,8 +87,8 @@ def hash_blocks(pieces: Iterable[bytes], block_size: int) -> bytes:
 class PartHasher:
     """SHA-1 of a ``part`` (offset, size) of a file, and the hashes of all blocks that begin in it, in one reading.
 
-    It is given the bytes of the part, in order, by whoever reads them. The last of the blocks may end in the next part;
-    it is read on for that, so that parts can be hashed in any order.
+    The reader of the file gives it the bytes of the part, in order. The last of the blocks may end in the next part; it
+    is read on for that, so that parts can be hashed in any order.
     """
 
     def __init__(self, path: Path, part: tuple[int, int], size: int, block_size: int) -> None:

@@ -1,12 +1,12 @@
 """Read which bytes a torch distributed checkpoint (DCP) needs, from its ``.metadata`` pickle, building nothing.
 
-A pickle is a program, and whoever wrote the checkpoint may have been a model's own code or another machine. So this
-is not an ``Unpickler`` with guards but an interpreter of its own for the few opcodes that torch writes: it imports
-nothing, calls nothing, hashes nothing, and every "object" it makes is an inert pair of a name and its parts. What
-torch never writes is refused, because torch itself would execute it later.
+A pickle is a program, and a model's own code or another machine may have written the checkpoint. So this is not an
+``Unpickler`` with guards but an interpreter of its own for the few opcodes that torch writes: it imports nothing, calls
+nothing, hashes nothing, and every "object" it makes is an inert pair of a name and its parts. What torch never writes
+is refused, because torch itself would execute it later.
 
-Layout (torch 2.8 to 2.13, ``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py``): a ``Metadata`` whose
-``storage_data`` maps ``MetadataIndex`` to ``_StorageInfo(relative_path, offset, length)``.
+Layout (torch 2.8 to 2.13, ``torch/distributed/checkpoint/metadata.py`` and ``filesystem.py``): ``storage_data``
+of a ``Metadata`` maps ``MetadataIndex`` to ``_StorageInfo(relative_path, offset, length)``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from supervisor.checkpoints.blocks import HASH_BYTES, count_blocks
 
 WORTH = 0.95
-"""A file of which more than this would be sent all the same is sent whole: plain parts are simpler to resume."""
+"""If more than this share of a file must be sent, the whole file is sent: plain parts are simpler to resume."""
 NEVER = 1 << 62
 
 

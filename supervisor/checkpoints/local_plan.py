@@ -2,7 +2,7 @@
 
 Part hashes of a file are good while its size, mtime and inode are the same. A file's id in the store is written down
 before the store is asked to make an object of its parts: a publish that finds that id in the listing knows its bytes by
-the hashes beside it. Losing the plan costs reading, and sending the files again whose hash no listing tells. So a disk
+the hashes beside it. Losing the plan costs reading, and sending again each file without a listed hash. So a disk
 that takes no plan stops no publish: that is what makes local steps superfluous, and frees the disk.
 
 One JSON object a line, each written once: what came to be known of one file since the last save. So a step of 10,000

@@ -1,7 +1,7 @@
 """Moving ``latest.json``: up to a step that has just been committed, or away from one that is about to be replaced.
 
 Other programs read the pointer by its name, and then the files of the step that it names. So it never names a step
-whose files are being replaced: half of them would be another lineage's.
+while its files are being replaced: half of them would be another lineage's.
 """
 
 from __future__ import annotations

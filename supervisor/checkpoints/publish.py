@@ -130,7 +130,7 @@ class _Publish:
         self.composer = store.composer()
         self.reuse = Reuse(plan.step, self.composer, None)
         self.unlisted: set[str] = set()  # names of files that were found by their id alone
-        self.rotten: dict[str, StoredFile] = {}  # by name, files that the store lists, and whose bytes are others now
+        self.rotten: dict[str, StoredFile] = {}  # by name, files in the store with other bytes than listed
         self.latest = Latest(
             plan.step,
             plan.run_id,
@@ -281,7 +281,7 @@ class _Publish:
     def _without_rotten(
         self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
     ) -> dict[str, StoredFile]:
-        """The listing without files that would stay and whose bytes are others now: those are sent anew.
+        """The listing without the files that would stay but have other bytes now: those are sent anew.
 
         An id proves no bytes, nor does the SHA-1 that the store tells: both are from the day on which the file came.
         What an interrupted publish left is not read again, since it came a moment ago.

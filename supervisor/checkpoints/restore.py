@@ -1,7 +1,7 @@
 """Fetch a published step, verify every byte, and put it in place by rename.
 
-Fetched into folders beside the targets, by parts, in parallel, by object version. A part whose SHA-1 is not the
-manifest's is fetched again (B2 served corrupt bytes with status 200 once: restic/restic#3268); a journal of what
+Fetched into folders beside the targets, by parts, in parallel, by object version. A part with another SHA-1 than
+the manifest's is fetched again (B2 served corrupt bytes with status 200 once: restic/restic#3268); a journal of what
 arrived lets a killed restore continue, after what is on disk was hashed again.
 """
 

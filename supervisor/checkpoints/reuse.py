@@ -159,7 +159,7 @@ class Reuse:
 
 
 def _hash_pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> list[Piece]:
-    """The spans with their SHA-1. Most are plain parts, whose hashes are known; the others are read again.
+    """The spans with their SHA-1. Most are plain parts with known hashes; the others are read again.
 
     That counts as progress: on a slow disk a reader that shows no progress would be given up.
     """

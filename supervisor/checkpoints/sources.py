@@ -2,7 +2,7 @@
 
 A part is hashed while it passes by on its way to the store, where the store can take the hash after the bytes. Else it
 is read when the store asks for it, by the thread that is about to send it, and only as many at a time as there are
-processors. Nobody waits for the hashes of a whole file but who has to know all of it.
+processors. Only a caller that has to know the whole file waits for all its hashes.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def same_journal(one: str, other: str) -> bool:
 
 
 def same_pod(one: str, other: str) -> bool:
-    """Have both the same journal at the same place? Then nobody has written in between, and the later one goes on.
+    """Have both the same journal at the same place? Then no pod has written in between, and the later one goes on.
 
     The instance decides where both know theirs, else the boot.
     """

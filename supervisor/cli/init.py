@@ -128,7 +128,7 @@ def _from_line(given: _Given, machine: Machine, job_dir: Path | None, environ: M
 
 
 def _from_machine(machine: Machine) -> Draft:
-    """The settings of what was found here, where nobody gave a launch line."""
+    """The settings of what was found here, where no launch line was given."""
     settings: dict[str, Any] = {}
     config = machine.configs[0] if machine.configs else None
     settings["job.kind"] = config.kind if config else "rl"

@@ -45,7 +45,7 @@ def uninstall(*, dry_run: bool, prefix: Path | None) -> int:
 
 
 def _refuse_what_check_refuses(path: Path) -> None:
-    """Raises ConfigError for a run that could not be started. Not for another root, whose job is not here."""
+    """Raises ConfigError for a run that could not be started. Not for another root: its job is not here."""
     run = load(path)
     if run.setup.commands:
         return  # they may bring the job that would be looked at

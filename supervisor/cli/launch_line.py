@@ -375,7 +375,7 @@ class _Finder:
     def say_others(self) -> None:
         """Name what is neither the launch nor anything that was said already; what table.prepares it is no such thing.
 
-        What stands behind the launch, or on its line, is shown: with the line's number alone nobody would know it.
+        What stands behind the launch, or on its line, is shown: its line number alone would not tell what it is.
         """
         chosen, launches = self.found.chosen(), self.found.launches
         at = launches.index(chosen) if chosen is not None else len(launches)
@@ -403,7 +403,7 @@ class _Finder:
         self.found.told.append(f"Line {command.line} is left out: {why}: `{_shorten_text(command.source)}`")
 
     def _known_answer(self, text: str) -> str | None:
-        """A ``$(...)`` whose answer is where we are."""
+        """The answer of a ``$(...)`` that asks where we are."""
         flat = " ".join(text.split())
         if flat in ("$(pwd)", "`pwd`", "$( pwd )"):
             return str(self.folder) if self.folder is not None else None

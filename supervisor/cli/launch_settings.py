@@ -350,7 +350,7 @@ class _Drawer:
 
     def _resolve_path(self, path: str, checkout: Path) -> str:
         if path.startswith("~") and path != "~" and not path.startswith("~/"):
-            return str(self.folder / path)  # nobody's home: the shell left it, and it is a name like others
+            return str(self.folder / path)  # no user's home: the shell left it, and it is a name like others
         if path.startswith((TO_DO, "/", "~")) or checkout == self.folder:
             return path
         return os.path.normpath(self.folder / path)
@@ -414,7 +414,7 @@ class _Drawer:
         return Word("bash"), Word(str(script))
 
     def _safe_words(self, words: Sequence[Word]) -> list[str]:
-        """The words without secrets, and without those whose value nobody knows."""
+        """The words without secrets, and without those of unknown value."""
         kept: list[str] = []
         at = 0
         while at < len(words):

@@ -414,7 +414,7 @@ def _start_check(options: argparse.Namespace) -> int:
     from supervisor.cli import check
     from supervisor.daemon.start_check import LIMIT_S
 
-    signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile ends nobody
+    signal.alarm(math.ceil(LIMIT_S) + 1)  # a daemon that was killed meanwhile cannot end this
     return check.before_start(options.run_file, sys.stdin.read(), options.overrule)
 
 

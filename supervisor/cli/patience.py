@@ -1,4 +1,4 @@
-"""A limit on a whole command that looks at other people's volumes: one that is gone holds whoever asks it, for ever."""
+"""A limit on a whole command that looks at other people's volumes: a volume that is gone holds its readers for ever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def within(limit_s: float, what: str) -> Iterator[None]:
     waiting = threading.get_ident()
 
     def watch() -> None:
-        # In small pieces: the time for which somebody has stopped the program with ^Z is not its own.
+        # In small pieces: the time for which a person has stopped the program with ^Z does not count.
         if not any(done.wait(limit_s / PIECES) for _ in range(PIECES)):
             _give_up(waiting, f"{what} did not end within {limit_s:g} s")
 
@@ -41,7 +41,7 @@ def within(limit_s: float, what: str) -> Iterator[None]:
 def _give_up(waiting: int, told: str) -> None:
     place = waits_for(sys._current_frames().get(waiting))
     at = f": {place} gives no answer. Is the volume that it lies on still there?" if place else "."
-    with suppress(OSError):  # past Python's own buffers, whose lock the one that hangs may hold
+    with suppress(OSError):  # past Python's own buffers: the thread that hangs may hold their lock
         os.write(2, f"{safe(masked(told + at))}\n".encode())
     os._exit(EXIT_HUNG)
 

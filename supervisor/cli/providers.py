@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Provider:
-    """One provider. ``grace_s``: seconds between SIGTERM and the kill, None where nobody says; ``said``: comments."""
+    """One provider. ``grace_s``: seconds between SIGTERM and the kill, None where it is unknown; ``said``: comments."""
 
     name: str
     grace_s: int | None

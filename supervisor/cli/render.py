@@ -58,7 +58,7 @@ PLAIN = Paint(False)
 
 
 def columns() -> int:
-    """How wide the terminal is; 0 for a file or a pipe, whose lines stay whole for grep."""
+    """How wide the terminal is; 0 for a file or a pipe: its lines stay whole for grep."""
     told = os.environ.get("COLUMNS", "")
     if told.isascii() and told.isdigit() and int(told) > 0:
         return max(LEAST_WIDTH, int(told))

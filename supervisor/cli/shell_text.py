@@ -20,7 +20,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(", re.ASCII)
 _REDIRECT = re.compile(r"(&>>|&>|\d*(?:<<<|<<-|<<|<>|>>|>\||>&|<&|>|<))")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]*>")
-"""What a page writes for a word of one's own. Read from a file and written to another nobody says without a blank."""
+"""What a page writes for a word of one's own. Input from a file and output to another always have a blank between."""
 _OPERATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()\n]")
 _BLANK_LINE_END = re.compile(r"\\[ \t]+(?:\n|\Z)")
 _BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
@@ -51,7 +51,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a word: text, a variable by its name, all of a list, or what nobody can know here."""
+    """A part of a word: text, a variable by its name, all of a list, or what cannot be known here."""
 
     kind: Literal["text", "variable", "list", "unknown"]
     text: str

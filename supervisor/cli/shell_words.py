@@ -17,7 +17,7 @@ LONGEST = 64 << 10  # characters that a variable may grow to: what doubles itsel
 
 @dataclass(frozen=True)
 class Word:
-    """A word after its variables were looked up. ``unknown``: the parts of which nobody here knows the value."""
+    """A word after its variables were looked up. ``unknown``: the parts with a value that is not known here."""
 
     text: str
     unknown: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Scope:
     environ: Mapping[str, str]
     own: dict[str, tuple[Word, ...]] = field(default_factory=dict)
     places: tuple[Word, ...] | None = None
-    """``$1`` and so on, of a script; None where nobody here knows with which words it is called."""
+    """``$1`` and so on, of a script; None where it is not known here with which words it is called."""
     assumed: dict[str, str] = field(default_factory=dict)
     """What ``$@``, and ``$1`` with a default, were taken for where the words of the call are not known."""
     known: Callable[[str], str | None] = lambda text: None

@@ -105,7 +105,7 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
                     int(s["step"]),
                     bool(s["committed"]),
                     int(s["size_bytes"]),
-                    left=str(s.get("left", "")),  # what nobody resumes at makes nothing safe
+                    left=str(s.get("left", "")),  # a step that no run resumes at makes nothing safe
                     legacy=bool(s.get("legacy")),
                 )
                 for s in catalogue["steps"]

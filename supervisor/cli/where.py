@@ -1,4 +1,4 @@
-"""Whose store is meant: a run file's, or the one that ``--store URL --run-id ID`` name on a machine without one."""
+"""Which store is meant: a run file's, or the one that ``--store URL --run-id ID`` name on a machine without one."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Logs(Section):
     """What is kept of what the job said, in the state folder. The ends of all logs go to the store as well."""
 
     keep_attempts: Positive = 20
-    """Newest attempts whose folders are kept; besides, the present one and that of an open incident."""
+    """The folders of this many newest attempts are kept; besides, the present one and that of an open incident."""
     max_mb: Annotated[int, Field(ge=64)] = 4096
     """Most megabytes of logs, compressed ones and the present attempt's included; the oldest go first. The captured
     output of a living attempt may take half of it, and is compressed in pieces from a sixteenth of it (64 MB) on."""

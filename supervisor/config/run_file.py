@@ -253,7 +253,7 @@ def _sentences_of_errors(
         wants.setdefault(_key_of_error(detail, data), []).append(detail)
     placed = []
     for key, details in wants.items():
-        # Of a union's complaints, the ones about the value come from the member whose type was right.
+        # Of a union's complaints, the ones about the value come from the member with the right type.
         details = [detail for detail in details if detail["type"] not in _WANTED] or details
         unique = list(dict.fromkeys(_sentence_of_error(detail, key, model, data) for detail in details))
         sentence = unique[0]

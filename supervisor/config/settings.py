@@ -291,9 +291,9 @@ class Api(Section):
     """Unix socket. Default /run/rl-supervisor/ID.sock as root, else under XDG_RUNTIME_DIR or the state folder."""
     mode: Annotated[str, StringConstraints(pattern=r"^0?[0-7]{3}$")] = "600"
     """Permissions of the socket. They bind the server as well: its owner and root may always, the socket's group or
-    everybody only with the bits for reading or writing."""
+    all others only with the bits for reading or writing."""
     group: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,31}$")] | None = None
-    """Group (its name or number) that the socket is given, and whose members are let in. Default: none."""
+    """Group (its name or number) of the socket; its members are let in. Default: none."""
     tcp: Annotated[str, StringConstraints(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] | None = None
     """`host:port` for /metrics, /healthz and /readyz only; commands stay on the socket. Default: nothing listens."""
 
@@ -354,7 +354,7 @@ class RunFile(Section):
 
     @property
     def log_file(self) -> Path | None:
-        """Where the daemon's JSON lines go besides stderr (absolute), None under systemd, whose journal keeps them."""
+        """Where the daemon's JSON lines go besides stderr (absolute), None under systemd: its journal keeps them."""
         if self.logging.file:
             return self.logging.file.expanduser().absolute()
         return None if Path("/run/systemd/system").is_dir() else self.state_dir / "daemon.jsonl"  # sd_booted(3)
@@ -380,7 +380,7 @@ class RunFile(Section):
 def load(path: Path) -> RunFile:
     """Read and validate a run file.
 
-    Raises ConfigError whose text names every mistake at once, one sentence a line, each with file, line and key.
+    Raises ConfigError; its text names every mistake at once, one sentence a line, each with file, line and key.
     """
     from supervisor.config import run_file  # not needed by processes that only use the models
 

@@ -135,7 +135,7 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     """A step is done."""
     now, step, previous = after.now, after.progress.step or 0, before.progress.step
     if previous is None:
-        ledger = _resume_at(ledger, after, step - 1)  # what is done again was lost, whatever anybody said about it
+        ledger = _resume_at(ledger, after, step - 1)  # what is done again was lost, whatever the logs said about it
     if ledger.saving is not None:
         # No line said when the save ended, so it ended at the latest when the step itself began.
         own = (fact.duration_s or 0.0) if isinstance(fact, f.StepDone) else 0.0
@@ -144,7 +144,7 @@ def _step(ledger: Ledger, before: State, after: State, fact: f.Fact) -> Ledger:
     saved = min(ledger.saved, pending)
     took = pending - saved
     if isinstance(fact, f.StepDone) and (fact.duration_s or 0.0) > now - after.attempt.started + READ_LATE_S:
-        # A line from before anybody watched: a job that a person started, and that was attached late.
+        # A line from before the watch began: a job that a person started, and that was attached late.
         return _book_until_now(
             ledger, after, {k.STARTUP if before.mode == "starting" else k.PRODUCTIVE: took, k.SAVE: saved}
         )

@@ -28,7 +28,7 @@ class Start(Action):
     """Move aside every step folder above ``step``, then launch attempt ``attempt`` resuming at ``step``.
 
     ``step`` None is a fresh start, which the effect refuses when any step folder exists and ``fresh`` is False.
-    ``snapshot``: attempt whose configuration snapshot to reuse; None takes the files as they are on disk.
+    ``snapshot``: the configuration snapshot of this attempt is reused; None takes the files as they are on disk.
     """
 
     attempt: int
@@ -44,7 +44,7 @@ class Stop(Action):
     attempt: int
     reason: str
     budget_s: float
-    brief: bool = False  # this pod is about to go: nobody waits for its GPUs
+    brief: bool = False  # this pod is about to go: no wait for its GPUs
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class PruneStale(Action):
 class StartEngine(Action):
     """Launch the inference server as a role of its own (``EngineStarted`` follows), for the ``engine``-th time.
 
-    ``step`` is the step whose weights the run goes on with (None: the base model), ``snapshot`` as in ``Start``.
+    The run goes on with the weights of ``step`` (None: the base model), ``snapshot`` as in ``Start``.
     """
 
     engine: int

@@ -119,7 +119,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
 
 
 def longest_pause(state: State) -> float:
-    """For how many seconds the engine may work for nobody in this run: a slow environment lets all wait."""
+    """For how many seconds the engine may stand idle in this run: a slow environment lets all wait."""
     pauses = state.books.learned.phases.get(ENGINE_IDLE)
     return PAUSE_LONGEST * pauses.longest_s if pauses is not None else 0.0
 

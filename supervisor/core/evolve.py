@@ -26,7 +26,7 @@ else:
 
 
 def settle(own: Any, /, **changes: Any) -> None:
-    """Change ``own`` in place: only for a copy that was made a moment ago and that nobody else has seen yet.
+    """Change ``own`` in place: only for a copy that was made a moment ago and that no other code has seen yet.
 
     Folding a fact into the state copies it once to set the time; the handlers of frequent facts finish that copy
     instead of making another.

@@ -39,7 +39,7 @@ class ProcessSeen(Fact):
     pid: int
     start_ticks: int  # /proc/PID/stat field 22, clock ticks since boot
     title: str = ""  # command line or title, cut to 200 characters
-    key: bool = True  # False for helpers (a log tail, an API worker) whose end proves nothing
+    key: bool = True  # False for helpers (a log tail, an API worker): their end proves nothing
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class LocalSteps(Fact):
 
     steps: tuple[LocalStep, ...] = ()
     reason: str = ""
-    settled: bool = False  # the answer to a ``Survey``: nobody writes, so a whole step counts without quiet time
+    settled: bool = False  # the answer to a ``Survey``: no process writes, so a whole step counts without quiet time
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class StoredStep:
     committed: bool
     size_bytes: int
     damaged: str = ""  # why this pod will not restore it, when a restore already failed
-    left: str = ""  # why nobody resumes at it: it is of a lineage that was left, or quarantined
+    left: str = ""  # why no run resumes at it: it is of a lineage that was left, or quarantined
     manifest: str = ""  # the store's id of its manifest: another one is another checkpoint
     legacy: bool = False  # of the original scripts: it has no manifest, and their pointer is its only proof
     problem: str = ""  # why it is not committed
@@ -309,7 +309,7 @@ class StoreSteps(Fact):
     wandb_id: str = ""  # what latest.json names
     happened: tuple[Happened, ...] = ()  # all that ever left steps of this run, oldest first
     pinned: tuple[int, ...] = ()  # a person keeps these
-    reading: tuple[int, ...] = ()  # somebody is restoring these
+    reading: tuple[int, ...] = ()  # a pod is restoring these
     pins_reason: str = ""  # why the pins cannot be read; then nothing is deleted from the store
     held: tuple[int, ...] = ()  # kept while training is worth nothing: from before the first bad step
     holds: tuple[Hold, ...] = ()  # why they are
@@ -457,7 +457,7 @@ class PublishFailed(Fact):
     reason: str
     permanent: bool = False
     step_changed: bool = False  # the local step vanished or changed under the transfer: choose anew
-    left: bool = False  # the very same bytes are in the store and nobody resumes at them: nor are they good here
+    left: bool = False  # the very same bytes are in the store and no run resumes at them: nor are they good here
 
 
 @dataclass(frozen=True)
@@ -532,7 +532,7 @@ class Claimed(Fact):
     """This pod holds the run from now on: it alone publishes to the store, and deletes there."""
 
     generation: int
-    watched: bool = False  # over a holder whose heartbeat stood still: what that one did since is not known here
+    watched: bool = False  # over a holder with a still heartbeat: what that one did since is not known here
 
 
 @dataclass(frozen=True)
@@ -564,7 +564,7 @@ class Fenced(Fact):
 
 @dataclass(frozen=True)
 class LeaveSoon(Fact):
-    """This pod is about to go: a signal, or a trigger of ``[leaving]``. ``within_s`` None: nobody said how soon."""
+    """This pod is about to go: a signal, or a trigger of ``[leaving]``. ``within_s`` None: how soon is unknown."""
 
     within_s: float | None
     why: str  # who says so, for people: "SIGTERM", "/run/preempted appeared"
@@ -609,7 +609,7 @@ class Remark(Fact):
 
     event: str
     sentence: str
-    level: str = "info"  # or "warning": somebody has to mend it
+    level: str = "info"  # or "warning": a person has to mend it
 
 
 @dataclass(frozen=True)
@@ -673,10 +673,10 @@ class DaemonStarted(Fact):
     version: str
     settings: Settings
     boot_id: str = ""
-    adopted: int | None = None  # attempt whose shim left a record: it lives, or how it ended follows
+    adopted: int | None = None  # attempt with a shim's record: it lives, or how it ended follows
     setup: bool = False  # the pod's [setup] commands are to be run first
     journal: str = ""  # identity of this journal, one for each pod (or lost journal) of the run
-    engine_adopted: int | None = None  # our own inference server (by number) whose shim left a record
+    engine_adopted: int | None = None  # our own inference server (by number), if its shim left a record
     lost: str = ""  # what the journal lacks that it once had, a sentence
 
 

@@ -24,7 +24,7 @@ def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
 
 
 def _in_time(state: State) -> bool:
-    """While the step is not late, nobody asks for an excuse, or who waits for whom."""
+    """While the step is not late, no rule asks for an excuse, or which part waits for which."""
     return state.mode == "running" and state.now < state.progress.t + asked_from(state)
 
 
@@ -69,8 +69,8 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
         return False
     if new.counted_t - new.moved_t >= hang_s / 2 and new.work_since is not None:
         return False
-    # An engine that becomes idle, or has work again, changes who is thought to be stuck; one of which it is known again
-    # that it works for nobody is no evaluation.
+    # An engine that becomes idle, or has work again, changes who is thought to be stuck; one that is seen
+    # idle again is no evaluation.
     same = (old.work_since is None) == (new.work_since is None) and new.worked_t == after.now
     return same or _in_time(after)
 

@@ -1,6 +1,6 @@
 """Two pods, one run, one writer: what this pod may do while it does not hold the run, and which steps are left.
 
-Whoever holds the run is settled in the store (``supervisor.checkpoints.claims``). Nothing is started or published until
+The store settles which pod holds the run (``supervisor.checkpoints.claims``). Nothing is started or published until
 this pod has claimed it. A pod that loses it goes on with the job that it has, and keeps that job's checkpoints on its
 disk; it publishes and deletes nothing in the store any more, and starts nothing new.
 """
@@ -124,7 +124,7 @@ def ask_again(state: State, *, take_over: bool) -> tuple[State, Actions]:
 def ask_to_publish(state: State, step: int | None) -> tuple[State, Actions]:
     """Observing, and a person's job has written ``step``, which is not in the store: ask for the run to publish it.
 
-    It is given only when nobody holds it, or its holder's heartbeat has stood still for long enough.
+    It is given only when no pod holds it, or its holder's heartbeat has stood still for long enough.
     """
     if step is None or state.settings.mode != "observe" or state.fence.asked:
         return state, []

@@ -1,4 +1,4 @@
-"""Where the run's time went: a ledger whose parts add up to all of it, in the names of Google's goodput library.
+"""Where the run's time went: the parts of the ledger add up to all of it, in the names of Google's goodput library.
 
 One ledger a journal, so one a pod; ``sum_ledgers`` makes the run's out of them. ``supervisor.core.account`` keeps it.
 """
@@ -66,7 +66,7 @@ class Ledger:
     held: int | None = None  # generation of the claim that the latest start was made under
     steps: int = 0  # done, also those that were lost later
     steps_lost: int = 0
-    timed: int = 0  # steps whose whole interval was seen
+    timed: int = 0  # steps that were seen from start to end
     timed_s: float = 0.0
     saves: int = 0
     uploads: int = 0

@@ -36,7 +36,7 @@ class Stop:
     t: float
     text: str
     part: Role | None = None
-    failed: bool = True  # False: somebody told the launcher to end
+    failed: bool = True  # False: the launcher was told to end
 
     @property
     def cause(self) -> str:

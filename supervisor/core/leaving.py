@@ -55,7 +55,7 @@ def soon(state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
 
 
 def leave_without_notice(state: State) -> tuple[State, Actions]:
-    """The daemon is to end, and nobody says how soon: its host may be going down all the same."""
+    """The daemon is to end, and how soon is unknown: its host may be going down too."""
     if state.leave.asked:
         return state, []
     return replace(state, leave=Leave(asked=True, since=state.now)), _mark(state)
@@ -121,7 +121,7 @@ def _save_fits(state: State, watch: Watch) -> bool:
     exit_at, phase = state.leave.exit_at, _save_of_trainer(state)
     if exit_at is None or state.leave.save is None or _being_saved(state) != state.leave.save:
         return False  # also when the next save has begun: one is waited for, not one after another
-    # Where nothing was ever published, or saved, nobody knows how long it takes; without it the step is lost anyway.
+    # Where nothing was ever published, or saved, its time is unknown; without it the step is lost anyway.
     stop_at = exit_at - LEAST_STOP_S - (state.publishing.took_s if state.publishing.took_s is not None else COMMIT_S)
     usual = state.books.learned.phases.get(SAVE)
     if phase is not None and usual is not None and phase.t + usual.median_s > stop_at:
@@ -160,7 +160,7 @@ def hopeless(state: State) -> bool:
 
 
 def _needs(state: State) -> float | None:
-    """Seconds that the publish under way still takes; None while nobody can say."""
+    """Seconds that the publish under way still takes; None while that is unknown."""
     moves = state.leave.moves
     if moves is None or moves.step != state.busy.publish:
         return None

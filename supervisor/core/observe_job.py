@@ -46,7 +46,7 @@ FATAL_XIDS = frozenset({48, 64, 79, 95, 119, 120})
 LINK_XIDS = frozenset({74})  # NVLink: often well after one restart (``recurring``)
 # Notices, and the clearing away of what a program that ended had there: each kill gives one.
 HARMLESS_XIDS = frozenset({37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 121, 141, 154, 157, *range(160, 166)})
-COUNTED = ("trainer", "job")  # roles whose steps are the run's steps
+COUNTED = ("trainer", "job")  # the steps of these roles are the run's steps
 
 
 # ---------------------------------------------------------------- processes
@@ -158,7 +158,7 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
 
 
 def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
-    """A GPU whose collective never ends is "100 % busy" and draws little: its power says what its load does not."""
+    """A GPU in a collective that never ends is "100 % busy" and draws little: its power says what its load does not."""
     power = memory.gpu.power_w
     if power is None:
         return memory
@@ -199,7 +199,7 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         if count != old.count:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
             new.update(count=count, moved_t=now, canary_misses=0)
-            # A token may be our own canary's where it was time for one; else it is somebody's, however slow.
+            # A token may be our own canary's where it was time for one; else it is the job's, however slow.
             ours = now - old.moved_t >= state.settings.hang_s * CANARY_AFTER
             if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
                 new["worked_t"] = now
@@ -236,7 +236,7 @@ def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
     if (look.running or 0) > 0 or (look.waiting or 0) > 0:
         return True
     if look.connections is not None:
-        return look.connections > 0  # where nobody is connected, rollouts in flight wait for something else
+        return look.connections > 0  # without a connection, rollouts in flight wait for something else
     return work is not None and work.inflight > 0
 
 
@@ -304,7 +304,7 @@ def _possible(state: State, step: int) -> bool:
 
 
 def _fastest(state: State) -> float:
-    """Seconds that any step of this run takes; 0.0 while nobody knows."""
+    """Seconds that any step of this run takes; 0.0 while that is unknown."""
     times = state.books.learned.phases.get(STEP)
     return 0.0 if times is None or times.count < WARM else min(times.seconds) / FASTER
 

@@ -1,7 +1,7 @@
 """What may still be done for a run that is only observed: look, publish, keep evidence, speak. Nothing else.
 
-The list names what is allowed, so that an action that is added later does nothing here until somebody has thought
-about it. The core knows the mode as well; this is the net below it, which holds whatever the core asks for.
+The list names what is allowed, so an action that is added later does nothing here until a developer lists it.
+The core knows the mode as well; this is the net below it, which holds whatever the core asks for.
 """
 
 from __future__ import annotations

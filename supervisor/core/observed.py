@@ -31,7 +31,7 @@ def watch_attached_job(state: State, fact: f.AttemptAdopted) -> tuple[State, Act
     )
     state = replace(
         enter(state, "starting", "A job of before is watched." if ours else "A job that a person started is watched."),
-        progress=replace(state.progress, timed=False),  # nobody saw how long its start took
+        progress=replace(state.progress, timed=False),  # how long its start took was not seen
         attempt=replace(state.attempt, resume_step=fact.step, started=state.now, pid=fact.pid, snapshot=fact.attempt),
         incidents=replace(
             state.incidents,

@@ -13,7 +13,7 @@ from supervisor.core.state import Ending, State
 
 
 def react(before: State, state: State, fact: f.Command) -> tuple[State, Actions]:
-    """Carry out a command, and say by whom it was given."""
+    """Carry out a command, and say who gave it."""
     order = _ORDERS.get(fact.verb)
     if order is None:
         return state, [say("command", f"{fact.verb} is no command that the core knows.", "warning")]

@@ -34,7 +34,7 @@ LEAST_SPREAD = 0.15  # of the logarithm: no phase is more regular than that for 
 SOFT_MEDIANS, SOFT_LONGEST, HARD_LONGEST = 3.0, 1.5, 5.0
 STEP, RESUME = "step", "resume"
 ENGINE_UP = "engine/up"  # from the launch until its server answers
-ENGINE_IDLE = "engine/idle"  # for how long it worked for nobody before it worked again
+ENGINE_IDLE = "engine/idle"  # for how long it was idle before it worked again
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "restart", verdict.sentence))
         case "wait-for-room":
             return with_all(acts, stop(state, "disk-full", sentence))
-        case "step-back" if not would:  # else a step would be quarantined, for all pods, that nobody tried
+        case "step-back" if not would:  # else an untried step would be quarantined, for all pods
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
                 state = replace(

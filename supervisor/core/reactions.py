@@ -237,7 +237,7 @@ def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tu
         return enter(state, "stopped", sentence), [say("observing", sentence)]
     if fact.action == "Stop" and state.mode == "stopping":
         if state.job.ended is not None or state.attempt.after_stop in ("finish", "shutdown"):
-            # Nothing of it lives any more, or nobody asks for its end but for ours. An observer gives nothing up: the
+            # Nothing of it lives any more, or only our own end was asked for. An observer gives nothing up: the
             # person may start another job, and until then there may be steps to publish.
             after = "stop" if state.attempt.after_stop in ("give-up", "unfit") else state.attempt.after_stop
             return _attempt_stopped(

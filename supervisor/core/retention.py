@@ -17,7 +17,7 @@ def next_to_publish(state: State) -> int | None:
     good = state.good_local()
     if not good:
         return None
-    # Not against those that were left: what nobody would resume from is published for nobody.
+    # Not against those that were left: no run would resume from such a step.
     stored = state.good_stored()
     latest = state.store.latest
     if not stored or good[-1] > stored[-1]:
@@ -127,8 +127,8 @@ def victims_in_store(state: State) -> list[int]:
     """Stored steps beyond retention, oldest first, then unfinished ones; at least two good ones always remain.
 
     Kept: the last N good ones, every M-th, what the pointer names, what this attempt resumed from, pinned steps, what
-    somebody is restoring or asked to go back to, what is held, and the newest one whose bytes were seen to be right.
-    Damaged and quarantined steps are a person's to delete. While nobody knows what is pinned nothing goes.
+    a pod is restoring or a person asked to go back to, what is held, and the newest verified one.
+    Damaged and quarantined steps are a person's to delete. While the pins are unknown nothing goes.
     """
     settings = state.settings
     if state.pins.reason:
@@ -157,7 +157,7 @@ def _asked_for(state: State) -> set[int]:
 
 
 def _unfinished_in_store(state: State) -> list[int]:
-    """Stored steps that are half-deleted, or half-sent and passed by: billed, and nobody can restore them.
+    """Stored steps that are half-deleted, or half-sent and passed by: billed, and no pod can restore them.
 
     Not those above the newest good one: a publish goes on with them. One without a manifest may also be a whole step
     of the original scripts, once the pointer is no longer theirs; they came before every step of ours. So below our

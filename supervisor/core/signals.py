@@ -38,7 +38,7 @@ WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of to
 SURVIVED_S = 600.0
 WORKS = ("training", "checkpoint", "weight-update")  # phases in which the others wait for the trainer
 TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barrier"}
-EXCUSED = ("checkpoint", "weight-update")  # whose length has a limit of its own
+EXCUSED = ("checkpoint", "weight-update")  # each has a time limit of its own
 SILENT_LONGEST = 3.0
 
 Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu", "power"]
@@ -98,7 +98,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         and (asked or engine.bad_looks >= BAD_LOOKS)
         and work.inflight > 0
         and not watch.over(work.t, TOLD_S)
-        and work.t - work.moved_t >= settings.hang_s  # as told: between two reports nobody knows whether it moves
+        and work.t - work.moved_t >= settings.hang_s  # as told: between two reports it is unknown whether it moves
     ):
         signals.append(
             Signal("rollouts", f"{work.inflight} rollouts in flight did not move for {span(now - work.moved_t)}")
@@ -129,7 +129,7 @@ def _works_on(state: State, since: float, watch: Watch) -> bool:
 def _standing_still(state: State, watch: Watch) -> list[Signal]:
     """Counters that stand still while work waits, and requests that are not answered meanwhile."""
     engine, hang_s = state.engine, state.settings.hang_s
-    # Counted up to the last reading: an engine whose counters nobody could read did not stand still.
+    # Counted up to the last reading: an engine with unreadable counters did not stand still.
     frozen_s = engine.counted_t - engine.moved_t
     missed = engine.liveness_misses or engine.canary_misses
     if not engine.ever_ok or (frozen_s < hang_s / 2 and not missed and not engine.units):
@@ -180,7 +180,7 @@ def late(state: State) -> str:
 
 
 def idle_engine(state: State, watch: Watch) -> Signal | None:
-    """An engine that is well and of which nobody has asked anything for a while: somebody else is stuck."""
+    """An engine that is well and got no request for a while: another part is stuck."""
     engine, hang_s = state.engine, state.settings.hang_s
     idle_s = engine.counted_t - engine.worked_t
     if not knows_counters(state, watch) or engine.work_since is not None or idle_s < hang_s:
@@ -191,7 +191,7 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
 def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
     work = state.job.work
-    # Counts that nobody has told for a while are unknown, which is not the same as standing still.
+    # Counts without a report for a while are unknown, which is not the same as standing still.
     if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
@@ -230,7 +230,7 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
 
 
 def trainer_rests_since(state: State) -> float | None:
-    """Since when all of the trainer's GPUs have drawn little; None: one works, or nobody can say."""
+    """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
     trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
     known = [since for since in trainers if since is not None]
     return max(known) if known and len(known) == len(trainers) else None
@@ -245,9 +245,9 @@ def _idle_trainer(state: State) -> float | None:
 
 
 def busy_trainer(state: State, watch: Watch) -> bool:
-    """Is the trainer at work, as far as anybody knows, for less than five times the longest it ever took?
+    """Is the trainer at work, as far as is known, for less than five times the longest it ever took?
 
-    While it is, an idle engine and still rollouts are no evidence against anybody: they wait for it. Its own phases
+    While it is, an idle engine and still rollouts prove no fault: they wait for it. Its own phases
     are told at log level "debug" only; at "info" the orchestrator tells that it waits for the trainer ("barrier").
     Where neither says anything, three times the longest step must have passed.
     """
@@ -270,7 +270,7 @@ def busy_trainer(state: State, watch: Watch) -> bool:
 
 
 def is_step_moving(state: State, watch: Watch) -> bool:
-    """Does something of the step under way move: tokens for somebody, rollouts that end, files that grow?"""
+    """Does something of the step under way move: tokens for the job, rollouts that end, files that grow?"""
     work, growth = state.job.work, state.job.growth.get("rollouts")
     moved = [state.engine.worked_t]
     moved += [work.moved_t] if work is not None else []

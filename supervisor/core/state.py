@@ -37,7 +37,7 @@ BEING_LISTED = "being listed"
 NOT_LISTED = "not listed yet"
 NOT_SINCE = "not listed since this pod holds the run"
 UNANSWERED = (NOT_LISTED, NOT_SINCE)
-"""``store_reason`` until the store has answered: nobody knows yet whether it can be listed."""
+"""``store_reason`` until the store has answered: whether it can be listed is not known yet."""
 Next = Literal["restart", "stop", "give-up", "unfit", "finish", "shutdown", "disk-full"]
 
 
@@ -74,7 +74,7 @@ class GpuMemory:
     fallen_since: float | None = None
     power_high_w: float = 0.0  # the most that it was seen to draw
     rests_since: float | None = (
-        None  # since when it has drawn little, without a break; None: it works, or nobody can say
+        None  # since when it has drawn little, without a break; None: it works, or it is unknown
     )
     loaded_since: float | None = None  # since when a kernel has run on it all the time, which may be one that waits
 
@@ -305,7 +305,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Leave:
-    """This pod is about to go. ``until`` is when, ``exit_at`` when the daemon has to be through; None: nobody said."""
+    """This pod is about to go. ``until`` is when, ``exit_at`` when the daemon has to be through; None: unknown."""
 
     asked: bool = False
     why: str = ""
@@ -379,7 +379,7 @@ class Attempt:
     resume_step: int | None = None
     started: float = 0.0
     pid: int | None = None
-    snapshot: int | None = None  # attempt whose configuration last made progress
+    snapshot: int | None = None  # attempt with the configuration that last made progress
     began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
@@ -451,7 +451,7 @@ class Disk:
     nothing_said: bool = False
     prune_after: float = 0.0
     prune_t: float = 0.0  # when the deletion under way was asked for
-    stale_attempt: int = -1  # attempt whose launch's leftovers were deleted; -1: not yet
+    stale_attempt: int = -1  # leftovers were last deleted in this attempt; -1: not yet
     stale_t: float = 0.0
 
 
@@ -484,9 +484,9 @@ class Store:
     rolled_back: tuple[int, float] | None = None  # (step, Unix time) of a rollback that had to go without the store
     damaged: dict[str, str] = field(default_factory=dict)  # stored step -> why it cannot be restored
     doubted: tuple[int, ...] = ()  # those of them that only a listing says so: a later one may know better
-    verified: tuple[int, ...] = ()  # stored steps whose bytes were seen to be right, newest last, few
+    verified: tuple[int, ...] = ()  # stored steps with bytes that were seen to be right, newest last, few
     begun: tuple[int, ...] = ()  # steps that this run's own publishes or deletes touched, newest last, few
-    reading: tuple[int, ...] = ()  # stored steps that somebody was restoring at the last look
+    reading: tuple[int, ...] = ()  # stored steps that a pod was restoring at the last look
 
 
 @dataclass(frozen=True)
@@ -627,7 +627,7 @@ class State:
     def spoiled(self) -> dict[int, str]:
         """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
 
-        They were published once. Nobody resumes from them, and they are no reason to believe that nothing was.
+        They were published once. No run resumes from them, and they are no reason to believe that nothing was.
         """
         return {
             s.step: s.problem or "its files are not those of its manifest"

@@ -58,7 +58,7 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
         if old and (state.own.asked or not state.engine.ever_ok):
             return state, acts  # what was under way when its inference server failed; the new one has shown nothing yet
         if state.attempt.resume_step is not None and step + 1 < state.attempt.resume_step:
-            # Not acted upon: a plain job may count its steps anew. Whoever knows better has to hear of it at once.
+            # Not acted upon: a plain job may count its steps anew. A person who knows better has to hear of it at once.
             sentence = (
                 f"The job was told to resume at step {state.attempt.resume_step} and counts step {step}: it may "
                 "have begun from scratch, and then it overwrites checkpoints. Look at its log; stop it with "
@@ -116,7 +116,7 @@ def _went_on(state: State) -> tuple[State, Actions]:
     would = []
     for one in state.observing.would:
         since = (state.progress.step or 0) - (one.step if one.step is not None else -1)
-        # With its engine gone, a trainer still does the steps whose rollouts are there already.
+        # With its engine gone, a trainer still does the steps that have their rollouts already.
         under_way = STEPS_UNDER_WAY if one.cause.startswith("engine-") or one.cause.endswith("-gone") else 1
         told = one
         if not one.outcome and since >= under_way:

@@ -1,4 +1,4 @@
-"""All stand still: whom they wait for. It names the guilty part, and decides neither whether nor when to act.
+"""All stand still: which part do they wait for? It names the guilty one, and decides neither whether nor when to act.
 
 The trainer tells of its phases at log level "debug" only. That the orchestrator waits for the trainer's next policy is
 told at "info" in all versions, so one that has said so before and does not now waits for nothing of the trainer's. GPUs

@@ -182,7 +182,7 @@ class _Judge:
         return True
 
     def bad(self, name: str, step: int | None = None) -> Streak | None:
-        """Count a bad step; the row where it is now long enough and nobody was told. ``step``: what came before it is
+        """Count a bad step; the row where it is now long enough and not reported yet. ``step``: what came before it is
         held from now on.
         """
         old = self.worth.rows.get(name, Streak())

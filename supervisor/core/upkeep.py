@@ -123,7 +123,7 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     keep = 1 if disk_critical(state) or disk_short(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
     if state.disk.stale_attempt != state.attempt.number or watch.over(state.disk.stale_t, STALE_AGAIN_S):
-        # What is left of steps that are gone, and what starts moved out of the way: nobody needs it at any time.
+        # What is left of steps that are gone, and what starts moved out of the way: nothing needs it at any time.
         kept = min((s.step for s in state.local.steps if s.step not in victims), default=0)
         state = replace(
             state,
@@ -219,7 +219,7 @@ def publish_until(state: State) -> float:
     """When the last publish is waited for no longer. One that moves no byte fails before, in the store's patience."""
     if state.leave.exit_at is not None:
         return state.leave.exit_at
-    if state.mode != "leaving" or state.leave.why:  # nobody kills by a clock that is known
+    if state.mode != "leaving" or state.leave.why:  # no kill comes at a known time
         return state.since + LAST_PUBLISH_S
     return max(state.since + LEAVE_S, state.leave.since + ENDED_WITHIN_S)
 

@@ -166,7 +166,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if still_s < 2 * state.settings.hang_s and is_updating_weights(state, watch):
         return None
     if "counters" not in kinds and excuse(state, watch):
-        return None  # rollouts wait for an evaluation, and a busy server is late to answer: nobody saw it stand still
+        return None  # rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
         "hung",
@@ -188,7 +188,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     for error in state.job.errors.values():
-        # Some requests of a healthy run are refused, too: it counts only while the engine works for nobody.
+        # Some requests of a healthy run are refused, too: it counts only while the engine is idle.
         incurable = error.deterministic or (error.signature in REFUSED and idle)
         if not incurable or error.count < HOPELESS_TIMES or not watch.over(error.first_t, HOPELESS_S):
             continue
@@ -205,7 +205,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
 
 
 def _judge_standstill(state: State, watch: Watch) -> Verdict | None:
-    """Nobody works: the step is overdue, and rollouts stand still or the engine is idle. Or all are known to."""
+    """No part works: the step is overdue, and rollouts stand still or the engine is idle. Or all stand still."""
     if is_about_to_end(state) or state.mode != "running":
         return None
     overdue = soft_overdue(state, watch)
@@ -221,8 +221,8 @@ def _judge_standstill(state: State, watch: Watch) -> Verdict | None:
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     engine, settings = state.engine, state.settings
-    # The engine makes tokens for somebody, or pauses as it does here: a long step, not a stuck one. Where nobody can
-    # say, one that waits for a long rollout looks the same: its lateness and the still counts are one signal.
+    # The engine makes tokens for the job, or pauses as it does here: a long step, not a stuck one. Where that is
+    # unknown, one that waits for a long rollout looks the same: its lateness and the still counts are one signal.
     pause_s = max(settings.hang_s, longest_pause(state))
     if settings.has_engine and (not knows_counters(state, watch) or engine.counted_t - engine.worked_t < pause_s):
         return []
@@ -250,7 +250,7 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
 
 
 def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
-    """A start that takes longer than any before it, in which nobody works: deadlocks happen while resuming."""
+    """A start that takes longer than any before it, in which no part works: deadlocks happen while resuming."""
     if state.mode != "starting" or not state.engine.ever_ok:
         return None
     slow = Signal("step", f"no step for {span(state.now - state.attempt.started)} since the start")

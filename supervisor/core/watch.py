@@ -1,7 +1,7 @@
 """Elapsed time against limits, remembering when the nearest of the limits will pass.
 
 Whatever the ladders compare with the clock, they compare through a ``Watch``; so the core can name the next moment at
-which it could conclude something that it did not conclude now, and nobody has to ask it every second.
+which it could conclude something that it did not conclude now, and the daemon need not ask it every second.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ LONGEST_LINE = 200  # of a job's own words in a sentence
 def span(seconds: float) -> str:
     """A duration for people: 0.4 s, 12 s, 3 min 20 s, 2 h 5 min."""
     if not math.isfinite(seconds):
-        return "an unknown time"  # of records that somebody edited
+        return "an unknown time"  # of records that a person edited
     if seconds < 0:
         return "0 s"
     if seconds < 10:

@@ -114,8 +114,8 @@ class ActiveSensors:
     ) -> None:
         """Look at the processes, logs and engine of an attempt that runs.
 
-        ``positions``: where the daemon before was in its logs, none where nobody knows; None when this daemon launched
-        the attempt.
+        ``positions``: where the daemon before was in its logs, empty where that is unknown; None when this daemon
+        launched the attempt.
         """
         self.leave(None)
         found = [look(name) for name in components]
@@ -295,7 +295,7 @@ class ActiveSensors:
         return [*self._logs.positions(), *(self._engine.positions() if self._engine else ())]
 
     def gpu_free(self, *roles: str) -> bool | None:
-        """Is the memory of the run's GPUs (of these roles, or of all) back? None when nobody can say."""
+        """Is the memory of the run's GPUs (of these roles, or of all) back? None when it is unknown."""
         if self._plan is not None and not self._plan.inference and not self._plan.trainer:
             return True  # the run names no GPU: there is nothing of it to wait for
         state = self._state()
@@ -305,7 +305,7 @@ class ActiveSensors:
         return all(gpu.is_empty for gpu in mine) if mine else None
 
     def gpu_pids(self) -> list[int]:
-        """Whom the driver lists on the run's GPUs, at the last look; [] where it hides that."""
+        """The processes that the driver lists on the run's GPUs, at the last look; [] where it hides that."""
         gpus = [memory.gpu for memory in self._state().gpus.by_uuid.values() if memory.gpu.role in KNOWN_ROLES]
         return sorted({pid for gpu in gpus for pid in gpu.pids or ()})
 

@@ -94,8 +94,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Before:
-    """The program in whose place this process goes on: its version, "" where there is none, and what people asked it
-    for in its last moment, with who did.
+    """The program that this process replaces: its version, "" where there is none, and what people asked it for in its
+    last moment, with who did.
     """
 
     version: str = ""
@@ -184,7 +184,7 @@ class Daemon:
         self.effects.do(a.Survey())
         self._adopt_engine(self._engine_left())
         if self.state.live and self.state.attempt.pid is not None and self.sensors.positions() is None:
-            self.attend(self.state.attempt.number, adopting=True)  # a living job that nobody could look at until now
+            self.attend(self.state.attempt.number, adopting=True)  # a living job that could not be looked at until now
 
     def _attempt_dir(self, attempt: int) -> Path:
         return attempt_dir(self._state_dir, attempt)
@@ -290,8 +290,8 @@ class Daemon:
         lives = any(isinstance(fact, f.AttemptAdopted) for fact in after)
         # Nothing is installed under a job that runs.
         setup = self._setup and not lives
-        # Before whatever a sensor or a person has posted by now: until the core knows that nobody watched for a while,
-        # each age in its state (the last step, the last token) counts that while as silence of the job.
+        # Before whatever a sensor or a person has posted by now: until the core knows how long no daemon watched, each
+        # age in its state (the last step, the last token) counts that time as silence of the job.
         journal = self.context.journal = self.journal.identity()
         self.effects.store.claiming.journal = self.witness.claimant
         engine = self._engine_left()
@@ -444,7 +444,7 @@ class Daemon:
             self.journal.put("wandb_id", fact.wandb_id)
 
     def _engine_left(self) -> int | None:
-        """The inference server of our own that the daemon before left running, or whose end nobody has told yet."""
+        """The inference server of our own that the daemon before left running, or that ended without a report."""
         own = self.state.own
         if not self._own_engine or own.number == 0:
             return None

@@ -94,7 +94,7 @@ class PreemptionWatch:
         return None if until is None else max(0.0, until - now - LAST_S)
 
     def release_s(self, now: float) -> float:
-        """Seconds for giving the run back where nobody said when the pod goes: until what sent SIGTERM kills."""
+        """Seconds for giving the run back where it is unknown when the pod goes: until what sent SIGTERM kills."""
         leave = self._state().leave
         return max(LEAST_RELEASE_S, leave.since + ENDED_WITHIN_S - now) if leave.asked else RELEASE_S
 

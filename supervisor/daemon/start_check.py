@@ -46,15 +46,15 @@ class StartCheck:
     def before_start(self, job: Job, step: int | None, snapshot: int | None, unwanted: threading.Event) -> None:
         """Raises ConfigError, with the id of each error and how to overrule it, where the start must not be.
 
-        ``step`` is the one that is resumed at; ``snapshot`` the attempt whose configuration is used again, None for the
-        files as they are. ``unwanted``: set where a stop has been asked for, and nobody waits for an answer.
+        ``step`` is the one that is resumed at. The configuration of attempt ``snapshot`` is used again; None takes the
+        files as they are. ``unwanted``: set where a stop has been asked for: then no answer is needed.
         """
         with self._lock:  # the inference server of its own is started at the same moment
             if self._passed:
                 return
             found, yields = self._look_at_start(unwanted)
             if unwanted.is_set():
-                return  # nothing is started, and nobody has seen what was found
+                return  # nothing is started, and what was found was not shown
             errors = [one for one in found if one["severity"] == "error" and not one["overruled"]]
             excuse = self._excuse_for_errors(job, step, snapshot) if errors else ""
             if errors and not excuse:
@@ -156,7 +156,7 @@ def _finding_text(one: Mapping[str, Any]) -> str:
 
 
 def _refusal_sentence(errors: Sequence[Mapping[str, Any]], path: Path, *, yields: bool) -> str:
-    """One sentence for the log, the status and whoever is told: a lone error whole, of several their names."""
+    """One sentence for the log, the status and the notices: a lone error whole, of several their names."""
     ids = list(dict.fromkeys(one["id"] for one in errors))
     words = " ".join(f"--overrule {name}" for name in ids)
     listed = ", ".join(f'"{name}"' for name in ids)

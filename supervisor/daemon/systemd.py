@@ -38,7 +38,7 @@ class Notifier(Protocol):
 
 
 class NoManager:
-    """No systemd above us: everything is said to nobody."""
+    """No systemd above us: nothing is sent."""
 
     watchdog_s: float | None = None
 

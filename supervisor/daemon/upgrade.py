@@ -90,7 +90,7 @@ class Orders:
 
     def __init__(self) -> None:
         self.end: signal.Signals | None = None
-        """The signal that said here that it is to end; it is sent once more, since whoever goes on understands it."""
+        """The signal that said here that it is to end; it is sent once more, since the new program understands it."""
         self._given: list[dict[str, Any]] = []
 
     def take(self, fact: f.Fact, source: str) -> None:
@@ -116,7 +116,7 @@ class Upgrade:
         self._stage = ""  # "trying", "reading", "waiting", "going"
         self._is_read = False  # are all lines that the core was told of counted in the positions that are kept?
         self._until = 0.0
-        self._given = inheritable()  # open files that whoever started us wants us to hold
+        self._given = inheritable()  # open files that our parent wants us to hold
 
     @property
     def is_going(self) -> bool:
@@ -235,12 +235,12 @@ class Upgrade:
         """Turn this process into the installed program. Everything of the run is closed by now.
 
         ``orders``: what was asked for since ``due``; called when no signal can come any more.
-        Raises TryAgainError when the exec fails: whoever restarts us starts the new program.
+        Raises TryAgainError when the exec fails: our parent restarts us, and starts the new program.
         """
         environ = {**self._launch.environ, **self._launch.variables, VARIABLE: __version__}
         for fd in inheritable() - self._given:
             with contextlib.suppress(OSError):
-                os.set_inheritable(fd, False)  # a library's: the new program must not hold what nobody closes
+                os.set_inheritable(fd, False)  # a library's: the new program would hold it and never close it
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         left = orders()
         if left.end is not None:
@@ -326,12 +326,12 @@ def _complaint(said: Path, code: int) -> str:
 
 
 def arrive(environ: MutableMapping[str, str]) -> str:
-    """The version whose place this process took by exec, "" for one that was started. Takes it out of ``environ``."""
+    """The version that this process replaced by exec, "" for one that was started. Takes it out of ``environ``."""
     version = environ.pop(VARIABLE, "")
     if version:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
-                pass  # a child of the program before, which nobody else waits for
+                pass  # a child of the program before: no other process waits for it
     return version
 
 

@@ -548,7 +548,7 @@ def _while_ended(kind: _Kind, stop: tuple[Log, Event] | None) -> bool:
     if stop is None or kind.name == PART_ENDED:
         return False
     (stop_log, said), t = stop, stop[0].at(stop[1].first)
-    if kind.name == ENDED:  # such a line has no time of its own; nobody but the launcher sends others a signal then
+    if kind.name == ENDED:  # such a line has no time of its own; then only the launcher sends others a signal
         return all(event.role not in ("launcher", failed_part(said.text)) for _, event in kind.events)
     if any(event.role == failed_part(said.text) for _, event in kind.events):
         return False  # of the part that failed; its clock may go wrong

@@ -1,4 +1,4 @@
-"""One line of a log, whoever wrote it and whatever was put before it: level, message, time, rank and role."""
+"""One line of a log, of any writer and with anything before it: level, message, time, rank and role."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Line:
-    """A line without what stands before its message. ``level`` None: nobody's logger wrote it, or not its first line.
+    """A line without what stands before its message. ``level`` None: no logger wrote it, or not its first line.
 
     ``text`` keeps the blanks that it begins with. ``exception``: the traceback that a JSON line carries.
     """
@@ -261,7 +261,7 @@ class Clock:
                 day += 366  # over the end of the year
             t = day * DAY_S + stamp.seconds
             if not self.dated and self._newest is not None:
-                # torchrun tells the day at the end of a log whose steps are without one: the scale stays theirs.
+                # torchrun tells the day at the end of a log, and its steps tell none: the scale stays theirs.
                 self.offset = round((t - self._newest) / DAY_S) * DAY_S
             self.dated, self._day = True, max(self._day if self.dated else 0, day)
             self._newest = t - self.offset

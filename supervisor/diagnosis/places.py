@@ -148,7 +148,7 @@ def _reasons_by_attempt(state_dir: Path) -> dict[str, str]:
     try:
         told = incidents.read_incidents(state_dir)
     except SupervisorError:
-        return {}  # the logs are read all the same
+        return {}  # the logs are read anyway
     return {f"attempt {one['attempt']}": one["sentence"] for one in told if one["cause"] != "ended-from-outside"}
 
 
@@ -171,7 +171,7 @@ def _reason_of_bundle(bundle: Path) -> str:
     try:
         said = json.loads(bundle.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return ""  # its logs are read all the same
+        return ""  # its logs are read anyway
     reason = said.get("reason") if isinstance(said, dict) else None
     return reason if isinstance(reason, str) else ""
 
@@ -253,7 +253,7 @@ def _keep_newest(found: list[tuple[float, Source]], root: Path, odd: Mapping[str
 
 
 def named(name: str) -> tuple[Role | None, bool]:
-    """Whose log a name (or the end of a path) means, and whether it is the kernel's."""
+    """Which role's log a name (or the end of a path) means, and whether it is the kernel's."""
     last = name.rpartition("/")[2]
     if _KERNEL.match(last):
         return None, True

@@ -211,7 +211,7 @@ class _Scan:
         self._t: float | None = None
         self._is_ahead = False  # that time is of a line further down
         self._ordinary: bytes = b""
-        self._noted: bytes = b""  # the ordinary line whose time was last looked at
+        self._noted: bytes = b""  # the last ordinary line that was searched for a time
         self._tracebacks = Tracebacks()
         self._ignored: str | None = None  # the process that said that Python ignores what comes next
         self._open: dict[tuple[str, Role | None], Event] = {}
@@ -366,7 +366,7 @@ class _Scan:
         return event.count <= MOST_ENDS * max(1, len(event.keys)) and self._are_last_words(event.last.line)
 
     def _look_at_last_words(self) -> None:
-        """Nothing known was found: is the last thing an exception whose traceback is not there?"""
+        """Nothing known was found: is the last thing an exception without its traceback?"""
         before, tail = self._last_lines()
         end = self._number
         for place in range(len(tail), max(0, self._zero - before), -1):
@@ -458,7 +458,7 @@ class _Scan:
         )
 
     def _guess_role(self, begun: bytes) -> None:
-        """Whose log it is, where its name says nothing and only one of them speaks in it."""
+        """Which role wrote this log, where its name does not say and only one role speaks in it."""
         if self.log.role is not None or self._kernel:
             return
         marks: dict[Role, bytes] = {
@@ -571,7 +571,7 @@ class _Scan:
             event.weak = event.weak or self._number - event.last.line <= MORE_LINES
 
     def _look_back(self) -> None:
-        """Something failed, and nothing told why: an exception just above whose traceback is not there may."""
+        """Something failed, and nothing told why: an exception just above, without its traceback, may."""
         before, tail = self._last_lines()
         number = self._number
         for place in range(len(tail) - 1, max(0, len(tail) - LOOK_BACK, self._zero - before), -1):

@@ -1,4 +1,4 @@
-"""What is asked before a job is started, and may say no; by default nobody is."""
+"""A check that may refuse the start of a job; by default there is none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from supervisor.jobs.base import Job
 
 
 class BeforeStart(Protocol):
-    """Somebody who may refuse a start."""
+    """A check that may refuse a start."""
 
     def before_start(self, job: Job, step: int | None, snapshot: int | None, unwanted: threading.Event) -> None:
-        """Raises ConfigError where the start must not be. ``unwanted``: set when nobody waits for it any more."""
+        """Raises ConfigError where the start must not be. ``unwanted``: set when the start is no longer wanted."""
 
     def say(self) -> None:
         """Tell what would be in the way of a start that is not carried out."""

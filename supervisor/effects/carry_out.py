@@ -150,7 +150,7 @@ class Effects:
         self.run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
 
     def scan(self) -> None:
-        """List the local steps before a start or after the end: nobody writes, so quiet time is not waited for."""
+        """List the local steps before a start or after the end: no process writes then, so quiet time is not needed."""
         try:
             if self.run.job is None and self._setup_runs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
@@ -354,7 +354,7 @@ class Effects:
                 env=env,
                 cwd=home if Path(home).is_dir() else "/",
                 start_new_session=True,
-                umask=0o022,  # what it installs is for everybody to read, unlike what we write
+                umask=0o022,  # all users may read what it installs, unlike what we write
             )
             try:
                 code = child.wait(timeout_s)

@@ -2,7 +2,7 @@
 
 The store says who holds the run (``supervisor.checkpoints.claims``); how long another pod's heartbeat has stood still
 is measured here, on this machine's own clock that goes on while the host sleeps. The core asks for the claim and is
-told of each change; when to look again is no decision, and nobody's wall clock is compared with another's.
+told of each change; when to look again is no decision, and no wall clock is compared with another.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LEAVING_BEAT_S = 3.0
 LEAVING_LOOK_S = 2.0
 LEAVING_STALL_S = 8.0
 LEAVING_PATIENCE_S = 30.0
-"""For so long the heartbeat of a holder whose pod is about to go may stand still: three requests that each hang for
+"""When a holder's pod is about to go, its heartbeat may stand still for so long: three requests that each hang for
 LEAVING_STALL_S. Should it take longer, and that holder still write, then it is fenced like any other."""
 
 RELEASE = Retry(base_s=0.5, cap_s=5.0)
 """How long to wait between two tries to give the run back."""
 OWN_BEATS = 3
-"""Beat periods for which a claim of this very journal is watched: a living original, of whose disk this is a copy,
-beats meanwhile, and a machine that was started anew waits no longer than that."""
+"""Beat periods for which a claim of this very journal is watched: a living original, if this disk is a copy of
+its disk, beats meanwhile, and a machine that was started anew waits no longer than that."""
 
 CONVICTED = "RL_SUPERVISOR_CONVICTED"
 """In the environment of a pod that a fleet's controller made: the standing that it may claim over."""
@@ -174,7 +174,7 @@ class Claiming:
         """What a request that writes or deletes says of its writer: it is looked whether it still holds the run.
 
         Raises StoreError, of kind "transient", when this pod does not hold it (any more): without a generation nothing
-        would be looked at, and what was asked for before the run was lost or given back would be written all the same.
+        would be looked at, and what was asked for before the run was lost or given back would still be written.
         """
         with self._lock:
             generation = self.generation
@@ -226,7 +226,7 @@ class Claiming:
 
     def give_back(self, code: int | None = None, reason: str = "") -> None:
         """Give the run back, if it is ours. A store that is away is asked again until ``ended`` is set, and no longer
-        than another pod waits for this one's heartbeat: by then the run is anybody's.
+        than another pod waits for this one's heartbeat: by then any pod may take the run.
 
         ``code`` and ``reason`` are the last words. ``unreturned`` says why nothing came of it.
         """

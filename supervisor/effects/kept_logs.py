@@ -3,7 +3,7 @@
 Up to August 2026 prime-rl opens its logs anew at each launch, which truncates them. A hard link would be truncated
 with them, and a copy would hold the restart up by as long as it takes; so a file that will be written over is *moved*
 into the attempt's folder. Where that is on another file system it is moved aside in its own folder, at once, and
-fetched in the background. Nobody writes then: the attempt has been stopped. Who reads on holds the same file as before.
+fetched in the background. Nothing is written then: the attempt has been stopped. A reader still holds the same file.
 
 A file that the job may append to cannot be taken away: of it, what this attempt added is copied, up to a limit. Files
 that no later start touches stay where they are, and their paths are written down, for ``logs/latest`` leads elsewhere
@@ -126,7 +126,7 @@ def _move_log(folder: Path, role: str, path: Path, aside: Path, problems: list[s
     try:
         look = path.lstat()
         if not stat.S_ISREG(look.st_mode) or look.st_size == 0:
-            return False  # a link or a pipe that somebody put there is not ours to take
+            return False  # a link or a pipe that a person put there is not ours to take
         try:
             path.rename(_free_name(folder / KEPT, name))
         except OSError as error:

@@ -1,10 +1,10 @@
 """One log file at a time: the older part of a living one is compressed and given back, an ended one is compressed.
 
-**A living log** is appended to by the job itself, so that the job depends on nobody: no pipe, no reader that could die.
-Its older part is compressed into a numbered piece and then given back to the file system by punching a hole: the file
-keeps its name, its inode and its offsets, so the job, the sensors and a ``tail -f`` notice nothing, and no line is
-lost. Where a file system can punch no holes, the file is truncated once it is four times as long; what the job writes
-between the last read and that moment is lost, and the sentence says so. What is written faster than it can be
+**A living log** is appended to by the job itself, so that the job depends on no other process: no pipe, no reader that
+could die. Its older part is compressed into a numbered piece and then given back to the file system by punching a hole:
+the file keeps its name, its inode and its offsets, so the job, the sensors and a ``tail -f`` notice nothing, and no
+line is lost. Where a file system can punch no holes, the file is truncated once it is four times as long; what the job
+writes between the last read and that moment is lost, and the sentence says so. What is written faster than it can be
 compressed is given up, oldest first, and told.
 """
 
@@ -27,7 +27,7 @@ LEVEL = 4  # of gzip: a third of the time of 9, for a tenth more bytes
 
 
 def squeeze(path: Path, target: Path) -> None:
-    """Compress a log that nobody writes any more, from behind its hole on, and remove it. May be repeated at any time;
+    """Compress a log that is no longer written, from behind its hole on, and remove it. May be repeated at any time;
     the compressed file has its times and mode."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     with path.open("rb") as file:

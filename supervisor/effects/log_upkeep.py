@@ -172,7 +172,7 @@ class LogUpkeep:
     def __init__(
         self, state_dir: Path, keep_attempts: int, max_mb: int, quiet_s: float, tell: Callable[[str], None]
     ) -> None:
-        """``quiet_s``: so long nobody must have written into an ended attempt's log. ``tell`` takes sentences on what
+        """``quiet_s``: for so long an ended attempt's log must be unchanged. ``tell`` takes sentences on what
         is lost, in the thread that calls ``tend``.
         """
         self._order = Order(str(state_dir), 0, (), keep_attempts, max_mb * MIB, quiet_s)
@@ -238,6 +238,6 @@ class LogUpkeep:
                 self._child.kill()
                 self._child.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
-            pass  # it hangs there itself; whoever reaps it, it does nothing any more
+            pass  # it hangs there itself; it does nothing any more, and any process may reap it
         finally:
             self._lock.release()

@@ -27,7 +27,7 @@ FOR_EVER = 1 << 30  # tries: the clock ends them
 
 def on_stderr(sentence: str) -> None:
     """Tell a person; over the line of a transfer's progress, if there is one."""
-    with suppress(OSError):  # nobody is there to read it
+    with suppress(OSError):  # no reader is left
         sys.stderr.write(f"{CLEAR if sys.stderr.isatty() else ''}{masked(sentence)}\n")
         sys.stderr.flush()
 

@@ -58,7 +58,7 @@ class StoreWork:
         self._away = False  # did the last small request fail?
         self._records_read = False
         self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
-        self._owed: set[int] = set()  # attempts whose logs did not reach the store at the last try
+        self._owed: set[int] = set()  # the logs of these attempts did not reach the store at the last try
         self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
@@ -371,7 +371,7 @@ class StoreWork:
         self.catalogue(force=True)
 
     def sweep(self) -> None:
-        """What other pods left half-sent is billed and nobody will finish it. Tried again before the next publish."""
+        """What other pods left half-sent is billed, and no pod will finish it. Tried again before the next publish."""
         self._unswept = True
         try:
             answer = self._write_to_store("sweep")

@@ -1,4 +1,4 @@
-"""Collectors side by side, each with its own limit: what hangs is left behind and named, and nobody waits for it."""
+"""Collectors side by side, each with its own limit: what hangs is left behind, named, and not waited for."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _run_collector(number: int, one: Collector, sink: Sink, done: queue.SimpleQu
     except OSError as failure:
         name = f"{failure.filename}: " if failure.filename else ""
         error = masked(f"{name}{failure.strerror or failure}")
-    except Exception as failure:  # one part that nobody foresaw must not cost the others
+    except Exception as failure:  # an unforeseen failure of one part must not cost the others
         error = masked(f"{type(failure).__name__}: {failure}")
     done.put((number, error))
 

@@ -110,7 +110,7 @@ def to_send(parent: Path, attempt: int, sent: Container[str] = ()) -> dict[str, 
         with contextlib.suppress(OSError, EOFError, zlib.error, UnicodeDecodeError):
             with gzip.open(one.folder / TRACE, "rb") as file:
                 data = file.read(UNPACKED_LIMIT + 1)
-            # Half a trace could be read by nobody.
+            # Half a trace cannot be read.
             if len(data) <= UNPACKED_LIMIT and len(pack(text := data.decode())) <= LOG_LIMIT:
                 texts[f"{name}{TRACE_ENDING}"] = text
     return texts

@@ -34,7 +34,7 @@ class Scene:
     shims: Callable[[], frozenset[Identity]] = frozenset
     logs: Callable[[], Mapping[str, Path]] = dict  # by role; looks at the job's folders, which may hang
     engine_url: str | None = None
-    folders: Sequence[Path] = ()  # whose disks matter
+    folders: Sequence[Path] = ()  # the disks of these matter
     stack_programs: Callable[[], Sequence[Path]] = list  # where py-spy is, none: it is not asked; may hang, too
 
     @property

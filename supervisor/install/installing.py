@@ -1,8 +1,8 @@
 """What ``rl-supervisor install`` puts on a machine with systemd, and ``uninstall`` takes away again.
 
 Both make a plan first: steps that were not done yet, and sentences about what stays as it is. A plan that is empty is
-how a second call changes nothing, and a plan that is only printed is ``--dry-run``. A file that somebody else wrote or
-changed is never replaced and never removed.
+how a second call changes nothing, and a plan that is only printed is ``--dry-run``. A file that others wrote or changed
+is never replaced and never removed.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def _write_file(path: Path, text: str, mode: int, *, replace: bool = False) -> N
 
 
 def _running_instances() -> list[str]:
-    """Instances whose daemon lives. Raises SupervisorError when systemd does not say: no answer is not "none"."""
+    """Instances with a living daemon. Raises SupervisorError when systemd does not say: no answer is not "none"."""
     words = ("list-units", "--plain", "--no-legend", "--state=active,activating,deactivating,reloading")
     done = _ask_systemd(*words, "rl-supervisor@*.service")
     if done.returncode != 0:

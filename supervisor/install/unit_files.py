@@ -1,4 +1,4 @@
-"""The units as they are installed: where they go, their text there, and whose a file is that stands there already."""
+"""The units as they are installed: where they go, their text there, and who wrote a file that stands there already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARK = (
 )
 _MARKED = re.compile(re.escape(MARK.strip()).replace(re.escape("{digest}"), "([0-9a-f]{16})"))
 CREDENTIALS_SINCE = 252
-"""The oldest systemd whose unit names credentials: relative names, looked for below /etc/credstore (systemd.exec(5)).
+"""The oldest systemd with credentials in its unit: relative names, looked for below /etc/credstore (systemd.exec(5)).
 
 It was seen to start the unit where there are none. Older ones hand on what systemd itself was given, 250 not even that
 (systemd pull request 23157); and 247 (Debian 11) was seen not to start a unit without its credential (status 243).
@@ -43,7 +43,7 @@ OF_THE_MACHINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where things go: the machine's folders for root, the user's own (XDG) for anybody else."""
+    """Where things go: the machine's folders for root, the user's own (XDG) for all others."""
 
     units: Path
     config: Path
@@ -121,12 +121,12 @@ def unit_texts(where: Place, program: Path, version: int | None = None) -> dict[
 
 
 def marked(text: str) -> str:
-    """A unit's text with the line that tells whose it is, and that nobody changed it."""
+    """A unit's text with the line that tells that it is ours and unchanged."""
     return MARK.format(digest=_digest_of_text(text)) + text
 
 
 def whose(path: Path, name: str) -> Whose:
-    """Whose the file at ``path`` is: ours, as some version of us wrote it or as a plain copy of what is shipped; edited
+    """What is the file at ``path``: ours, as some version of us wrote it or as a plain copy of what is shipped; edited
     since by a person; or foreign, which it also is as a link.
     """
     if not os.path.lexists(path):

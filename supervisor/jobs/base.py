@@ -88,7 +88,7 @@ class LogSource:
     ``kind`` "text" lines go to ``Job.parse_line``; "jsonl" is a metrics file, each line one JSON object.
 
     ``fate`` at the job's next start: "stays" (each start has files of its own), "overwritten" (nothing is left of it,
-    so it may be moved away between two attempts), "shared" (nobody knows; it may be appended to, so it must stay).
+    so it may be moved away between two attempts), "shared" (unknown: it may be appended to, so it must stay).
     """
 
     role: Role
@@ -242,7 +242,7 @@ class Job(Protocol):
     def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:
         """Role of a process by its command line and /proc comm (15 characters), and whether its end is proof.
 
-        None: a helper of no interest. ("inference", True) is an engine process whose end means the engine is dead.
+        None: a helper of no interest. ("inference", True) is an engine process: its end means the engine is dead.
         """
 
     def growing_trees(self, what: GrowthKind) -> Grows | None:
@@ -257,7 +257,7 @@ class Job(Protocol):
     def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
         """Is the step complete? Reads only names, sizes and small files; imports no torch, executes no pickle.
 
-        ``settled``: nobody writes any more, so a step that is whole is complete without waiting for quiet time.
+        ``settled``: no process writes any more, so a whole step is complete without waiting for quiet time.
         """
 
     def step_files(self, step: int) -> Sequence[StepFile]:

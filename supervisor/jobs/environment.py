@@ -38,7 +38,7 @@ NEVER = (
     *("RL_SUPERVISOR_*", "RL_HEARTBEAT_URL"),
     *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "INVOCATION_ID"),
     *("JOURNAL_STREAM", "MAINPID", "MANAGERPID", "FDSTORE", "MEMORY_PRESSURE_*", "SYSTEMD_EXEC_PID"),
-    # whoever has these rents and stops pods
+    # these keys rent and stop pods
     *("CONTAINER_API_KEY", "VAST_*", "VASTAI_*", "RUNPOD_*", "LAMBDA_API_KEY"),
 )
 """Globs of names that do not pass whatever `pass_env` says."""

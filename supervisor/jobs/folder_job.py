@@ -1,4 +1,4 @@
-"""What jobs have in common whose step is one folder: a plain command, and the small trainer of verifiers."""
+"""What jobs with one folder a step have in common: a plain command, and the small trainer of verifiers."""
 
 from __future__ import annotations
 

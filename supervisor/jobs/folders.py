@@ -13,7 +13,7 @@ from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import NUMBER, files_below, judge_step, safe_name
 
 OTHER_TREES = ".run"
-"""First part of a stored name whose file does not lie in the step's own folder."""
+"""First part of the stored name of a file that does not lie in the step's own folder."""
 HOLE = "{step}"
 
 

@@ -90,10 +90,10 @@ def _file_kind(path: Path) -> int:
 def judge_step(
     step: int, results: Iterable[Result], trees: Sequence[Path], output_dir: Path, quiet_s: float, *, settled: bool
 ) -> StepCheck:
-    """One answer from the ``results`` about a step's parts, whose files lie in ``trees`` below ``output_dir``.
+    """One answer from the ``results`` about a step's parts; their files lie in ``trees`` below ``output_dir``.
 
     ``results`` are only asked for once no symlink is found in the trees. ``quiet_s``: seconds without a change before
-    a whole step is complete; ``settled``: nobody writes any more.
+    a whole step is complete; ``settled``: no process writes any more.
     """
     try:
         link = first_symlink(trees, output_dir)

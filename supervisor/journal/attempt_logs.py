@@ -61,8 +61,8 @@ def folder_of(state_dir: Path, attempt: int) -> Path:
 
 def read_index(folder: Path) -> dict[str, Any]:
     """``logs.json`` of an attempt's folder: ``at`` (Unix time of the launch), ``sources``, ``before`` (where files that
-    the job may append to ended then), ``left`` (files that the job keeps itself), ``waiting`` (folders whose files are
-    on their way here). Empty when there is none, or it is damaged.
+    the job may append to ended then), ``left`` (files that the job keeps itself), ``waiting`` (the files of these
+    folders are on their way here). Empty when there is none, or it is damaged.
     """
     try:
         found = json.loads((folder / INDEX).read_bytes())

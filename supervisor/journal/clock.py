@@ -36,7 +36,7 @@ class Clock:
 
 
 def _parse_finite(text: str | None) -> float | None:
-    """The number that was kept; None when somebody made it something else."""
+    """The number that was kept; None when a person made it something else."""
     try:
         number = float(text or "")
     except ValueError:

@@ -37,7 +37,7 @@ from supervisor.journal import archive
 SNAPSHOT_EVERY = 500
 KEEP_EVENTS = 100_000
 BALLAST_BYTES = 4 << 20
-LATE_PAGES = 8000  # of 4 KiB: that long the write-ahead log gets only where nobody calls ``checkpoint``
+LATE_PAGES = 8000  # of 4 KiB: the write-ahead log gets that long only without calls of ``checkpoint``
 FORMAT = 1
 _IDENTITY = re.compile(r"[0-9a-f]{8,64}")  # claims and records in the store go by it
 # What a state or a fact of other types than the core's leads to, sooner or later.

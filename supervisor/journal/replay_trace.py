@@ -38,7 +38,7 @@ class Turn:
     observation: f.Observation
     actions: tuple[a.Action, ...]
     mode: str  # of the run, after it
-    recorded: tuple[str, ...] | None = None  # what was decided then, as JSON; None where nobody wrote it down
+    recorded: tuple[str, ...] | None = None  # what was decided then, as JSON; None where it was not recorded
     counterfactual: bool = False
     instead: str = ""  # at the first counterfactual turn: what was done under the settings of the recording
 
@@ -105,7 +105,7 @@ class _Run:
         self._answers = Answers(trace.unanswered, trace.bytes_per_s) if trace.answered else None
         self._wall = 0.0  # wall time of t = 0
         self._deadline = float("inf")
-        self._gone: set[int] = set()  # attempts that nobody can look at any more
+        self._gone: set[int] = set()  # attempts that cannot be looked at any more
         self._over = False
         self._last_line = 0.0  # t of the last observation that came from the trace
 
@@ -133,7 +133,7 @@ class _Run:
         return all(line.observation.source == SOURCE for _, _, line in self._waiting)
 
     def _is_unseen(self, line: Line) -> bool:
-        """Nobody saw it: the attempt had been stopped, or no daemon looked."""
+        """Did no daemon see it? The attempt had been stopped, or no daemon looked."""
         return line.attempt is not None and (line.attempt in self._gone or self._over)
 
     def _begin_replay(self) -> None:
@@ -178,7 +178,7 @@ class _Run:
             case f.AttemptStarted() as launched if self._answers is not None:
                 self._attempt_begins(launched.attempt, observation.t)
         if self._over:
-            return  # between two daemons nobody looks
+            return  # between two daemons nothing is seen
         if self._answers is not None:
             observation = replace(observation, fact=self._answers.corrected(self._answers.listed(observation.fact)))
             self._answers.note(observation.fact)
@@ -304,7 +304,7 @@ class Answers:
                 size = self._store[action.step].size_bytes if action.step in self._store else 0
                 return [(self.PRUNE_S, f.Pruned(action.step, "store", size))]
             case a.Claim():
-                self._generation += 1  # in such a world nobody else holds the run
+                self._generation += 1  # in such a world no other pod holds the run
                 return [(self.HOOK_S, f.Claimed(self._generation))]
             case a.Sweep():
                 return [(self.HOOK_S, f.Swept(0))]
@@ -327,7 +327,7 @@ class Answers:
         return []
 
     def _local_steps(self) -> f.LocalSteps:
-        # Nobody writes any more: what was being written stays torn.
+        # No process writes any more: what was being written stays torn.
         steps = tuple(
             replace(step, state="incomplete", reason="it was being written when the job ended")
             if step.state == "writing"

@@ -39,7 +39,7 @@ HEADER: dict[str, type | tuple[type, ...]] = {
 class Line:
     """One observation of a trace.
 
-    ``attempt`` and ``after_s`` are for hand-written traces whose effects are answered by the replay: seen only while
+    ``attempt`` and ``after_s`` are for hand-written traces, where the replay answers the effects: seen only while
     that attempt lives (or each one), ``after_s`` seconds after its start instead of at ``observation.t``.
     """
 

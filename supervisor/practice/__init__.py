@@ -21,8 +21,8 @@ In a test or the demo::
 
 A supervisor's run file gives the job `PRACTICE_FILE` and `PRACTICE_GPUS` in its [job].env (`practice.environment` holds
 them) and starts it in `practice.home` with `.venv/bin` on PATH: old eras find `uv`, new ones `inference` and the others
-by PATH, as the real ones do. `practice.driver_environment(folder)` is for whoever watches the GPUs: LD_LIBRARY_PATH
-with the NVML stand-in, and PRACTICE_GPUS.
+by PATH, as the real ones do. `practice.driver_environment(folder)` is for a program that watches the GPUs:
+LD_LIBRARY_PATH with the NVML stand-in, and PRACTICE_GPUS.
 
 - PRACTICE_FILE names a TOML file of knobs (speeds, sizes) and `[[fault]]` tables; `knobs.py` documents each. A fault
   strikes once in a run folder, which `DIR/.practice/` remembers, unless `every_time`.
@@ -32,5 +32,5 @@ with the NVML stand-in, and PRACTICE_GPUS.
 
 Where it departs from the real thing: the launcher's waits are scaled by the knob `patience`; batches go from the
 orchestrator to the trainer through a hidden folder instead of ZMQ; W&B, evals, LoRA, multi-node and SFT are not played;
-a process whose install was deleted ends by itself.
+a process ends by itself after its install was deleted.
 """

@@ -1,8 +1,8 @@
 """The main job in about a minute: `make demo`, or `python -m supervisor.practice.demo`.
 
 A practice run on two pretended GPUs is given to the real rl-supervisor, as a person would: a run file, the command
-`rl-supervisor run`, and `supervisorctl`. Its vLLM dies silently, its checkpoints outgrow its disk, and it finishes all
-the same. Exit code 0 only when all of that really happened (`timeline.Story.shortcomings`).
+`rl-supervisor run`, and `supervisorctl`. Its vLLM dies silently, its checkpoints outgrow its disk, and it still
+finishes. Exit code 0 only when all of that really happened (`timeline.Story.shortcomings`).
 """
 
 from __future__ import annotations

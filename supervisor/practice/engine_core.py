@@ -83,7 +83,7 @@ class EngineCore:
         self._going.wait()
 
     def _note_answer(self, step: int) -> None:
-        """Which weights ended this answer: what nobody sees outside, and a test wants to know."""
+        """Which weights ended this answer: it cannot be seen from outside, and a test wants to know."""
         if step >= 0 and self.state is not None and self.state.folder.exists():
             entry = {"step": step, "weights": self.weights, "pid": os.getpid()}
             with (self.state.folder / "answers.jsonl").open("a", encoding="utf-8") as lines:

@@ -19,7 +19,7 @@ WORKER = "from supervisor.practice.entry import main; main()"
 
 
 def serve(era: Era, home: Path, title: str) -> int:
-    """An environment server with one worker. It ends with its parent, whose pipe it holds, or by a signal."""
+    """An environment server with one worker. It holds its parent's pipe and ends with it, or by a signal."""
     set_title(title)
     worker = spawn([sys.executable, "-c", WORKER, "env-worker", era.name, str(home)], pipe_in=True)
     print("Environment server is ready", flush=True)

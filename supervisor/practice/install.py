@@ -1,8 +1,8 @@
 """Makes an "installed prime-rl" of one era: `python -m supervisor.practice.install DIR --era ERA`.
 
 DIR/src (and packages/...) hold small files of our own text with exactly the names by which an era is told from another;
-DIR/.venv is a real virtual environment's shape whose `bin` scripts run the practice job; DIR/configs/practice.toml is
-an example in the era's schema.
+DIR/.venv has a real virtual environment's shape, and its `bin` scripts run the practice job; DIR/configs/practice.toml
+is an example in the era's schema.
 """
 
 from __future__ import annotations

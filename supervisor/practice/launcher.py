@@ -367,7 +367,7 @@ class Launcher:
         register(self.home, child.pid, "tail")
         self.children.append(child)
         if self.era.processes["tail"] == "shell":
-            # A shell that is killed leaves its tail behind, and nobody would know whose it is.
+            # A shell that is killed leaves its tail behind, with nothing to tell where it belongs.
             deadline = time.monotonic() + 1.0
             while not (found := children_of(child.pid)) and time.monotonic() < deadline and child.poll() is None:
                 time.sleep(0.005)

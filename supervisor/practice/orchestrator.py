@@ -214,7 +214,7 @@ class Orchestrator:
                 return
 
     def _end_with_the_install(self) -> None:
-        """An orphan whose install was deleted has nothing to wait for; a real one would wait for ever."""
+        """An orphan without its install has nothing to wait for; a real one would wait for ever."""
         if not self.state.folder.exists():
             sys.exit(1)
 

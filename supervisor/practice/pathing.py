@@ -20,7 +20,7 @@ def highest_step(folder: Path) -> int | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below. Whoever deletes some of them meanwhile is no reason to fail."""
+    """The size of all files below. It does not fail when some of them are deleted meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""Looks that may hang, each in a thread that nobody has to wait for, at the end of the program either."""
+"""Looks that may hang, each in a thread of its own: no caller has to wait for it, nor does the end of the program."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _READS_NONE = "pydantic_config.BaseConfig"
 
 
 class Modules:
-    """The modules of ``prime_rl`` and of verifiers, whose classes stand in its own; each parsed once."""
+    """The modules of ``prime_rl``, and of verifiers since ``prime_rl`` holds its classes; each parsed once."""
 
     def __init__(self, read: Read) -> None:
         self._read = read

@@ -122,7 +122,7 @@ def _finding_of_answer(subject: Subject, one: Refusal) -> Iterator[Finding]:
             "dry-run-refused", f"prime-rl refuses the configuration: {one.told}.", _mentioned_key(subject, one.told)
         )
     elif _GPU.search(one.told) or _NETWORK.search(one.told) or one.error in _ELSEWHERE:
-        # It was run without a GPU, and nobody knows what it reached: a start may do better.
+        # It was run without a GPU, and what it reached is unknown: a start may do better.
         yield Finding("dry-run-failed", f"The dry run of prime-rl ended with {one.error}: {one.told}.")
     elif one.kind == "import":
         yield Finding(

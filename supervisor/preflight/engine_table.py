@@ -1,4 +1,4 @@
-"""Settings that prime-rl hands on to vLLM unseen: a misspelt one is dropped, and nobody says so."""
+"""Settings that prime-rl hands on to vLLM unseen: a misspelt one is dropped without a word."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def named(subject: Subject) -> list[Named]:
 
 def _of_item(found: list[Named], item: object, key: Key) -> None:
     if not isinstance(item, Mapping) or item.get("address") or _table_of_key(item, "serve").get("address"):
-        return  # a server that somebody else runs imports it
+        return  # a server that others run imports it
     before = len(found)
     for above, place in ((item, key), (_table_of_key(item, "env"), (*key, "env"))):
         _take_table(found, above.get("taskset"), (*place, "taskset"), plugin=True)
@@ -337,7 +337,7 @@ def _ask_environment(
 
 
 def _import_failed(one: Named, said: Mapping[str, Any], place: Where) -> Finding:
-    """The error, and the line of somebody's own code in which it came up."""
+    """The error, and the line of the environment's own code in which it came up."""
     text = " ".join(f"{said['error']}: {said.get('text', '')}".split())[:300].rstrip(".")
     frames = [(str(file), line) for file, line in said.get("frames") or () if not str(file).startswith("<")]
     own = [frame for frame in frames if any(f"/{name.replace('.', '/')}" in frame[0] for name in one.modules)]

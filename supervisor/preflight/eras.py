@@ -89,8 +89,8 @@ def _count_unknown(
 ) -> int:
     """Add to ``unknown`` (by era) the weights of the keys that an era does not know here; gives the number of keys.
 
-    An era's weight is 2, and 1 where its table takes more keys than are known: a key that is known by name speaks for
-    an era all the same. It has none in a table of which no key is known, such as the arguments of an environment.
+    An era's weight is 2, and 1 where its table takes more keys than are known: a key that is known by name still
+    speaks for an era. It has none in a table of which no key is known, such as the arguments of an environment.
     """
     total = 0
     for key, value in tree.items():

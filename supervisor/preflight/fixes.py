@@ -49,7 +49,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Fixes:
-    """All patches, whose findings they mend, and whose edits were left out, each with a clause that says why."""
+    """All patches, the findings that they mend, and those left without an edit, each with a clause that says why."""
 
     patches: Sequence[Patch]
     mended: Sequence[Finding] = ()

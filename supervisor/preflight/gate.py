@@ -17,7 +17,7 @@ NO_TOML = frozenset(
         *("duplicate-table", "toml-syntax", "not-toml", "json-syntax"),
     }
 )
-"""What nobody can read: the supervisor could not tell what the run is, and the trainer would end at once."""
+"""What no program can read: the supervisor could not tell what the run is, and the trainer would end at once."""
 UNYIELDING = NO_TOML | {
     *("run-file", "refused", "config-missing", "config-unreadable", "prime-rl-not-found", "prime-rl-unknown"),
 }
@@ -51,7 +51,7 @@ def beaten(one: Finding, overruled: Collection[str]) -> bool:
 
 
 def lasting(found: Sequence[Finding]) -> list[Finding]:
-    """``found`` for a start: what passes by itself is a warning there, since nobody would start the run again."""
+    """``found`` for a start: what passes by itself is a warning there, since nothing would start the run again."""
     return [replace(one, severity="warning") if one.id in PASSING else one for one in found]
 
 

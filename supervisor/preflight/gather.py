@@ -70,8 +70,8 @@ def gather(
 ) -> Subject:
     """Everything that the checks may ask of a run file, or of one or several configurations of prime-rl.
 
-    ``environ``: what the daemon would have. ``site``: the pod, looked at here unless it is given. ``as_of``: the day
-    whose prime-rl is meant, where none is installed. ``job_dir``: the checkout, where no run file names it.
+    ``environ``: what the daemon would have. ``site``: the pod, looked at here unless it is given. ``as_of``: where no
+    prime-rl is installed, the one of that day is meant. ``job_dir``: the checkout, where no run file names it.
     ``run_file``: the settings of a run file that was read (and filled in) already.
     """
     paths = [path] if isinstance(path, Path) else list(path)
@@ -86,7 +86,7 @@ def looks_like_run_file(path: Path) -> bool:
         return path.suffix != ".json"
     text, problem = _read_text(path)
     if problem:
-        return True  # whoever reads run files says what is wrong with it
+        return True  # the reader of run files says what is wrong with it
     return is_run_file(mended(path, text).data, text)
 
 
@@ -260,7 +260,7 @@ def _of_configs(
 
 
 def _find_missing_files(paths: Sequence[Path], tables: Sequence[str]) -> Iterator[Finding]:
-    """Of the three files of a run, not all are named. Without one of inference, its engine is somebody else's."""
+    """Of the three files of a run, not all are named. Without one of inference, others run its engine."""
     missing = [part for part in ("trainer", "orchestrator") if part not in tables]
     if missing and all(tables):
         told = f"What the run is given for the {' and the '.join(missing)} is not looked at: no file of it is named."

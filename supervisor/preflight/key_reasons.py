@@ -68,7 +68,7 @@ def explained(
 ) -> tuple[str, str, str]:
     """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs.
 
-    ``beside``: what else its table sets. Nobody who misspelt a name has written it rightly as well.
+    ``beside``: what else its table sets. A name that is set there already cannot be the one that was meant.
     """
     version = schema.version
     above, _, name = path.rpartition(".")
@@ -112,7 +112,7 @@ def explained(
         return told, f"Take it out. {went.note}".strip(), ""
 
     places = [place for place in schema.places(name) if place != path]
-    # Nobody who misplaced a setting meant the trial's data.
+    # A misplaced setting was not meant for the trial's data.
     places = [place for place in places if "fake" not in place.split(".")] or places
     # What is meant for one part is not meant for another.
     places = [place for place in places if above and place.startswith(f"{above.partition('.')[0]}.")] or places

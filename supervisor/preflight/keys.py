@@ -60,7 +60,7 @@ def old_names(subject: Subject) -> Iterator[Finding]:
 
 
 def missing_keys(subject: Subject) -> Iterator[Finding]:
-    """Keys that the trainer wants and nobody sets."""
+    """Keys that the trainer wants and that are not set."""
     schema = subject.schema
     if schema is None or not schema.exact or any(word.startswith("@") for word in subject.args):
         return
@@ -138,7 +138,7 @@ class _Reader:
             here = (*place, name)
             inside = field.below.get(name)
             if path in self.subject.dropped:
-                continue  # nobody looks at what is in it
+                continue  # what is in it is not read
             if inside is not None:
                 for one, inner in _tables_in_value(value, here):
                     yield from self._report_unknown(one, inside.of(one), path, inner)

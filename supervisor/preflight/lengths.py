@@ -30,7 +30,7 @@ _STRETCHED = (
 )
 _TOOLS = ("inference.model.enable_auto_tool_choice", "inference.vllm.enable_auto_tool_choice")
 
-# prime-rl's engine no longer refuses a request whose prompt and max_tokens together exceed the context (82417b015).
+# prime-rl's engine no longer refuses a request if its prompt and max_tokens together exceed the context (82417b015).
 _ENGINE_CUTS = date(2026, 2, 15)
 _JUST_BEFORE = "dump_config"  # 258638503, 2026-02-12
 _SEQ_LEN_REFUSED = date(2025, 12, 22)  # 67af6779a, which also made the setting for both

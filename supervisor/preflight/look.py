@@ -202,7 +202,7 @@ def _look_at_packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
 
 
 class _Ours:
-    """What is left of this run's last attempts, looked for only when somebody is in the way: the start will end it."""
+    """What is left of this run's last attempts, looked for only when a process is in the way: the start will end it."""
 
     def __init__(self, needs: Needs) -> None:
         self._needs = needs
@@ -229,7 +229,7 @@ def _look_at_gpus(told: gpu_survey.GpuSurvey, ours: Callable[[], Collection[surv
 def _tenants_of_gpu(
     gpu: gpu_survey.GpuSurveyed, ours: Callable[[], Collection[survivors.Identity]]
 ) -> Sequence[GpuProcess] | None:
-    """Who holds memory there. The driver's numbers may be the host's, and then name some innocent's here, or nobody.
+    """Who holds memory there. The driver's numbers may be the host's, and then name an innocent process here, or none.
 
     None where they are hidden, or where only what is left of this run is there.
     """
@@ -252,7 +252,7 @@ def _tenants_of_gpu(
 def listening(
     wanted: Iterable[int], hosts: Mapping[int, str], ours: Callable[[], Collection[survivors.Identity]] = frozenset
 ) -> dict[int, str]:
-    """Which of these ports somebody listens on who is not ``ours``, and who, for people."""
+    """On which of these ports a process that is not ``ours`` listens, and which process, for people."""
     found = ports.listeners(wanted, hosts)
     if not found:
         return {}
@@ -342,7 +342,7 @@ def provider(environ: Mapping[str, str]) -> str:
 
 
 def in_container(environ: Mapping[str, str], mounts: Sequence[volumes_of.Mount]) -> bool:
-    """Does this run in a container, whose own layer goes with it?"""
+    """Does this run in a container? Its own layer goes with it."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     root = [one.kind for one in mounts if one.point == Path("/")]
     return bool(

@@ -80,7 +80,7 @@ def gpus_visible(subject: Subject) -> Iterator[Finding]:
 
 
 def gpus_free(subject: Subject) -> Iterator[Finding]:
-    """Does somebody else compute on the run's GPUs?"""
+    """Does another program compute on the run's GPUs?"""
     if subject.site.job_lives or subject.kind == "command":
         return
     engine = [str(name) for name in subject.plan.inference]
@@ -141,7 +141,7 @@ def driver(subject: Subject) -> Iterator[Finding]:
 
 
 def variables(subject: Subject) -> Iterator[Finding]:
-    """Environment variables that stop a run, or that do nothing although somebody relies on them."""
+    """Environment variables that stop a run, or that do nothing although a person relies on them."""
     environ, versions = subject.site.environ, subject.site.versions
     name = subject.settings.get(*ANY_MODEL)
     local = isinstance(name, str) and (name.startswith(_LOCAL) or name.count("/") != 1)
@@ -177,7 +177,7 @@ def variables(subject: Subject) -> Iterator[Finding]:
 
 
 def ports(subject: Subject) -> Iterator[Finding]:
-    """Is somebody listening where this run will?"""
+    """Does another process listen where this run will?"""
     if subject.site.job_lives:
         return
     for port, holder in sorted(subject.site.ports.items()):

@@ -195,7 +195,7 @@ def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
     width = 2 if setup.full_offload else setup.width
     weights = (facts.parameters + adapters) * width / shards * on_gpu
     # Gradients have the dtype of the weights. Moments that are offloaded come back for the optimizer's step
-    # (prime_rl/trainer/optim/state_offload.py), so they must fit beside the gradients all the same.
+    # (prime_rl/trainer/optim/state_offload.py), so they must still fit beside the gradients.
     gradients = trained * width / shards * (on_gpu and not setup.full_offload)
     moments = trained * setup.width * setup.moments / shards * (on_gpu and not setup.full_offload)
 

@@ -1,7 +1,7 @@
 """What is known of a model without loading it: its shape, and how many parameters that makes.
 
 Shapes come from a config.json on this machine, else from the table ``models.toml``. A number that is not known is 0,
-and a model whose layers the formula does not cover (state-space layers, latent attention) has no parameter count
+and a model with layers that the formula does not cover (state-space layers, latent attention) has no parameter count
 unless its weight files give it.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 _LARGEST = 4 << 20
 """Bytes of a config.json or an index of weight files that are read; such files have kilobytes to a few megabytes."""
 
-# Model types whose decoder layer is attention with separate q, k, v and o and a gated MLP or experts.
+# Model types with this decoder layer: attention with separate q, k, v and o, and a gated MLP or experts.
 _COVERED = {
     "afmoe", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "granite", "llama", "ministral", "ministral3",
     "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "seed_oss", "smollm3",
@@ -139,7 +139,7 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
 
 
 class _Reader:
-    """Whole numbers of a table that somebody else wrote."""
+    """Whole numbers of a table that others wrote."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data

@@ -123,7 +123,7 @@ def _send_request(url: str, method: str, token: str) -> http.Page:
 
 
 def _is_gated(text: str) -> bool:
-    """Is it a model whose owner lets people in one by one ("manual") or by a form ("auto")?"""
+    """Does the owner of the model let people in one by one ("manual") or by a form ("auto")?"""
     try:
         said = json.loads(text)
     except ValueError:

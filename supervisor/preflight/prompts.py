@@ -1,6 +1,6 @@
 """How long prompts are: as an engine counted them in an earlier attempt, as the configuration says, else an assumption.
 
-Nobody can know it before a tokenizer has seen the data. What is only assumed is said to be.
+It cannot be known before a tokenizer has seen the data. What is only assumed is called an assumption.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ ENTRIES: Mapping[str, tuple[str, ...]] = {
     "rl": ("entrypoints/rl.py", "rl.py"),
     "sft": ("entrypoints/sft.py", "trainer/sft/train.py"),
 }
-"""Files whose ``main`` hands a class to the parser, by the word that starts them."""
+"""By the word that starts them: files with a ``main`` that hands a class to the parser."""
 
 _ANYTHING = Field(frozenset({"any"}), open=True)
 _PLAIN: Mapping[str, frozenset[str]] = {
@@ -412,7 +412,7 @@ class _Before:
         self.words: set[str] = set()
         """Every text in them: the names of the keys that they read, write or move are among them."""
         self.fields: set[str] = set()
-        """Fields whose value one of them may change ("*": all)."""
+        """Fields that one of them may change ("*": all)."""
         self.moves = False
         self.reads_none = False
         """Does one of them make nothing of the text "None", in all fields?"""

@@ -28,14 +28,14 @@ _DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Set(NamedTuple):
-    """A setting that somebody made."""
+    """A setting that a person made."""
 
     path: str
     value: Any
 
 
 class Number(NamedTuple):
-    """A whole number that somebody set."""
+    """A whole number that a person set."""
 
     path: str
     value: int

@@ -61,7 +61,7 @@ def before_of(subject: Subject) -> Before | None:
     return Before(
         step,
         _settings_of_snapshot(subject, copies) if copies else None,
-        f"attempt {number}, whose snapshot is in {run.state_dir / 'attempts' / f'{number:04d}'}" if number else "",
+        f"attempt {number}, with its snapshot in {run.state_dir / 'attempts' / f'{number:04d}'}" if number else "",
         same.revision if same else "",
         same.step_base if same else None,
     )
@@ -81,7 +81,7 @@ def local_manifest(url: str, run_id: str) -> Manifest | None:
 
 
 def _find_snapshot(state_dir: Path, wanted: str) -> tuple[int, Mapping[Path, Path]]:
-    """The attempt whose configuration has this digest; else the last one that has a snapshot."""
+    """The attempt with this digest of its configuration; else the last one that has a snapshot."""
     last: tuple[int, Mapping[Path, Path]] = 0, {}
     for folder in sorted((state_dir / "attempts").glob("[0-9]*"), reverse=True):
         copies = read_snapshot(folder) if folder.name.isdigit() else {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """Somebody who holds memory on a GPU. ``pid`` 0 where a container hides it."""
+    """A process that holds memory on a GPU. ``pid`` 0 where a container hides it."""
 
     pid: int
     name: str
@@ -78,7 +78,7 @@ class Site:
     """Soft and hard limit of processes of this user; a cgroup's pids.max where that is lower."""
     shm: Volume | None = None
     ports: Mapping[int, str] = field(default_factory=dict)
-    """TCP ports that somebody listens on, and who, as far as that is known (asked only for those that are needed)."""
+    """TCP ports with a listener, and which, as far as that is known (asked only for those that are needed)."""
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     """By what lies there: "output", "state", "hf-cache", "tmp"."""
     persistent: Sequence[Volume] = ()
@@ -91,7 +91,7 @@ class Site:
     netrc_wandb: bool = False
     """Is there a login for api.wandb.ai in ~/.netrc?"""
     hf_login: bool | None = None
-    """Did somebody log in to Hugging Face here, so that a file holds a token? None: nobody looked."""
+    """Is there a login to Hugging Face here, so that a file holds a token? None: not looked for."""
     provider: str = ""
     """Such as "vast", "runpod", "prime", ...; "" where nothing tells."""
     container: bool = False

@@ -67,7 +67,7 @@ class Subject:
     dialect: Dialect | None = None
     dialect_from: How = ""
     as_of: date | None = None
-    """The day whose version a person named: then that is the one that will run."""
+    """The day that a person named: the version of that day is the one that will run."""
     others: Sequence[tuple[Dialect, Schema | None]] = ()
     """Where it may be another version as well: some that the keys fit, or the others of a day that a person named. An
     error must be one in all of them.

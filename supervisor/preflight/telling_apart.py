@@ -66,7 +66,7 @@ _NAMES: tuple[tuple[str, Part], ...] = (
 
 
 def is_run_file(data: Mapping[str, Any] | None, text: str) -> bool:
-    """Is it one of ours? What nobody can tell is: its own mistakes are then told."""
+    """Is it one of ours? If that cannot be told, yes: its own mistakes are then told."""
     if data is None:
         return any(line.strip().startswith(("[job]", "[job.", "[run]")) for line in text.splitlines())
     run = data.get("run")
@@ -111,7 +111,7 @@ def is_hosted(data: Mapping[str, Any]) -> bool:
 
 
 def _is_of_eval(data: Mapping[str, Any]) -> bool:
-    """Is it of `eval`, whose environments say how often? Those of the orchestrator do so below [eval] alone."""
+    """Is it of `eval`, with environments that say how often? Those of the orchestrator do so below [eval] alone."""
     envs = data.get("env")
     tables = [one for one in envs if isinstance(one, Mapping)] if isinstance(envs, list) else []
     return set(data) <= _EVALUATION and any({"rollouts_per_example", "num_examples"} & set(one) for one in tables)

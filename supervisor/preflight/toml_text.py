@@ -331,7 +331,7 @@ class _Repair:
         )
 
     def _note_failure(self, first: int, last: int, what: str, key: str = "") -> None:
-        """What is not TOML, and nobody can be sure what it was meant to be: it is left out of what the file says."""
+        """What is not TOML and has no certain meaning: it is left out of what the file says."""
         self.broken += 1
         self.hopeless += 1
         self.result[first : last + 1] = [f"# {line}" for line in self.lines[first : last + 1]]

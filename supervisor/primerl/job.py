@@ -323,7 +323,7 @@ class PrimeRlJob:
         return logs.parse_line(role, line)
 
     def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
-        """Facts in one record of metrics.jsonl, which says itself whose it is."""
+        """Facts in one record of metrics.jsonl, which names its own role."""
         return logs.parse_metrics(record)
 
     def classify_process(self, title: str, comm: str) -> tuple[Role, bool] | None:

@@ -17,7 +17,7 @@ _FLAGS = {
 
 
 def gpu_part(name: str) -> tuple[str, str] | None:
-    """How and for whom a flag (in kebab case, without its dashes) chooses GPUs."""
+    """How and for which part a flag (in kebab case, without its dashes) chooses GPUs."""
     return _FLAGS.get(name)
 
 

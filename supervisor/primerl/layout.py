@@ -17,7 +17,7 @@ from supervisor.jobs.steps import files_below, judge_step, numbered_folders, saf
 from supervisor.primerl.dialect import Dialect
 
 OTHER_TREES = ".run"
-"""First part of a stored name whose file does not lie in ``checkpoints/step_N`` (a dot: prime-rl never writes one)."""
+"""First part of the stored name of a file outside of ``checkpoints/step_N`` (a dot: prime-rl never writes one)."""
 
 BUFFER_FILES = ("easy_examples.jsonl", "hard_examples.jsonl", "rollout_buffer.jsonl")
 WEIGHT_FILES = ("*.safetensors", "*.bin")

@@ -25,7 +25,7 @@ Read = Callable[[str], str]
 
 
 def probe(roots: Sequence[Path]) -> Dialect:
-    """The dialect of the prime-rl whose package folders (``prime_rl``) are ``roots``.
+    """The dialect of the prime-rl with the package folders (``prime_rl``) ``roots``.
 
     Raises UnknownDialectError when there is no launcher, or when the features contradict each other.
     """

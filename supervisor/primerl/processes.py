@@ -2,8 +2,8 @@
 
 Titles: prime-rl sets them from 06c54dde7 (2026-04-01) on, vLLM in every version used. Before that the command lines are
 those of the launchers' Popen calls (`uv run inference @ ...`) and of the console scripts that uv starts for them.
-A process that was only forked bears its parent's title until it runs something else: whoever watches processes must not
-take one for a role of its own when its parent has the same title.
+A process that was only forked bears its parent's title until it runs something else: do not take it for a role of its
+own when its parent has the same title.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def classify(title: str, comm: str, *, sft_is_trainer: bool = False) -> Kind:
 
 def _by_title(title: str) -> Kind:
     for start, kind in _TITLES:
-        # A title, or its first 15 characters where only comm is to be had.
+        # A title, or its first 15 characters where only comm can be read.
         if title.startswith(start) or (len(title) == 15 and start.startswith(title)):
             return kind
     return None

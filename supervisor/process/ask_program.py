@@ -21,7 +21,7 @@ LONGEST = 1 << 20
 POLL_S = 0.05
 REAP_S = 1.0
 QUIET = {
-    "CUDA_VISIBLE_DEVICES": "",  # a look must not take GPU memory from whoever trains there
+    "CUDA_VISIBLE_DEVICES": "",  # a look must not take GPU memory from a job that trains there
     "WANDB_MODE": "disabled",
     "PYTHONDONTWRITEBYTECODE": "1",
     "UV_NO_SYNC": "1",  # `uv run` would else change the environment
@@ -50,7 +50,7 @@ def ask(
 ) -> Answer:
     """Run ``argv`` and wait, ``timeout_s`` at most; then whatever it started is killed. Raises OSError.
 
-    ``{scratch}`` in a word becomes a folder that is deleted afterwards. ``unwanted``: set where nobody waits any more.
+    ``{scratch}`` in a word becomes a folder that is deleted afterwards. ``unwanted``: set once no answer is needed.
     """
     run_id = f"preflight-{uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="rl-supervisor-preflight-", ignore_cleanup_errors=True) as name:
@@ -78,7 +78,7 @@ def ask(
 
 
 def wait_or_kill(child: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event) -> int | None:
-    """Its exit code; None when its session was killed, because it took too long or nobody wants to know any more."""
+    """Its exit code; None when its session was killed, because it took too long or is not needed any more."""
     until = time.monotonic() + limit_s
     try:
         while child.poll() is None and time.monotonic() < until and not unwanted.wait(POLL_S):

@@ -9,8 +9,8 @@ What it promises
   words (``--fresh``, ``--step N``, ``--take-over``) count once: they are left out when a daemon has lived for a minute.
 - 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it, with that code. After everything else the
   daemon is started again: after 5 s, then 10 s ... 300 s, and from 5 s anew once a daemon has lived for ten minutes.
-- The job is not its business. The job's shim is nobody's child but init's or ours (we are a subreaper, so that a
-  container whose process 1 reaps nothing fills up with no zombies), and a daemon that dies leaves it alone.
+- The job is not its business. The job's shim is a child of init or of us only (we are a subreaper, so that a
+  container does not fill up with zombies if its process 1 reaps nothing), and a daemon that dies leaves it alone.
 - SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGPWR are handed on, but only once the daemon listens to
   them: before its handlers stand, each of them would merely kill it. SIGTERM and SIGINT also mean that it is the last
   one, and that the job ends. Who has not ended with 0 by then, or had died before, may have left one behind: one more
@@ -551,7 +551,7 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def turn_into(command: list[str], once: list[str]) -> None:
-    """Replace this process by a nanny for ``command``, whose words ``once`` count for the first daemon only.
+    """Replace this process by a nanny for ``command``; its words ``once`` count for the first daemon only.
 
     Pid, environment, folder and open files stay. Returns only by OSError.
     """

@@ -26,7 +26,7 @@ FIRST_PIDS = "pid:[4026531836]"  # the machine's own processes (PROC_PID_INIT_IN
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NO_UUID = ("03000200-0400-0500-0006-000700080009", "12345678-1234-5678-90ab-cddeefaabbcc")
-"""What boards say whose maker wrote none: thousands say the same."""
+"""What boards say when their maker wrote none: thousands say the same."""
 
 
 def place_of_pod(environ: Mapping[str, str], state_dir: Path, root: Path = Path("/")) -> str:

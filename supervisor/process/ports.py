@@ -96,7 +96,7 @@ def tcp_sockets() -> Iterator[list[str]]:
     """Of each TCP socket in this network namespace the kernel's ten fields and more; none where they cannot be read.
 
     sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode. Not psutil.net_connections, which takes
-    almost twice the time and leaves out queues, and the user of a socket whose process is hidden.
+    almost twice the time and leaves out queues, and the user of a socket when its process is hidden.
     """
     for table in TABLES:
         with contextlib.suppress(OSError), table.open() as rows:

@@ -126,7 +126,7 @@ def _wait_for_place(handle: IO[str], path: Path, run_id: str, holder: Identity) 
         for number, handler in before.items():
             signal.signal(number, handler)
     if told and given:
-        # It had given its place by then and heard nothing any more: whoever told us starts one that ends the run.
+        # It had given its place by then and heard nothing any more: the sender starts one that ends the run.
         signal.signal(told[0], signal.SIG_DFL)
         os.kill(os.getpid(), told[0])
     if told:

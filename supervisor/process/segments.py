@@ -2,9 +2,9 @@
 
 A stale segment makes the next vLLM hang for half an hour (prime-rl issue 2331), so they have to go; a segment of
 another run on the same pod must stay. A file goes when it is ours by user, was made since the attempt began, and no
-living process has it open or mapped, in two looks: on its way from one process to another it may be nobody's for a
-moment. Where some process cannot be looked into, or processes of other containers may use the same folder, only files
-go that processes of the attempt were seen to hold before they were stopped.
+living process has it open or mapped, in two looks: on its way from one process to another it may be without an
+owner for a moment. Where some process cannot be looked into, or processes of other containers may use the same folder,
+only files go that processes of the attempt were seen to hold before they were stopped.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     rules ask for is cut to fit, and at least 15 s are given to the kernel to end what was killed. ``gpu_free``: is
     the memory of the run's GPUs back (None: unknown). ``hurry``: when set, patience ends and the killing starts.
     ``known``: pids with start ticks that a sensor saw in this attempt (finds what cleared its environment and lost
-    its shim). ``also``: folders of earlier attempts of the run, of which nothing may be left either. ``gpu_pids``: whom
+    its shim). ``also``: folders of earlier attempts of the run, of which nothing may be left either. ``gpu_pids``: what
     the driver lists on the run's GPUs; asked only when their memory does not come back, to say who has it. ``brief``:
     the pod has seconds left, so nothing is waited for that only the next start on it would need. Raises nothing of its
     own.

@@ -154,7 +154,7 @@ class Belongings:
     """The processes of one attempt, over many looks: what once belonged belongs until it is gone.
 
     ``known``: identities that a sensor saw belong to this attempt earlier; they are taken without further proof.
-    ``also``: folders of other attempts of the run whose processes count as well (all of their components).
+    ``also``: folders of other attempts of the run; their processes count as well (all of their components).
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Belongings:
 
         A session's number is its leader's pid and is not given away while any member lives. Where a process with that
         pid but another start time exists, the old session is therefore empty, and its number someone else's. Where
-        there is none, the number may have gone to a stranger's session whose leader has ended, as daemons' leaders do:
+        there is none, the number may have gone to a stranger's session that has lost its leader, as daemons' do:
         it is ours only if the machine has not forked often enough since to have come round to it.
         """
         found = {}

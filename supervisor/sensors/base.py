@@ -1,6 +1,6 @@
 """How a sensor is asked to look: one outstanding look at a time, with a deadline, in threads of its own.
 
-A look may hang for ever (a broken GPU driver, a dead mount, a process whose memory map is locked). Then the sensor says
+A look may hang for ever (a broken GPU driver, a dead mount, a process with a locked memory map). Then the sensor says
 *unknown* through its ``Looker`` and no other sensor waits.
 """
 

@@ -12,7 +12,7 @@ Signature = tuple[int, int, int, int]
 
 
 class ConfigWatch:
-    """Posts ``ConfigChanged`` once for each file whose content is not that of its snapshot.
+    """Posts ``ConfigChanged`` once for each file that no longer has the content of its snapshot.
 
     ``snapshots`` maps each original to the copy that the attempt reads (``StartRequest.configs``). A file that is gone
     at present is no changed file: editors replace files by renaming, and the snapshot is what runs anyway. Content is

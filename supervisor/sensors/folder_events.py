@@ -19,8 +19,8 @@ class FolderEvents:
     """Watches folders (not what is below them) with inotify and remembers whether anything happened.
 
     Only creations, moves and deletions are asked for: with writes among them, each log line would be an event.
-    Network volumes send no events and machines run out of inotify watches; neither is an error, so whoever uses this
-    also looks by himself now and then.
+    Network volumes send no events and machines run out of inotify watches; neither is an error, so the caller also
+    looks by itself now and then.
     """
 
     def __init__(self, on_news: Callable[[], None] = lambda: None) -> None:

@@ -86,7 +86,7 @@ class Tail:
 
     def _restart(self) -> None:
         self._offset = 0  # up to which bytes were read
-        self._line_start = 0  # where the line begins whose end has not been read yet
+        self._line_start = 0  # where the line begins that has not been read to its end
         self._mark = b""  # the bytes before _line_start
         self._recent = b""  # the bytes before _offset
         self._partial = bytearray()  # the beginning of that line, at most _cap of it
@@ -182,7 +182,7 @@ class Follower:
     """Follows all files of ``sources``; see the module's text. Not thread-safe.
 
     ``positions``: where a reader before this one stopped (the same job, another daemon), or what ``ends`` gave just
-    before the job was started. Files without a position whose last change is older than ``since_wall`` (Unix time)
+    before the job was started. Files without a position and with a last change before ``since_wall`` (Unix time)
     belong to an attempt before: what they hold is passed over, what is appended to them from now on is read.
     ``late``: of files without a position that are there already only the end is read (``LATE_BYTES``).
     """

@@ -357,7 +357,7 @@ def _pids(nvml: Any, handle: Any, used_bytes: int) -> tuple[int, ...] | None:
     else:
         return None
     if not pids:
-        # Not the 2 % of `is_gpu_empty`: on a large GPU that could be a tenant whom the driver hides.
+        # Not the 2 % of `is_gpu_empty`: on a large GPU that could be a tenant that the driver hides.
         return () if used_bytes < EMPTY_BYTES else None
     return pids if all(Path(f"/proc/{pid}").exists() for pid in pids) else None
 

@@ -35,7 +35,7 @@ class Roots:
 class HostSensor:
     """Posts ``HostLook`` when something moved by enough to matter, and every ``heartbeat_s``. Look every few seconds.
 
-    Whose cgroup: that of the run's processes, and while there are none the daemon's own. ``memory_total_bytes`` is the
+    Which cgroup: that of the run's processes, and while there are none the daemon's own. ``memory_total_bytes`` is the
     smallest limit from there up to the root, or the machine's memory; ``memory_available_bytes`` the smallest of what
     any of these levels, or the machine, has left, with page cache that can be dropped counted as available.
 

@@ -48,7 +48,7 @@ class LogSensor:
     - A daemon that adopts a job and has no positions comes ``late``: it reads the end of what is there, and of that
       end tells what is still so. A log of weeks, told as if it happened now, would be believed.
 
-    ``positions()`` covers exactly the lines whose facts have been posted. Take it, let the daemon consume what is in
+    ``positions()`` covers exactly the lines with posted facts. Take it, let the daemon consume what is in
     its queue by then, and only then write it down: a crash in between tells some lines twice and loses none.
     """
 
@@ -87,7 +87,7 @@ class LogSensor:
                 self._discovered_at = now
                 self._follower.discover()
                 self._events.watch(self._follower.folders())
-            told: dict[str, list[Fact]] = {}  # by source, whose lines come in one piece
+            told: dict[str, list[Fact]] = {}  # by source: its lines come in one piece
             for number, (source, line) in enumerate(sorted(self._follower.read(), key=_telling_order), 1):
                 told.setdefault(source.path, []).extend(self._parse(source, line))
                 if number % BURST_LINES == 0:
@@ -150,7 +150,7 @@ class LogSensor:
 
 
 class CountedLogs(LogSensor):
-    """Counts the looks that saw everything, and whose facts have been posted, so that an end can wait for them."""
+    """Counts the looks that saw everything and have posted all facts, so that an end can wait for them."""
 
     looks = 0
     posted_at = float("-inf")  # of any look, on the monotonic clock

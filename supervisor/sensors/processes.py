@@ -378,7 +378,7 @@ def connections_to(port: int, own_ports: Collection[int] = (), *, limit_bytes: i
     """Established TCP connections that the listener on ``port`` of this machine holds, None when it can't be said.
 
     ``own_ports``: local ports of connections that are our own and do not count. Counts rows of /proc/net/tcp and tcp6
-    whose *local* port is ``port``: a connection within the machine has two rows, and only one of them is the server's.
+    with ``port`` as *local* port: a connection within the machine has two rows, and only one of them is the server's.
     """
     local = f":{port:04X} ".encode()
     own = {f"{own_port:04X}".encode() for own_port in own_ports}

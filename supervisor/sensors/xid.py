@@ -25,9 +25,9 @@ Address = tuple[int, int, int]
 class XidEvents:
     """Fetches faults of given GPUs. Used by one thread, the GPU sensor's; nothing here waits for long.
 
-    A GPU whose events NVML does not give (a driver before 510, a virtual machine, a container) is looked for in the
-    kernel's log, if that may be read; without both nothing is ever said. What happened before ``watch``
-    was first called is not told.
+    Where NVML gives no events of a GPU (a driver before 510, a virtual machine, a container), they are read from the
+    kernel's log, if that is allowed; without both nothing is ever said. What happened before ``watch`` was first called
+    is not told.
     """
 
     def __init__(self, kmsg: Path = KMSG) -> None:

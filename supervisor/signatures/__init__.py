@@ -1,12 +1,12 @@
 """Known failures by their log lines: what each means and what people did about it. The data is in TOML files.
 
-To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, whoever
+To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, whatever
 starts it) or ``primerl/signatures.toml`` (only prime-rl says it)::
 
     [[signature]]
     name = "disk-full"                  # short and stable: it is shown, counted, and may be asked for by name
     kind = "transient"                  # or "deterministic": no restart can ever cure it
-    roles = ["trainer", "job"]          # whose file it counts in; left out: everyone's
+    roles = ["trainer", "job"]          # it counts in the files of these; left out: of all
     pattern = ['OSError: \\[Errno 28\\]'] # alternatives, each matched from the beginning of the message
     sentence = "The disk is full."      # what it means
     remedy = "Delete old checkpoints."  # what people did about it

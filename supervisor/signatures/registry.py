@@ -195,7 +195,7 @@ def _compile_patterns(patterns: Sequence[str], where: str) -> re.Pattern[str]:
         raise SignatureError(f"{where} has no pattern: give the beginning of its line.")
     try:
         for pattern in patterns:
-            # Unbounded repeats are what makes an expression take minutes on a line that somebody made for it.
+            # Unbounded repeats are what makes an expression take minutes on a line that was made for it.
             if not is_bounded(pattern):
                 raise SignatureError(
                     f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +."

@@ -95,7 +95,7 @@ def _walk_parts(parsed: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _best_words(parsed: Any) -> tuple[str, ...]:
-    """The best of the runs of parts whose texts are all known, and of the parts that hold words of their own."""
+    """The best of the runs of parts with known texts only, and of the parts that hold words of their own."""
     best: tuple[str, ...] = ()
     run: tuple[str, ...] = ("",)
     for item in [*parsed, None]:

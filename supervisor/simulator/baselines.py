@@ -20,7 +20,7 @@ class SeedScripts(Given):
 
     Models ``.github/workflows/training-monitor.yml`` (cron ``*/10``) and ``scripts/training_controller.py``
     (seconds-0/beautifulsoup-rl@060d71248): every ten minutes W&B is asked; a run that ended is restarted, and so is one
-    whose newest history point is older than ``stale_threshold_minutes = 20``.
+    with a newest history point older than ``stale_threshold_minutes = 20``.
 
     W&B's lag: ``TRAINING_RUNS.md`` of that repository tells of two occasions on which points did not arrive (stalls of
     "~100" and "141 min" where the real gaps were at most 33 min), between 6 January 03:15 and 7 January 16:55: one in
@@ -94,7 +94,7 @@ class Systemd(Given):
 
     SIGHUP, SIGINT, SIGTERM and SIGPIPE count as clean ends (systemd.service(5), ``Restart=``). The numbers are those of
     the seeds' own unit (``scripts/training.service``): ``RestartSec=60``, and no more than 5 starts in 600 s. What it
-    does not see (a hang, a silent death, an exit with 0) lasts until the pod is lost: nobody looks.
+    does not see (a hang, a silent death, an exit with 0) lasts until the pod is lost: no program looks.
     """
 
     name = "systemd"
@@ -184,7 +184,7 @@ class FixedTimeouts(Given):
 
 
 class PlainWatcher(Given):
-    """Thirty lines that anybody could write: any key process gone for two seconds, or no step for twenty minutes.
+    """Thirty lines that any user could write: any key process gone for two seconds, or no step for twenty minutes.
 
     Given beyond the rest: which processes belong to which role, and each step's line within a second.
     """

@@ -11,7 +11,7 @@ NEVER = float("inf")
 
 
 class Owner:
-    """Something whose events end with it: a pod, a job, a daemon."""
+    """When it ends, so do its events: a pod, a job, a daemon."""
 
     alive = True
 

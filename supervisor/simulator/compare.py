@@ -1,7 +1,7 @@
 """All policies in the same world: the same seeds, the same fault times, one table.
 
 Common random numbers: the faults of the mix strike at the same times whatever a policy does. Step lengths, replacement
-times and the failures of young attempts are drawn from the same streams, but by whoever comes first, so that over few
+times and the failures of young attempts are drawn from the same streams, but first come, first served, so that over few
 hours luck may move a row by some tenths of a percentage point, and even put the core above the oracle.
 """
 

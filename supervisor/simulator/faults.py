@@ -1,7 +1,7 @@
 """What can go wrong in the virtual world. A fault changes the world and nothing else: no observation is made here.
 
 ``needs`` says what it takes to go on: "restart" of the job, another "pod", "room" on the disk, or "nothing", because it
-passes by itself, or because nobody can do anything.
+passes by itself, or because nothing can be done.
 """
 
 from __future__ import annotations

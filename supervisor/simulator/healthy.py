@@ -86,7 +86,7 @@ def healthy_physics(number: int) -> dict[str, Any]:
 def healthy_rates(physics: Mapping[str, Any]) -> dict[str, float]:
     """What is odd in a world beside the rates of "healthy", per 1000 h.
 
-    Silent logs and an engine of which nobody can say whether it works are, together, what a dead pod looks like from
+    Silent logs and an engine of unknown health are, together, what a dead pod looks like from
     outside: docs/decisions.md names that limit, and no world goes beyond it.
     """
     return {} if physics["counters"] else {"log-gap": 0.0}

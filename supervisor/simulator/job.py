@@ -25,7 +25,7 @@ Activity = Literal["absent", "idle", "working", "paused", "stuck"]
 UPDATE_S = 8.0  # weight update over NCCL or the file system, the engine paused
 ROLLOUTS_PART = 0.65  # of a step; the rest is training and the update
 COMPLAIN_S = 30.0  # between two error lines about an engine that cannot be reached (in truth there are hundreds)
-DRAIN_S = 45.0  # requests in flight end when nobody sends new ones
+DRAIN_S = 45.0  # requests in flight end when no new ones come
 ITERATIONS_PER_S = 25.0  # of one engine under load
 INFLIGHT, BATCH = 64, 256
 ENGINE_UP_PART = 0.75  # of the start-up: then the server listens
@@ -390,7 +390,7 @@ class Job(Owner):
             return "working" if self.clock.now < self.phase_since + self.phase_s * 1.1 - 1e-6 else "idle"
         if not self.is_blocked:
             return "working"
-        # Nobody sends new requests, or all of them wait at a broken engine: those in flight end one by one.
+        # No new requests come, or all of them wait at a broken engine: those in flight end one by one.
         if self._drain_until is None:
             self._drain_until = self.clock.now + DRAIN_S
             self.clock.after(DRAIN_S, self._refresh, self)
@@ -468,7 +468,7 @@ class Job(Owner):
         self._exit_with(None, signal)
 
     def kill_role(self, role: Role, signal: int) -> None:
-        """The kernel (or somebody) killed a role: the launcher sees a code other than 0."""
+        """The kernel (or a person) killed a role: the launcher sees a code other than 0."""
         self.crash(role, -signal, "", "")
 
     def _lose_process(self, process: Process) -> None:

@@ -72,7 +72,7 @@ class Link:
         return transfer
 
     def drop(self, transfer: Transfer) -> None:
-        """Nobody waits for it any more."""
+        """End a transfer that is no longer waited for."""
         self._forget_transfer(transfer)
         self.refresh()
 

@@ -207,7 +207,7 @@ class Pod(Owner):
         return next((folder for folder in self.folders.values() if folder.state == "writing"), None)
 
     def tidy(self) -> None:
-        """Nobody writes any more: what was being written stays as it is."""
+        """The job writes no more: what was being written stays as it is."""
         for folder in self.folders.values():
             if folder.state == "writing":
                 folder.state, folder.changed = "incomplete", self.clock.now
@@ -270,7 +270,7 @@ class Pod(Owner):
         self.clock.after(after_s, change, self.job or self)
 
     def poison(self, step: int, at: int) -> None:
-        """Whoever resumes from ``step``, here or from the store, crashes at step ``at``."""
+        """A job that resumes from ``step``, here or from the store, crashes at step ``at``."""
         self.folders[step].checkpoint = replace(self.folders[step].checkpoint, poison=at)
         if step in self.store.steps:
             self.store.steps[step] = replace(self.store.steps[step], poison=at)

@@ -28,8 +28,8 @@ class Policy(Protocol):
     def see(self, observation: Observation) -> tuple[Sequence[Action], float]:
         """What to do after ``observation``, and the time ``t`` at which a ``Tick`` is wanted if nothing else happens.
 
-        A deadline that is not after ``observation.t`` counts as 1 s later; ``FOREVER`` is allowed. Actions are carried
-        out by the hands, whose facts (``AttemptStarted``, ``LocalSteps``, ...) come back through ``see``.
+        A deadline that is not after ``observation.t`` counts as 1 s later; ``FOREVER`` is allowed. The hands carry out
+        actions; their facts (``AttemptStarted``, ``LocalSteps``, ...) come back through ``see``.
         """
 
     def learn_fault(self, t: float, fault: str) -> None:

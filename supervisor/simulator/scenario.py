@@ -54,7 +54,7 @@ class Physics:
     flaky: float = 0.0  # part of all looks that fail or time out for no reason
     replacement_s: float = 600.0  # median until another pod is there
     replacement_sigma: float = 0.5
-    person_s: float = 3600.0  # median until somebody comes after exit 93
+    person_s: float = 3600.0  # median until a person comes after exit 93
     max_steps: int = 0  # 0: the run does not end
     early_shape: float = 0.5  # Weibull k of failures in the first ten minutes of an attempt, 1: as later
     early_s: float = 600.0

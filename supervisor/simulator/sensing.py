@@ -87,7 +87,7 @@ class Sensing(Watcher):
         self.clock.after(self.random.uniform(2.0, 5.0), lambda: self._scan_processes(job), self)
 
     def take_over(self, job: Job) -> None:
-        """A new daemon finds a job that lives, or that ended while nobody looked."""
+        """A new daemon finds a job that lives, or that ended while no daemon looked."""
         self._engine = EngineEyes(job, self.random, self._tell, owner=self, phase_s=self._phase_s)
         self.pod.read_on()
         if job.exit is not None:
@@ -106,7 +106,7 @@ class Sensing(Watcher):
 
     def process_gone(self, job: Job, process: Process) -> None:
         fact = f.ProcessGone(job.attempt, process.role, process.pid, process.start_ticks, process.key)
-        seen = job.started_at + 5.0  # a process that nobody had seen is not missed
+        seen = job.started_at + 5.0  # a process that was never seen is not missed
         if self.clock.now >= seen:
             self.clock.after(self.random.uniform(0.05, 1.0), lambda: self._tell(fact, "processes"), self)
 

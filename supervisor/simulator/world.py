@@ -281,7 +281,7 @@ class World:
         self.recount()
 
     def _person_comes(self) -> None:
-        """Somebody looks, mends what a person can mend, and starts the daemon again."""
+        """A person looks, mends what a person can mend, and starts the daemon again."""
         pod = self.here()
         if any(card.lost for card in pod.cards):
             self.lose_pod(None)

@@ -150,8 +150,8 @@ class LargeFiles:
     def _finish(self, name: str, file_id: str, parts: Sequence[Part]) -> StoredFile:
         """Make one object of the parts. An error may only mean that the answer was lost, so look before failing.
 
-        Where B2 goes on to say that it lacks a part that it confirmed, and lists it all the same, nobody can tell which
-        one to send again: then the upload is cancelled, and the next call sends the file anew.
+        Where B2 keeps saying that it lacks a part, but confirmed it and lists it, it is unknown which one to send
+        again: then the upload is cancelled, and the next call sends the file anew.
         """
         size = sum(part.size for part in parts)
         retry = self._client.retry

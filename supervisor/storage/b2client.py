@@ -158,7 +158,7 @@ def renewing(retry: Retry, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Renewing:
-    """A session of b2sdk, each of whose requests is ``renewing``.
+    """A session of b2sdk: each of its requests is ``renewing``.
 
     But for those with a body: their token is an upload URL's, and who sends them throws that away and tries again.
     """

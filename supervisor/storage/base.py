@@ -52,7 +52,7 @@ class Hasher(Protocol):
 
 
 class Cut(Sequence[Part]):
-    """The parts of a local file whose hashes are found when they are asked for, one by one, by whichever thread asks.
+    """The parts of a local file. The thread that asks for a hash computes it, one part at a time.
 
     So the first part is on its way while the last one has not been read. Asking again costs nothing.
     """
@@ -231,7 +231,7 @@ class Store(Protocol):
     def sweep(
         self, prefix: str, spare: Callable[[str], bool] = lambda name: False, fence: Callable[[], None] = lambda: None
     ) -> int:
-        """Cancel unfinished uploads below ``prefix``, but for those whose name ``spare`` takes; returns how many.
+        """Cancel unfinished uploads below ``prefix``, except for names that ``spare`` takes; returns how many.
 
         ``fence`` is called between the look and the first cancel and raises when they may be another's: what was seen
         before we still held the run is no other pod's. A folder's writer is also known to live by its lock.

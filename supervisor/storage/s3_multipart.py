@@ -270,7 +270,7 @@ def base64_of_hex(text: str) -> str:
 
 
 def etag_of_parts(etags: Sequence[str]) -> str | None:
-    """What S3 makes of parts whose ETags are their MD5: the MD5 of those, and how many. None where they are not."""
+    """What S3 makes of parts with their MD5 as ETags: the MD5 of those, and how many. None where they are not."""
     digest = hashlib.md5(usedforsecurity=False)
     for etag in etags:
         if not is_md5(etag):

@@ -107,7 +107,7 @@ def would_do(state: State, verdict: Verdict) -> str:
 
 
 def _state_later(state: State, seconds: float) -> State:
-    """The state after ``seconds``, in which everybody has looked again and has seen what was seen last."""
+    """The state after ``seconds``, in which each sensor has looked again and has seen what was seen last."""
     t, wall = state.now + seconds, state.wall + seconds
     seen: list[f.Fact] = [f.Tick()]
     if state.engine.look is not None:

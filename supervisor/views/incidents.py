@@ -118,7 +118,7 @@ def read_incidents(state_dir: Path, number: int | None = None, *, only_open: boo
             found, identity, now = _read_journal(db)
         finally:
             db.close()
-    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:  # the last three where somebody edited it
+    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:  # the last three where a person edited it
         raise SupervisorError(f"The journal {path} cannot be read: {error}.") from error
     if number is not None:
         known = [str(one.id) for one in found][-20:]

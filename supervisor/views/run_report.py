@@ -234,7 +234,7 @@ def _open_incident(found: Found, incident: Incident) -> dict[str, Any]:
 def _saved_by(one: Outage, person_every_h: float) -> float:
     """Seconds that one recovery saved, by the baseline: failures come at any time, so a person is half a round away.
 
-    Whoever restarts the job, its start takes as long and the same steps are lost; only what was before that differs.
+    A start by a person takes as long and loses the same steps as one by us; only what was before differs.
     """
     return person_every_h * 3600 / 2 - (one.detect_s + one.stop_s + one.prepare_s)
 
@@ -252,7 +252,7 @@ def _time_saved(recovered: list[dict[str, Any]], person_every_h: float, price: f
 
 
 def _cost_of_run(run: Ledger, price: float) -> dict[str, float]:
-    """What the time cost. A gap between pods is time without a pod, but nobody recorded since when it was not paid."""
+    """What the time cost. A gap between pods is time without a pod, but since when it was not paid is not recorded."""
     hours = run.total_s / 3600
     return {
         "dollars_per_hour": price,

@@ -22,7 +22,7 @@ from supervisor.process.survivors import Belongings, alive
 from supervisor.views import incidents
 
 TAIL_BYTES = 128 << 10
-ROLES: tuple[Role, ...] = ("launcher", "trainer", "orchestrator", "job")  # whose lines tell steps
+ROLES: tuple[Role, ...] = ("launcher", "trainer", "orchestrator", "job")  # lines of these tell steps
 _PUBLISHED = re.compile(r"Published step (\d{1,12})\b")
 LOG_SLACK_S = 2.0  # a log's line is written a moment after the journal's row of it
 
