@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -70,14 +71,15 @@ def up(file: Path, run: str, dry_run: bool) -> int:
         if credit is not None and price:
             told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
             print(*wrap(told), sep="\n")
-    return _order(fleet, name, lambda orders: Orders(wanted=True), dry_run=dry_run)
+    up_at = fleet.book().read_clock() if not dry_run else 0.0
+    return _order(fleet, name, lambda orders: Orders(up_at=up_at), dry_run=dry_run)
 
 
 def down(file: Path, run: str, dry_run: bool) -> int:
     """Rent no more pods for the run, and destroy those that hold nothing which is nowhere else."""
     fleet = assemble(file, os.environ)
     [name] = _runs_of(fleet, run)
-    return _order(fleet, name, lambda orders: Orders(wanted=False, agreed=orders.agreed), dry_run=dry_run)
+    return _order(fleet, name, lambda orders: replace(orders, wanted=False), dry_run=dry_run)
 
 
 def destroy(file: Path, pod: str, dry_run: bool) -> int:
@@ -91,7 +93,7 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
             return _order(
                 fleet,
                 name,
-                lambda orders: Orders(wanted=orders.wanted, agreed=(*orders.agreed, instance)),
+                lambda orders: replace(orders, agreed=(*orders.agreed, instance)),
                 dry_run=dry_run,
             )
     raise UsageError(f"No run of {file} has a pod {instance}. `rl-supervisor fleet history` lists them.")

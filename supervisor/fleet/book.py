@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -37,6 +37,7 @@ class Orders:
 
     wanted: bool = True
     agreed: tuple[str, ...] = ()
+    up_at: float = 0.0  # when ``fleet up`` was typed last, by the store's clock
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class StoreBook:
     def read_state(self, run_id: str) -> State:
         """The state, with what a person wants now."""
         orders = self.read_orders(run_id)
-        return replace(self.read_page(run_id).state, wanted=orders.wanted, agreed=orders.agreed)
+        return replace(self.read_page(run_id).state, **asdict(orders))
 
     def write_state(self, run_id: str, state: State, sentence: str) -> None:
         """Keep it. Raises StoreError of kind "fenced" when another controller tends the fleet."""

@@ -40,6 +40,8 @@ from supervisor.fleet.places.base import ErrorKind, label_of
 
 BEATS = 3
 """So many beats may be missing before a second signal counts."""
+MOST_FRUITLESS = 3
+"""Pods in a row that never held the run before a person is asked: the image, the keys, or the run file are wrong."""
 BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
 """For how long a machine is left out after one fault, two, and three or more. In an open trace of 400 GPU servers the
 same one fails again within a day in 21 % of the cases, within thirty in 43 % (InfiniteHBD)."""
@@ -135,13 +137,15 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     new = sorted(
         (one for one in _living(state) if one is not holder and not one.held), key=lambda one: (one.since, one.id)
     )
+    how: How
     for one in new:
         if one.missing_since is None:
             continue
         if not is_missing(one, seen.now):
             what = f"Pod {one.id} is stopped or not listed before it began"
             return Decision(state, f"{what}; looking again.", again_s=SECOND_LOOK_S)
-        found = _drop(state, one, "outbid", seen, f"Pod {one.id} was outbid before it began: it is destroyed.")
+        how, what = ("outbid", "was outbid") if one.pod.instance.spot else ("failed", "ended")
+        found = _drop(state, one, how, seen, f"Pod {one.id} {what} before it began: it is destroyed.")
         if found is not None:
             return found
     new = [one for one in new if one.missing_since is None]
@@ -206,6 +210,11 @@ _RULES: tuple[_Rule, ...] = (
 
 def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     reason = _limit_reached(rules, seen)
+    if (fruitless := _count_fruitless(state)) >= MOST_FRUITLESS:
+        reason = (
+            f"{fruitless} pods in a row ended before they held the run. Look at `rl-supervisor fleet history` and "
+            f"at what they printed, mend it, and type: rl-supervisor fleet up"
+        )
     if reason:
         return Decision(state, f"The run has no pod, and none is rented: {reason}", person=True)
     open_places = tuple(
@@ -261,6 +270,16 @@ def note_not_created(state: State, label: str, kind: ErrorKind, retry_after_s: f
         troubles={**state.troubles, intent.place: count},
         not_before={**state.not_before, intent.place: now + pause_s},
     )
+
+
+def _count_fruitless(state: State) -> int:
+    """How many pods ended, one after the other, without the run, since a person wanted it. An outbid is no fault."""
+    count = 0
+    for one in sorted(state.rented, key=lambda one: one.since, reverse=True):
+        if one.held or one.since < state.up_at:
+            break
+        count += one.how in ("failed", "no-boot", "gone")
+    return count
 
 
 def _limit_reached(rules: Rules, seen: Seen) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from supervisor.fleet.places.base import Instance, Offer
 
-How = Literal["gone", "outbid", "unfit", "no-boot", "replaced", "duplicate", "finished", "down"]
+How = Literal["gone", "outbid", "unfit", "failed", "no-boot", "replaced", "duplicate", "finished", "down"]
 """How a pod ended."""
 
 
@@ -130,6 +130,7 @@ class State:
     """All that the controller remembers of one run. It lies in the store, where no pod's key reaches."""
 
     wanted: bool = True  # False after ``fleet down``
+    up_at: float = 0.0  # when a person typed ``fleet up`` last
     agreed: tuple[str, ...] = ()  # instances that a person let go with all that is on them
     intent: Intent | None = None
     rented: tuple[Rented, ...] = ()

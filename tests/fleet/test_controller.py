@@ -155,6 +155,23 @@ def test_a_boot_that_never_ends_is_given_up_and_its_host_remembered() -> None:
     assert world.pods["i0"].destroyed is not None
 
 
+def test_after_three_pods_that_never_began_a_person_is_asked_and_up_tries_again() -> None:
+    world = World(20)
+    book = VirtualBook(world)
+    world.provider.faults["create"] = ["no-boot"] * 4
+    told = None
+    while told is None or not told.decision.person:
+        told = world.controller(book).tick()[0]
+        world.sleep(60)
+        assert world.now < 1_000_000 + 4 * 3600
+    assert "3 pods in a row ended before they held the run" in told.decision.sentence
+    assert len(world.pods) == 3
+    book.states[RUN] = replace(book.states[RUN], up_at=world.now)
+    world.provider.faults.clear()
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 4
+
+
 @pytest.mark.parametrize("fault", ["worked", "lost", "taken", "credit", "rate"])
 def test_a_create_that_fails_makes_no_second_pod(fault: str) -> None:
     world = World(10)

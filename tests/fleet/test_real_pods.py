@@ -29,6 +29,7 @@ kind = "command"
 dir = "~"
 output_dir = "~/out"
 checkpoint_interval = 5
+pass_env = ["SAID"]
 [job.plain]
 start = ["{python}", "{job}", "{steps}"]
 resume = ["{python}", "{job}", "{steps}", "--from", "{{checkpoint}}"]
@@ -89,7 +90,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]
             os.kill(pid, signal.SIGKILL)
 
 
-def tick_until(fleet: Assembly, is_so: object, within_s: float = 25.0) -> list[str]:
+def tick_until(fleet: Assembly, is_so: object, within_s: float = 90.0) -> list[str]:
     """Pass after pass, as ``fleet run`` does; returns what was said."""
     assert callable(is_so)
     book, said = fleet.book(), [""]
@@ -113,7 +114,7 @@ def read_logs(folder: Path) -> list[str]:
 
 def published(folder: Path) -> int:
     try:
-        return int(json.loads((folder / "store/fled/latest.json").read_text())["step"])
+        return int(json.loads((folder / "store/fled/latest.json").read_text())["step_number"])
     except (OSError, ValueError):
         return 0
 
@@ -122,13 +123,29 @@ def test_a_pod_that_vanishes_is_followed_by_the_next_which_finishes(fleet: Assem
     said = tick_until(fleet, lambda: published(tmp_path) >= 10)
     assert any("in first at $0.00 an hour: the run has not begun" in one for one in said), said
     assert (tmp_path / "first/out/said").read_text() == "hello"
+    (tmp_path / "first.down").touch()
     for pid in processes_of(tmp_path / "first"):
         os.kill(pid, signal.SIGKILL)
     before = published(tmp_path)
-    said = tick_until(fleet, lambda: published(tmp_path) == STEPS and not list(tmp_path.glob(f"*/{FOLDER}/*")))
+    said = tick_until(fleet, lambda: published(tmp_path) == STEPS)
+    assert any("It is convicted after 20 s" in one for one in said), said
     assert any("in second at $0.00 an hour: no beat for" in one for one in said), said
-    assert any("The run has ended" in one for one in said), said
+    (tmp_path / "first.down").unlink()
+    said = tick_until(fleet, lambda: not list(tmp_path.glob(f"*/{FOLDER}/*")))
+    assert any("The run has ended: The run is finished: step 60 of 60" in one for one in said), said
     steps = [int(line.split()[1]) for line in (tmp_path / "second/out/steps").read_text().splitlines()]
     assert steps[0] >= before + 1  # it went on where the first pod had published, and not from the start
     assert steps[-1] == STEPS
     assert processes_of(tmp_path / "second") == []
+
+
+def test_a_pod_whose_processes_are_gone_is_followed_at_once(fleet: Assembly, tmp_path: Path) -> None:
+    """Both signals: no beat for three periods, and a host that answers and has no process of it any more."""
+    tick_until(fleet, lambda: published(tmp_path) >= 5)
+    for pid in processes_of(tmp_path / "first"):
+        os.kill(pid, signal.SIGKILL)
+    said = tick_until(fleet, lambda: published(tmp_path) == STEPS and not list(tmp_path.glob(f"*/{FOLDER}/*")))
+    [renting] = [one for one in said if one.startswith("Renting")]
+    assert float(renting.partition("no beat for ")[2].partition(" s")[0]) < 15, "not the whole patience of 20 s"
+    log = (tmp_path / "first/out/steps").read_text().split()
+    assert log.count(str(STEPS)) == 1
