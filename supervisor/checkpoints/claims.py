@@ -247,7 +247,7 @@ def beat(
     """
     held, versions = _check_claim(store, run_id, generation, writer)
     earlier = [file for file in versions if _generation_of_file(file) == generation and _kind_of_file(file) == ".beat"]
-    data = _dump_claim(writer, generation, **(about or {}), beat=count)
+    data = _dump_claim(writer, generation, {**(about or {}), "beat": count})
     put = store.put_bytes(_claim_name(run_id, generation, ".beat"), data)
     delete_old(store, earlier)
     return replace(held, mark=put.file_id)
@@ -272,7 +272,9 @@ def release(
     ``code`` and ``reason``: how the daemon ended, for whoever looks from outside.
     """
     _check_claim(store, run_id, generation, writer)
-    store.put_bytes(_claim_name(run_id, generation, ".end"), _dump_claim(writer, generation, code=code, reason=reason))
+    store.put_bytes(
+        _claim_name(run_id, generation, ".end"), _dump_claim(writer, generation, {"code": code, "reason": reason})
+    )
 
 
 class Fence:
@@ -310,5 +312,5 @@ class Fence:
             self()
 
 
-def _dump_claim(writer: str, generation: int, **more: object) -> bytes:
-    return json.dumps({**more, "format": 1, "generation": generation, "writer": writer}).encode() + b"\n"
+def _dump_claim(writer: str, generation: int, more: Mapping[str, Any] | None = None) -> bytes:
+    return json.dumps({**(more or {}), "format": 1, "generation": generation, "writer": writer}).encode() + b"\n"

@@ -35,7 +35,6 @@ def look_at_run(store: Store, run_id: str) -> RunLook:
         found = _read_newest(store, f"{stem}{kind}.json")
         if found is not None:
             at, told = max(at, found[0]), told | found[1]
-    unpublished = told.get("unpublished")
     return RunLook(
         Claim(
             generation=standing.generation,
@@ -46,9 +45,7 @@ def look_at_run(store: Store, run_id: str) -> RunLook:
             reason=_read_text(told.get("reason")) if standing.released else "",
             label=_read_text(told.get("label")),
             step=_read_count(told.get("step")),
-            unpublished=tuple(step for one in unpublished[:MOST_STEPS] if (step := _read_count(one)) is not None)
-            if isinstance(unpublished, list)
-            else None,
+            unpublished=_read_steps(told.get("unpublished")),
         ),
         published,
     )
@@ -72,6 +69,14 @@ def _read_newest(store: Store, name: str) -> tuple[float, dict[str, Any]] | None
 
 def _read_count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12 else None
+
+
+def _read_steps(value: object) -> tuple[int, ...] | None:
+    """Steps; None where one of them is none: unknown is not empty."""
+    if not isinstance(value, list) or len(value) > MOST_STEPS:
+        return None
+    steps = [step for one in value if (step := _read_count(one)) is not None]
+    return tuple(steps) if len(steps) == len(value) else None
 
 
 def _read_text(value: object) -> str:

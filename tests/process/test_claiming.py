@@ -383,3 +383,76 @@ def test_a_publish_under_way_ends_as_soon_as_a_heartbeat_learns_that_the_run_is_
         assert (ended[0].kind, str(ended[0])) == ("transient", "pod-b holds the run now")
         assert desk.told[-1] == f.Fenced("pod-b", 4)
         transfers.cancel("publish", "nothing is under way any more")
+
+
+# ---------------------------------------------------------------- a standing that a fleet's controller convicted
+
+
+HELD = {
+    "writer": "old/" + "f" * 16 + "/" + "0" * 12,
+    "generation": 7,
+    "released": False,
+    "mark": "b7",
+    "leaving": False,
+}
+
+
+def convicted_desk(standing: str, held: dict[str, Any] = HELD) -> Desk:
+    desk = Desk()
+    desk.claiming = Claiming(desk.run, desk.told.append, desk.queue, 600.0, convicted=standing, clock=lambda: desk.now)
+    desk.claiming.journal = US
+    desk.other = dict(held)
+    return desk
+
+
+def test_a_convicted_standing_is_claimed_over_at_once() -> None:
+    desk = convicted_desk("7:b7")
+    desk.claiming.want(take_over=False)
+    assert desk.until(f.Claimed, 0.0) == 0.0
+    assert desk.asked[-1][1]["over"] == HELD
+    [remark] = [fact for fact in desk.told if isinstance(fact, f.Remark)]
+    assert "found pod old gone" in remark.sentence
+    claimed = next(fact for fact in desk.told if isinstance(fact, f.Claimed))
+    assert claimed.watched, "the store is listed anew: the other pod may have published"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"mark": "b8"}, {"generation": 8}, {"writer": f"copy/{US}/" + "1" * 12}],
+    ids=["it beats again", "another pod has it", "a copy of this very disk"],
+)
+def test_any_other_standing_is_waited_for_as_ever(changed: dict[str, Any]) -> None:
+    desk = convicted_desk("7:b7", {**HELD, **changed})
+    desk.claiming.want(take_over=False)
+    waited = desk.until(f.Claimed, 700.0)
+    assert waited >= (600.0 if "writer" not in changed else 180.0)
+
+
+def test_a_conviction_is_good_for_one_look() -> None:
+    desk = convicted_desk("7:b7", {**HELD, "mark": "b6"})
+    desk.claiming.want(take_over=False)
+    assert desk.other is not None
+    desk.other["mark"] = "b7"
+    assert desk.until(f.Claimed, 700.0) >= 600.0
+
+
+@pytest.mark.parametrize("bad", ["7", "7:", ":b7", "-7:b7", "seven:b7", "7" * 99 + ":b7"])
+def test_a_conviction_that_is_none_costs_no_run(bad: str) -> None:
+    desk = convicted_desk(bad)
+    desk.claiming.want(take_over=False)
+    assert any(isinstance(fact, f.Remark) and "no GENERATION:MARK" in fact.sentence for fact in desk.told)
+    assert desk.until(f.Claimed, 700.0) >= 600.0
+
+
+def test_a_heartbeat_says_what_is_known_of_its_pod_and_the_release_how_it_ended() -> None:
+    desk = Desk()
+    about = {"label": "rls-x-g00001-0a1b2c", "step": 12, "unpublished": [10]}
+    desk.claiming = Claiming(desk.run, desk.told.append, desk.queue, 600.0, about=lambda: about, clock=lambda: desk.now)
+    desk.claiming.journal = US
+    desk.claiming.want(take_over=False)
+    desk.now += 61
+    desk.claiming.tick()
+    assert desk.asked[-1] == ("beat", {"generation": 3, "writer": desk.claiming.writer, "count": 1, "about": about})
+    desk.claiming.give_back(94, "the host has 1 GPU")
+    assert desk.asked[-1][1]["code"] == 94
+    assert desk.asked[-1][1]["reason"] == "the host has 1 GPU"
