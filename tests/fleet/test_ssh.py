@@ -63,7 +63,7 @@ exec ${{@: -1}}
 
 
 @pytest.fixture
-def loopback(tmp_path: Path) -> Iterator[Ssh]:
+def loopback(tmp_path: Path, home: Path) -> Iterator[Ssh]:
     """A real sshd on loopback, for this user alone."""
     if not SSHD.exists():
         pytest.skip("no sshd here: apt-get install openssh-server")
@@ -76,8 +76,10 @@ def loopback(tmp_path: Path) -> Iterator[Ssh]:
     (tmp_path / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/known\n"
         f"PidFile {tmp_path}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+        f"SetEnv HOME={home}\n"
     )
-    Path("/run/sshd").mkdir(exist_ok=True)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # which the package's service makes where there is systemd
     server = subprocess.Popen([SSHD, "-D", "-e", "-f", tmp_path / "config"], stderr=subprocess.DEVNULL)
     options = ("-p", str(port), "-i", str(tmp_path / "user"), "-l", getpass.getuser())
     quiet = ("-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={tmp_path}/hosts", "-o", "LogLevel=ERROR")
@@ -112,10 +114,13 @@ def order(onstart: str = BOOT) -> Order:
 
 
 @pytest.mark.parametrize("way", ["stand_in", "loopback"])
-def test_a_pod_is_started_listed_asked_to_end_and_forgotten(way: str, request: pytest.FixtureRequest) -> None:
+def test_a_pod_is_started_listed_asked_to_end_and_forgotten(
+    way: str, home: Path, request: pytest.FixtureRequest
+) -> None:
     place: Ssh = request.getfixturevalue(way)
     [offer] = place.find_offers(WANT)
     assert place.create(offer, order()) == LABEL
+    assert (home / FOLDER / LABEL / "pid").exists(), "and not in the home of the person who runs the tests"
     [pod] = place.list_instances()
     assert (pod.label, pod.phase, pod.machine) == (LABEL, "running", offer.id)
     assert place.find_offers(WANT) == []  # one pod at a time
