@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
@@ -39,6 +40,9 @@ class Seen:
 
     def scene(self) -> Known:
         return Known(dict)
+
+    def beat(self) -> dict[str, Any]:
+        return {}
 
     def wandb_id(self) -> str:
         return "wandb"

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor.fleet.run_look import look_at_run
+from supervisor.storage import open_store
 from tests.b2server import B2Server
 
 from .rig import Pod
@@ -81,6 +83,47 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
     assert len(one.sentences("published")) == published, "and nothing of it is published"
     two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes", 60)
     assert not two.said_so("publish-failed", "holds run")
+
+
+@pytest.mark.soak
+def test_a_pod_that_is_handed_the_standing_of_a_convicted_one_goes_on_at_once(tmp_path: Path, pods: list[Pod]) -> None:
+    """What a fleet's controller does: it looks at the store, and tells the pod that it rents what it saw last."""
+    url = (tmp_path / "store").as_uri()
+    store = open_store(url, None, {})
+    settings = {"store": {"take_over_after": 30}}  # a beat each three seconds
+    label = "rls-practice-g00001-0a1b2c"
+    one = first_pod(
+        tmp_path / "one",
+        "v0.6",
+        store=url,
+        settings=settings,
+        max_steps=400,
+        step_s=0.5,
+        environ={"RL_SUPERVISOR_LABEL": label},
+    )
+    pods.append(one)
+    one.start()
+
+    def heard() -> bool:
+        looked = look_at_run(store, "practice")
+        return bool(looked.claim.step and looked.published) and looked.claim.unpublished is not None
+
+    one.wait_for(heard, "a heartbeat tells how far the run is")
+    assert look_at_run(store, "practice").claim.label == label
+    one.vanish()
+    seen = look_at_run(store, "practice").claim
+    handed = {"RL_SUPERVISOR_CONVICTED": f"{seen.generation}:{seen.mark}"}
+    two = next_pod(tmp_path / "two", one, settings=LONG, environ=handed)
+    pods.append(two)
+    two.start("onstart")
+    two.wait_for(lambda: two.said_so("convicted", "this pod claims the run at once"), "it holds the run")
+    assert not two.sentences("claim-held"), "it waited for nothing"
+    two.wait_for(lambda: two.latest().get("generation") == 2, "it publishes", 60)
+    assert two.ctl("shutdown").returncode == 0
+    assert two.wait_exit() == 0, two.story()
+    last = look_at_run(store, "practice").claim
+    assert (last.released, last.code) == (True, 0), last
+    assert "shut down" in last.reason, last
 
 
 @pytest.mark.soak
