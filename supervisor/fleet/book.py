@@ -20,7 +20,7 @@ from supervisor.base.errors import StoreError, TryAgainError
 from supervisor.checkpoints import claims
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import delete_old, get_listed, versions_of
-from supervisor.checkpoints.writers import host_of, settle_time, writer_name
+from supervisor.checkpoints.writers import FencedError, host_of, settle_time, writer_name
 from supervisor.core.words import span
 from supervisor.fleet.model import State
 from supervisor.storage.base import Store
@@ -105,7 +105,11 @@ class StoreBook:
     def _check(self) -> None:
         if self._generation is None:
             raise StoreError("fenced", f"This controller does not tend the fleet in {self._store.url}.")
-        claims.check(self._store, self._fleet, self._generation, self._writer)
+        try:
+            claims.check(self._store, self._fleet, self._generation, self._writer)
+        except FencedError:
+            self._generation = None  # another controller began; ``begin`` may get the fleet back when that one ends
+            raise
 
     def _last_word(self) -> float:
         """When the controller wrote last, by the store's clock. One that never did has just begun."""
