@@ -85,6 +85,6 @@ def test_the_run_is_given_back_after_the_last_words_of_every_attempt(tmp_path: P
     effects.store.transfers.run = slow  # type: ignore[assignment,method-assign]
     effects.store.last_logs(1)
     effects.store.last_logs(2)
-    effects.store.release()
+    effects.store.release(a.Release(1))
     effects.close()
     assert asked == [("put-logs", 1), ("put-logs", 2), ("release", None)]

@@ -28,6 +28,7 @@ STARTED_IN = {
     "evidence/collecting.py",  # py-spy and its like, by words
     "process/launch.py",  # the shim, by words
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
+    "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
     "effects/log_upkeep.py",
     "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
