@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.checkpoints.log_packing import unpack
 from supervisor.config.settings import load
+from supervisor.core import actions as a
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.evidence.bundle import folder_name
