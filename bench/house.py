@@ -206,7 +206,7 @@ ASKED: Mapping[str, tuple[float | None, float | None]] = {
     "longest function, lines": (100, None),
     "one-word function names, %": (45, None),
     f"names in {FEW} files and more, %": (20, None),
-    "bare participles as names": (0, None),
+    "bare participles as names": (0, 0),
     "odd words in 1,000": (0.2, 0.2),
 }
 

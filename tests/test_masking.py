@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from supervisor.base import secrets
 from supervisor.base.secret_shapes import WINDOW
-from supervisor.base.secrets import masked, masked_all, masked_words, told
+from supervisor.base.secrets import mask_command, mask_fact, mask_secrets, mask_value
 from supervisor.core import facts as f
 from supervisor.evidence.ends import tail_of
 from tests import canaries
@@ -86,33 +86,33 @@ SECRET = "zG7pQ2vN8kLm4RtY"
     ],
 )
 def test_secrets_are_masked_by_name_and_by_shape(text: str) -> None:
-    shown = masked(f"03:12 {text}\nStep 12 | Loss 0.3\n")
+    shown = mask_secrets(f"03:12 {text}\nStep 12 | Loss 0.3\n")
     assert SECRET not in shown
     assert SECRET.upper() not in shown
     assert "Step 12 | Loss 0.3" in shown
 
 
 def test_a_key_of_wandb_is_masked_though_it_looks_like_a_revision() -> None:
-    assert "0123456789abcdef" not in masked("netrc: 0123456789abcdef0123456789abcdef01234567")
+    assert "0123456789abcdef" not in mask_secrets("netrc: 0123456789abcdef0123456789abcdef01234567")
 
 
 def test_a_private_key_is_taken_out_whole_and_no_line_after_it() -> None:
     for prefix in ("", "[trainer0]: 2026-01-06 03:12:00 "):
         text = "\n".join(prefix + line for line in ("before", *KEY.splitlines(), "Step 13 is done, loss 0.2"))
-        shown = masked(text)
+        shown = mask_secrets(text)
         assert "MIIE" not in shown
         assert "x9x9" not in shown
         assert "before" in shown
         assert "Step 13 is done" in shown
     cut = "\n".join([*KEY.splitlines()[3:], "Step 14"])
-    assert "x9x9" not in masked(cut), "its beginning was before the end of the log that is kept"
+    assert "x9x9" not in mask_secrets(cut), "its beginning was before the end of the log that is kept"
     escaped = json.dumps({"key": KEY, "step": 15})
-    assert "x9x9" not in masked(escaped)
-    assert '"step": 15' in masked(escaped)
+    assert "x9x9" not in mask_secrets(escaped)
+    assert '"step": 15' in mask_secrets(escaped)
 
 
 def test_a_log_that_imitates_a_key_blinds_nobody() -> None:
-    shown = masked("-----BEGIN PRIVATE KEY-----\nStep 16 is done, loss 0.2\nStep 17 is done, loss 0.1\n")
+    shown = mask_secrets("-----BEGIN PRIVATE KEY-----\nStep 16 is done, loss 0.2\nStep 17 is done, loss 0.1\n")
     assert "Step 16 is done" in shown
     assert "Step 17 is done" in shown
 
@@ -134,7 +134,7 @@ def test_what_is_no_secret_stays() -> None:
         "docker login ghcr.io; mkdir -p /data/runs\n"
         "mysql -P3306 -u root -p runs\nmysql --port 3306 --protocol=tcp\n"
     )
-    assert masked(text) == text
+    assert mask_secrets(text) == text
 
 
 @pytest.fixture
@@ -151,23 +151,23 @@ def test_a_value_that_only_a_process_knows_is_masked_wherever_it_stands() -> Non
     value = "correct horse battery"
     with running(WAITS, env={"VENDOR_SECRET": value, "HF_TOKEN_PATH": "/root/token"}) as living:
         secrets.remember_processes([living[0].pid])
-    assert masked(f"the service took {value} at once") == "the service took *** at once"
-    assert masked("/root/token") == "/root/token", "a place is no secret"
-    assert masked_all({"text": f"say {value}"}) == {"text": "say ***"}
+    assert mask_secrets(f"the service took {value} at once") == "the service took *** at once"
+    assert mask_secrets("/root/token") == "/root/token", "a place is no secret"
+    assert mask_value({"text": f"say {value}"}) == {"text": "say ***"}
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_a_plain_word_is_no_key_though_a_variable_of_that_name_holds_it() -> None:
     secrets.remember_environment({"WANDB_API_KEY": "disabled", "OPENAI_API_KEY": "not-needed", "A_TOKEN": "hunter2x7"})
-    assert masked("W&B is disabled, a key not-needed") == "W&B is disabled, a key not-needed"
-    assert masked("took hunter2x7") == "took ***"
+    assert mask_secrets("W&B is disabled, a key not-needed") == "W&B is disabled, a key not-needed"
+    assert mask_secrets("took hunter2x7") == "took ***"
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_a_password_in_an_address_of_the_environment_is_masked_alone() -> None:
     secrets.remember_environment({"HTTPS_PROXY": f"http://bob:{SECRET}@proxy:3128", "HF_ENDPOINT": "http://h:8000/a@b"})
-    assert masked(f"auth failed with {SECRET}") == "auth failed with ***"
-    assert masked("8000/a@b") == "8000/a@b"
+    assert mask_secrets(f"auth failed with {SECRET}") == "auth failed with ***"
+    assert mask_secrets("8000/a@b") == "8000/a@b"
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -182,22 +182,22 @@ def test_a_known_value_is_masked_however_it_is_written(shown: str) -> None:
     written = [value, json.dumps(value)[1:-1], json.dumps(json.dumps(value))[1:-1], value.replace("/", "\\/")]
     written += [value[:4] + "\x1b[1;31m" + value[4:], repr(value)[1:-1]]
     for one in written:
-        assert "rd" not in masked(shown.format(one)).replace("wo", ""), one
+        assert "rd" not in mask_secrets(shown.format(one)).replace("wo", ""), one
     plain = "Zq8 pass/word+41"
     secrets.remember(plain)
-    assert "word" not in masked(shown.format(quote(plain, safe="")))
+    assert "word" not in mask_secrets(shown.format(quote(plain, safe="")))
 
 
 def test_a_password_that_was_encoded_twice_is_known_by_its_value() -> None:
     known = "pa@ss/wo:rd%7"
     secrets.remember(known)
     twice = quote(quote(known, safe=""), safe="")
-    assert "***" in masked(f"GET /x?to={twice}&step=3"), twice
-    assert masked(f"GET /x?to={twice}&step=3").endswith("&step=3")
+    assert "***" in mask_secrets(f"GET /x?to={twice}&step=3"), twice
+    assert mask_secrets(f"GET /x?to={twice}&step=3").endswith("&step=3")
 
 
 def test_command_lines_hide_the_word_after_a_telling_option() -> None:
-    shown = masked_words(["rl", "@", "a.toml", "--wandb-api-key", "short1", "--token=abcdefgh1", "--lr", "1e-5"])
+    shown = mask_command(["rl", "@", "a.toml", "--wandb-api-key", "short1", "--token=abcdefgh1", "--lr", "1e-5"])
     assert shown == "rl @ a.toml --wandb-api-key *** --token=*** --lr 1e-5"
 
 
@@ -215,7 +215,7 @@ def test_the_end_of_a_log_never_begins_in_the_middle_of_a_secret(tmp_path: Path)
 @given(st.integers(0, 400), st.integers(0, 3), st.sampled_from([" ", ",", '"', "x"]))
 def test_a_secret_in_a_line_of_any_length_is_found(before: int, lines: int, filler: str) -> None:
     text = ("word " * 3 + filler) * ((WINDOW * lines) // 16) + "a" * before + f" HF_TOKEN={SECRET} --key {SECRET} "
-    shown = masked(text + "b " * before)
+    shown = mask_secrets(text + "b " * before)
     assert f"HF_TOKEN={SECRET}" not in shown
     assert SECRET not in shown.replace(f"--key {SECRET}", "")
 
@@ -227,7 +227,7 @@ def test_headers_that_a_trace_recorded_are_masked_by_their_names() -> None:
         "x-api-key": SECRET,
         "accept": "text/html",
     }
-    assert masked_all(headers) == {
+    assert mask_value(headers) == {
         "Authorization": "***",
         "cookie": "***",
         "x-api-key": "***",
@@ -248,7 +248,7 @@ def test_thousands_of_values_in_one_long_line_hold_up_no_other_thread() -> None:
     line = "".join(some.choices(string.ascii_letters + string.digits + " ", k=500_000)) + f" {values[7]} end"
     secrets.remember(*values)
     shown, gaps = list[str](), [0.0]
-    work = threading.Thread(target=lambda: shown.append(masked(line)))
+    work = threading.Thread(target=lambda: shown.append(mask_secrets(line)))
     last = time.monotonic()
     work.start()
     while work.is_alive():
@@ -272,7 +272,7 @@ def test_no_line_takes_long() -> None:
 
     began = time.process_time()
     for text in ("-" * 300_000, "a" * 300_000, "x y," * 80_000, "eyJaaaaaaaa" * 20_000, "://" * 90_000, "A=" * 99_000):
-        masked(text)
+        mask_secrets(text)
     assert time.process_time() - began < 5
 
 
@@ -281,12 +281,12 @@ def test_no_line_takes_long() -> None:
 def test_no_form_of_a_canary_gets_through_and_json_stays_json(name: str) -> None:
     secrets.remember(CORE["value"])
     text = f"03:12 ERROR {LINES[name]}"
-    shown = masked(text)
+    shown = mask_secrets(text)
     assert found_in(shown) == set(), shown
-    assert masked(shown) == shown, "safe to do twice"
+    assert mask_secrets(shown) == shown, "safe to do twice"
     assert "03:12 ERROR" in shown
     for value in ({"a": text, "n": 1}, {"a": json.dumps({"b": text}), "n": 1}):
-        inside = masked(json.dumps(value))
+        inside = mask_secrets(json.dumps(value))
         assert json.loads(inside)["n"] == 1
         assert found_in(inside) == set(), inside
 
@@ -294,13 +294,13 @@ def test_no_form_of_a_canary_gets_through_and_json_stays_json(name: str) -> None
 def test_a_fact_keeps_no_secret_and_nothing_that_a_terminal_obeys() -> None:
     step = f.LocalStep(4, "incomplete", LINES["address"] + ESCAPES, 7)
     key = "\n".join(canaries.KEY[:2])
-    fact = told(f.LocalSteps((f.LocalStep(2, "complete", "", 7), step), reason=f"\x1b[31mred\x1b[0m\t{key}"))
+    fact = mask_fact(f.LocalSteps((f.LocalStep(2, "complete", "", 7), step), reason=f"\x1b[31mred\x1b[0m\t{key}"))
     assert fact.steps[1].reason == "https://***@host/x "
     assert fact.reason == "red\t***\n***"
     calm = f.StepDone("trainer", 4, 2.5, reward=0.5)
-    assert told(calm) is calm, "what holds neither is the very same object"
+    assert mask_fact(calm) is calm, "what holds neither is the very same object"
     same = f.LocalSteps((f.LocalStep(2, "complete", "", 7),))
-    assert told(same) is same
+    assert mask_fact(same) is same
 
 
 HEALTHY = """\
@@ -335,8 +335,8 @@ PWD=/root/prime-rl/outputs SSH_AUTH_SOCK=/tmp/ssh-XXXX/agent.1234
 @pytest.mark.usefixtures("forgetful")
 def test_what_a_healthy_run_says_stays_as_it_is() -> None:
     for line in HEALTHY.splitlines():
-        assert masked(line) == line
-    assert masked(HEALTHY) == HEALTHY
+        assert mask_secrets(line) == line
+    assert mask_secrets(HEALTHY) == HEALTHY
 
 
 def test_a_line_costs_microseconds() -> None:
@@ -369,8 +369,8 @@ PARTS += [
 @given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
 def test_json_is_json_and_has_as_many_lines_afterwards(text: str) -> None:
     once = json.dumps({"a": text, "n": [text, 1]})
-    assert json.loads(masked(once))["n"][1] == 1, masked(once)
+    assert json.loads(mask_secrets(once))["n"][1] == 1, mask_secrets(once)
     twice = json.dumps([once, 2])
-    assert json.loads(masked(twice))[1] == 2, masked(twice)
-    assert masked(text).count("\n") == text.count("\n")
-    assert len(masked_all([text, text])) == 2  # type: ignore[arg-type]
+    assert json.loads(mask_secrets(twice))[1] == 2, mask_secrets(twice)
+    assert mask_secrets(text).count("\n") == text.count("\n")
+    assert len(mask_value([text, text])) == 2  # type: ignore[arg-type]

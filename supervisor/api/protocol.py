@@ -289,12 +289,12 @@ class _SocketPages(_OpenPages):
         events = self.desk.events(after, limit)
         if not events and self.server.may_wait():
             try:
-                while not events and time.monotonic() < deadline and not self._gone():
+                while not events and time.monotonic() < deadline and not self._has_hung_up():
                     if self.server.closing.wait(_POLL_S):
                         break
                     events = self.desk.events(after, limit)
             finally:
-                self.server.waited()
+                self.server.give_place_back()
         self.send_json({"events": events})
 
     def page_log(self) -> None:
@@ -342,7 +342,7 @@ class _SocketPages(_OpenPages):
         reply = self.desk.command(verb, args, peer_name(self.connection))
         self.send_json(asdict(reply), HTTPStatus.OK if reply.ok else HTTPStatus.CONFLICT)
 
-    def _gone(self) -> bool:
+    def _has_hung_up(self) -> bool:
         """Did the client hang up? A follower that was interrupted must not keep its thread."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         try:

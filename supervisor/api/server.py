@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from supervisor.base.logs import say
-from supervisor.base.secrets import masked_all
+from supervisor.base.secrets import mask_value
 
 LARGEST_BODY = 64 << 10
 LONGEST_LENGTH = 20  # digits; Python refuses to read a number of thousands
@@ -93,16 +93,16 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         with self._lock:
             self._deadlines[request] = time.monotonic() + seconds
 
-    def refused(self, request: socket.socket) -> str:
+    def refusal_of(self, request: socket.socket) -> str:
         """Why this connection gets no answer; "" when it does."""
         refusal = self._refused.get(request)
         return refusal() if refusal else ""
 
     def may_wait(self) -> bool:
-        """True when one more request may wait for news; ``waited`` gives the place back."""
+        """True when one more request may wait for news; ``give_place_back`` ends that."""
         return self._waiting.acquire(blocking=False)
 
-    def waited(self) -> None:
+    def give_place_back(self) -> None:
         """The wait is over."""
         self._waiting.release()
 
@@ -166,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.allow(self.connection, EXCHANGE_S)
         self.close_connection = True  # no thread is spent on an idle connection
         try:
-            if sentence := self.server.refused(self.connection):
+            if sentence := self.server.refusal_of(self.connection):
                 raise RefusedError(HTTPStatus.FORBIDDEN, sentence)
             self.answer(method)
         except RefusedError as refused:
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_json(self, data: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         """Send ``data`` as JSON, secrets masked: a sentence may quote a command line or a job's own log."""
-        text = json.dumps(_finite_numbers(masked_all(data)), ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(_finite_numbers(mask_value(data)), ensure_ascii=False, allow_nan=False) + "\n"
         self.send(status, text.encode("utf-8", "replace"), "application/json")
 
     def send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:

@@ -26,7 +26,7 @@ from supervisor.base.log_outlets import (
     json_line,
     stderr_is_journal,
 )
-from supervisor.base.secrets import masked_all, printable, remember_environment
+from supervisor.base.secrets import mask_value, printable, remember_environment
 
 Format = Literal["auto", "journal", "pretty", "json"]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -124,7 +124,7 @@ class _Stamp:
 
 
 def _redact(logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
-    return {name: masked_all(value) for name, value in record.items()}
+    return {name: mask_value(value) for name, value in record.items()}
 
 
 def _pretty(record: Record) -> str:

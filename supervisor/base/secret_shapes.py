@@ -1,7 +1,7 @@
 """What a secret looks like in a text: by the name before it, and by its own shape. Patterns only; nothing is kept here.
 
-``found`` answers with places, so that its caller decides what stands there instead. It reads a line in its plain form:
-without colour codes, percent signs and JSON's backslashes, which would hide a secret from any pattern.
+``find_secrets`` answers with places, so that its caller decides what stands there instead. It reads a line in its plain
+form: without colour codes, percent signs and JSON's backslashes, which would hide a secret from any pattern.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _hidden_character(hiding: str) -> str:
     return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _LETTER.get(escaped, escaped)
 
 
-def found(line: str) -> Iterator[Span]:
+def find_secrets(line: str) -> Iterator[Span]:
     """Where secrets stand in the plain form of a line; places may overlap.
 
     Of a very long line in windows, so that no single call holds up the other threads.

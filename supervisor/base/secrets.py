@@ -13,7 +13,7 @@ from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.base.secret_shapes import found, is_telling, plain_form
+from supervisor.base.secret_shapes import find_secrets, is_telling, plain_form
 
 MASK = "***"
 _SHORTEST = 8  # masking "true" or "1" wherever they stand would make logs unreadable
@@ -145,7 +145,7 @@ def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
 # ---------------------------------------------------------------- the one masker
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """``text`` with every secret that we know, and everything that looks like one, replaced by ``***``.
 
     Each line stays a line: of a private key that goes over many, each is masked. Safe to do twice, and what was JSON
@@ -156,8 +156,8 @@ def masked(text: str) -> str:
     return _lines(text)
 
 
-def masked_all(value: object, name: str = "") -> object:
-    """``masked`` for every text inside a value that will be written; what is no plain data becomes text.
+def mask_value(value: object, name: str = "") -> object:
+    """``mask_secrets`` for every text inside a value that will be written; what is no plain data becomes text.
 
     What a telling ``name`` holds is masked whole. A list of texts is taken as lines of one text, and as the words of a
     command.
@@ -166,28 +166,28 @@ def masked_all(value: object, name: str = "") -> object:
         return value
     if isinstance(value, str):
         hidden = len(value) >= _SHORTEST and name and is_telling(name) and not value.startswith(("<", MASK))
-        return MASK if hidden else masked(value)
+        return MASK if hidden else mask_secrets(value)
     if isinstance(value, Mapping):
-        return {masked(str(key)): masked_all(inner, str(key)) for key, inner in value.items()}
+        return {mask_secrets(str(key)): mask_value(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         texts = [inner for inner in value if isinstance(inner, str)]
         if texts and len(texts) == len(value):
-            value = masked_list(texts)
-        return [masked_all(inner, name) for inner in value]
-    return masked(str(value))
+            value = mask_texts(texts)
+        return [mask_value(inner, name) for inner in value]
+    return mask_secrets(str(value))
 
 
-def masked_list(texts: Sequence[str]) -> list[str]:
+def mask_texts(texts: Sequence[str]) -> list[str]:
     """As many texts: the lines of a log, of which a private key may be some, or the words of a command."""
     words = _words(texts)
     if len("\n".join(words).splitlines()) == len(words):
-        return masked("\n".join(words)).split("\n")
-    return [masked(word) for word in words]
+        return mask_secrets("\n".join(words)).split("\n")
+    return [mask_secrets(word) for word in words]
 
 
-def masked_words(words: Sequence[str]) -> str:
+def mask_command(words: Sequence[str]) -> str:
     """A command line for people; the word after ``--api-key`` is masked whatever it looks like."""
-    return masked(" ".join(_words(words)))
+    return mask_secrets(" ".join(_words(words)))
 
 
 def printable(text: str) -> str:
@@ -198,21 +198,21 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
-def told(value: Any) -> Any:
+def mask_fact(value: Any) -> Any:
     """A fact as the core may keep it: no text in it holds a secret, or anything that a terminal would obey.
 
     What holds neither is the very same object.
     """
     if isinstance(value, str):
-        return printable(masked(value)) if len(value) >= _SHORTEST or not value.isprintable() else value
+        return printable(mask_secrets(value)) if len(value) >= _SHORTEST or not value.isprintable() else value
     if isinstance(value, tuple):
-        inner = tuple(map(told, value))
+        inner = tuple(map(mask_fact, value))
         return value if all(map(is_, inner, value)) else inner
     if isinstance(value, dict):
-        changed = {told(key): told(one) for key, one in value.items()}
+        changed = {mask_fact(key): mask_fact(one) for key, one in value.items()}
         return changed if any(changed.get(key) is not one for key, one in value.items()) else value
     if is_dataclass(value) and not isinstance(value, type):
-        news = {one: new for one, old in vars(value).items() if (new := told(old)) is not old}
+        news = {one: new for one, old in vars(value).items() if (new := mask_fact(old)) is not old}
         return replace(value, **news) if news else value
     return value
 
@@ -294,7 +294,7 @@ def _line(line: str) -> str:
         if value in line:
             line = line.replace(value, MASK)
     plain, places = plain_form(line)
-    spans = list(found(plain))
+    spans = list(find_secrets(plain))
     if places is not None:
         for value in _known.plain:
             at = plain.find(value)

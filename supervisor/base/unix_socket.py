@@ -124,7 +124,7 @@ class Claim:
             if time.monotonic() > deadline:
                 holder = os.read(fd, 32).decode("ascii", "replace").strip()
                 os.close(fd)
-                raise self._taken(f" (process {holder})" if holder else "")
+                raise self._already_served_error(f" (process {holder})" if holder else "")
             time.sleep(_LOCK_S / 50)
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
@@ -149,9 +149,9 @@ class Claim:
                 return
             except OSError:  # a full backlog or no permission: something lives there
                 pid = 0
-        raise self._taken(f" (process {pid})" if pid else "")
+        raise self._already_served_error(f" (process {pid})" if pid else "")
 
-    def _taken(self, holder: str) -> TryAgainError:
+    def _already_served_error(self, holder: str) -> TryAgainError:
         return TryAgainError(
             f"Another daemon{holder} already serves {self.path}: one run has one daemon. Stop that one first "
             f"(`supervisorctl shutdown {self.path.stem}`), or give this run another id."

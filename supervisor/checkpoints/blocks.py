@@ -111,7 +111,7 @@ class PartHasher:
         self._before -= skipped
         self._blocks.update(view[skipped:])
 
-    def found(self) -> tuple[str, bytes]:
+    def finish_hashing(self) -> tuple[str, bytes]:
         """The SHA-1, hexadecimal, and the blocks' hashes, once all bytes were given."""
         if self._last > self._end_block:
             descriptor = open_source(self._path)
@@ -133,4 +133,4 @@ def hash_part(path: Path, part: tuple[int, int], size: int, block_size: int) -> 
             hasher.update(piece)
     finally:
         os.close(descriptor)
-    return hasher.found()
+    return hasher.finish_hashing()

@@ -100,7 +100,7 @@ def _look_at_run(  # noqa: PLR0917
         legacy = latest is not None and latest.legacy and step <= latest.step
         named = legacy and latest is not None and step == latest.step
         problem = "" if named else f"step {step} has no {MANIFEST}: it was never published to the end"
-        return StepInfo(step, named, size, len(files), legacy, problem, happened.left(step, 0))
+        return StepInfo(step, named, size, len(files), legacy, problem, happened.reason_against_step(step, 0))
     try:
         manifest_file, manifest, _ = newest_manifest(store, run_id, step, versions[MANIFEST])
     except StoreError as error:
@@ -112,7 +112,7 @@ def _look_at_run(  # noqa: PLR0917
         )
     if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
         return _look_at_run(store, run_id, step, _list_step_files(store, step_folder(run_id, step)), latest, happened)
-    left = happened.left(step, manifest.lineage, manifest.generation)
+    left = happened.reason_against_step(step, manifest.lineage, manifest.generation)
     newest = manifest_file.file_id == files[MANIFEST].file_id
     for file in manifest.files:
         of_name = versions.get(file.path, ())
@@ -215,11 +215,11 @@ def sweep_run(
     """
     folder = run_folder(run_id)
 
-    def spared(name: str) -> bool:
+    def is_spared(name: str) -> bool:
         match = STEP.fullmatch(name.removeprefix(folder).partition("/")[0])
         return match is not None and spare(int(match[1]))
 
-    return store.sweep(folder, spared, fence)
+    return store.sweep(folder, is_spared, fence)
 
 
 def put_run_files(store: Store, run_id: str, files: Mapping[str, bytes]) -> int:

@@ -194,7 +194,7 @@ class _Machine:
     def integer(self, width: int) -> None:
         self.stack.append(self.number(width))
 
-    def signed(self) -> None:
+    def signed_integer(self) -> None:
         self.stack.append(int.from_bytes(self.take(4), "little", signed=True))
 
     def long(self, width: int) -> None:
@@ -203,7 +203,7 @@ class _Machine:
             raise MetadataError(f"byte {self.at} announces a number of {size:,} bytes")
         self.stack.append(int.from_bytes(self.take(size), "little", signed=True))
 
-    def floating(self) -> None:
+    def floating_number(self) -> None:
         self.stack.append(struct.unpack(">d", self.take(8))[0])
 
     def new_list(self) -> None:
@@ -341,10 +341,10 @@ def _table_of_classes() -> list[_Operation | None]:
         0x89: _build_constant(False),
         ord("K"): lambda m: m.integer(1),
         ord("M"): lambda m: m.integer(2),
-        ord("J"): machine.signed,
+        ord("J"): machine.signed_integer,
         0x8A: lambda m: m.long(1),
         0x8B: lambda m: m.long(4),
-        ord("G"): machine.floating,
+        ord("G"): machine.floating_number,
         0x8C: lambda m: m.text(1),
         ord("X"): lambda m: m.text(4),
         0x8D: lambda m: m.text(8),

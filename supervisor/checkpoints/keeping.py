@@ -68,7 +68,7 @@ class _Pins:
         return json.dumps(value).encode() + b"\n"
 
 
-def kept(store: Store, run_id: str) -> Kept:
+def read_kept_steps(store: Store, run_id: str) -> Kept:
     """What keeps steps, as the store tells it. Some small requests. Raises StoreError when it cannot tell."""
     reading = tuple(sorted({step for step, _, over in _steps_being_read(store, run_id) if not over}))
     try:
@@ -184,7 +184,7 @@ def _write_list(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: S
 
 
 @contextmanager
-def reading(store: Store, run_id: str, step: int) -> Iterator[None]:
+def announce_restore(store: Store, run_id: str, step: int) -> Iterator[None]:
     """Say that this step is being restored. A key that may only read still restores, unprotected."""
     name = f"{run_folder(run_id)}{READERS}step_{step}.{secrets.token_hex(8)}.json"
     said: StoredFile | None = None
@@ -228,7 +228,7 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
         ) from error
     if latest is not None and latest.step == step:
         raise StoreError("permanent", f"step {step} of {run_id} is not deleted: latest.json names it")
-    keeps = kept(store, run_id)
+    keeps = read_kept_steps(store, run_id)
     if keeps.problem:
         raise StoreError("permanent", f"step {step} is not deleted while the pins are unknown: {keeps.problem}")
     if step in keeps.pinned:

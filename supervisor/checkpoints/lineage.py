@@ -59,7 +59,7 @@ class Lineage:
         """Number of the present lineage."""
         return max((entry.lineage for entry in self.entries), default=0)
 
-    def left(self, step: int, published_in: int, generation: int = 0) -> str:
+    def reason_against_step(self, step: int, published_in: int, generation: int = 0) -> str:
         """Why ``step``, published in the lineage ``published_in``, is not resumed from; "" when it may be.
 
         ``generation`` is that of the pod that published it. It had read what pods before it kept; what one of them

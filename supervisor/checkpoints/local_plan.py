@@ -94,7 +94,7 @@ class LocalPlan:
         self._entries: dict[str, _Entry] = self._load_lines()
         self._unsaved: dict[str, set[int]] = {name: set(entry.found) for name, entry in self._entries.items()}
 
-    def known(self, wanted: Wanted) -> tuple[Mapping[int, Found], str]:
+    def recall_hashes(self, wanted: Wanted) -> tuple[Mapping[int, Found], str]:
         """Hashes of the file's parts by index, and its id in the store ("" when it never was about to have one).
 
         Nothing of it when the file on disk is another one by now, or is cut otherwise.

@@ -41,7 +41,7 @@ class Tree:
     primary: bool
 
     @cached_property
-    def staging(self) -> Path:
+    def staging_folder(self) -> Path:
         """Where it is filled: the same file system, and a name that no trainer takes for a step."""
         return self.target.with_name(f"{RESTORING}{self.target.name}")
 
@@ -54,9 +54,9 @@ class Spot:
     inside: PurePosixPath
 
     @cached_property
-    def staged(self) -> Path:
+    def staging_path(self) -> Path:
         """Where the file is while it is fetched."""
-        return self.tree.staging / self.inside
+        return self.tree.staging_folder / self.inside
 
     @cached_property
     def target(self) -> Path:
@@ -64,12 +64,12 @@ class Spot:
         return self.tree.target / self.inside
 
 
-def placed() -> None:
+def ignore_placed() -> None:
     """A listener that wants to know nothing."""
 
 
 def place_files(
-    names: Iterable[str], step: int, place: Place, output_dir: Path, told: Callable[[], None] = placed
+    names: Iterable[str], step: int, place: Place, output_dir: Path, told: Callable[[], None] = ignore_placed
 ) -> Mapping[str, Spot]:
     """A spot for each name, each ``told``. Raises kind "damaged" when a name is refused, "permanent" when the place is.
 

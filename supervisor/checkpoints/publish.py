@@ -248,7 +248,7 @@ class _Publish:
         return self.plan.happened.passed_over(self.plan.step, before.lineage, before.generation)
 
     def _drop_what_is_left(self, before: Manifest) -> str:
-        return self.plan.happened.left(self.plan.step, before.lineage, before.generation)
+        return self.plan.happened.reason_against_step(self.plan.step, before.lineage, before.generation)
 
     def _files_to_send(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
         """All sources, unread. A file is cut as the manifest before cut it, so they compare."""
@@ -398,7 +398,7 @@ class _Publish:
         missed = [
             file
             for file in files
-            if file.hashed and file.file_id and not _is_finished_object(listing.get(self.folder + file.name), file)
+            if file.is_hashed and file.file_id and not _is_finished_object(listing.get(self.folder + file.name), file)
         ]
         found = [there for there in self.sources.all(self.store.streams, look, missed) if there is not None]
         self.unlisted = {there.name.removeprefix(self.folder) for there in found}
@@ -418,7 +418,7 @@ class _Publish:
         ids = {one.name: one.file_id for one in stored.values()}
         wrong = ""
 
-        def confirmed() -> bool:
+        def confirm_listing() -> bool:
             nonlocal wrong
             listing = {file.name: file for file in self.store.list(self.folder)}
             wrong = next((found for file in files if (found := _find_problem(file, stored[file.name], listing))), "")
@@ -435,7 +435,7 @@ class _Publish:
 
         try:
             until(
-                confirmed,
+                confirm_listing,
                 lambda: f"step {self.plan.step} is sent, but {self.store.url} does not confirm it: {wrong}",
             )
         except StoreError as error:
@@ -542,7 +542,7 @@ def _store_holds(there: StoredFile, file: LocalFile, committed: ManifestFile | N
 
 def _is_finished_object(there: StoredFile | None, file: LocalFile) -> bool:
     """Is it the object that the local plan says was about to be made of all of the file?"""
-    return there is not None and file.hashed and there.size == file.size and there.file_id == file.file_id
+    return there is not None and file.is_hashed and there.size == file.size and there.file_id == file.file_id
 
 
 def _find_problem(file: LocalFile, stored: StoredFile, listing: dict[str, StoredFile]) -> str:

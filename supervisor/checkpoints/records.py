@@ -218,13 +218,13 @@ def until_listed(store: Store, stored: StoredFile, fence: Callable[[], None]) ->
     Raises what ``fence`` raises, and kind "transient" when the version does not show within about 40 seconds.
     """
 
-    def listed() -> bool:
+    def is_listed() -> bool:
         if any(file.file_id == stored.file_id for file in store.list_versions(stored.name)):
             return True
         fence()
         return False
 
-    until(listed, f"{store.url} does not list {stored.name}, which it confirmed; try again")
+    until(is_listed, f"{store.url} does not list {stored.name}, which it confirmed; try again")
 
 
 def until(condition: Callable[[], bool], otherwise: str | Callable[[], str]) -> None:

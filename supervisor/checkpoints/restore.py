@@ -149,7 +149,7 @@ class _Restore:
             self.meter.phase("renaming", 0)
             self.staging.sync(self.unsynced, self.store.streams, self._one_more)
             aside = self.staging.rename([tree for tree in trees if tree not in in_place], self._one_more)
-            self.staging.done()
+            self.staging.delete_journal()
         return Restored(
             step=self.step,
             size_bytes=sum(item.size for item in items),
@@ -257,7 +257,7 @@ class _Restore:
     def _continue_killed_restore(self, items: Sequence[Item], fingerprint: str) -> None:
         """Take over what a killed restore of the same content left; what it says it has is hashed, not believed."""
         self.state.done = {item.name: set() for item in items}
-        noted = self.staging.noted(fingerprint)
+        noted = self.staging.read_journal(fingerprint)
         if noted is None:
             self.staging.discard({item.spot.tree for item in items})
             if items:
@@ -270,7 +270,7 @@ class _Restore:
             if item is None or not 0 <= number < len(item.parts):
                 continue
             part = item.parts[number]
-            staged = item.spot.staged
+            staged = item.spot.staging_path
             if staged.is_symlink() or not staged.is_file() or staged.stat().st_size != item.size:
                 continue
             if hash_range(staged, part.offset, part.size) == (part.sha1 or sha1):
@@ -352,7 +352,7 @@ class _Restore:
         digest = hashlib.sha1(usedforsecurity=False)
         position = told = part.offset
         told_at = time.monotonic()
-        descriptor = os.open(item.spot.staged, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(item.spot.staging_path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
         def write(piece: bytes | memoryview) -> None:
             nonlocal position, told, told_at
@@ -388,7 +388,7 @@ class _Restore:
 
         Else nothing is read back: each part's SHA-1 was taken from the very bytes that were written.
         """
-        staged = item.spot.staged
+        staged = item.spot.staging_path
         if item.whole_sha1 is not None:
             for _ in range(1 + REFETCHES):
                 if hash_range(staged, 0, item.size) == item.whole_sha1:

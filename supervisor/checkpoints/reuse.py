@@ -51,7 +51,7 @@ class Base:
         self._blocks: dict[str, bytes] | None = None
         self.files = {role(file.path, manifest.step): file for file in manifest.files}
 
-    def stored(self, role: str) -> StoredFile:
+    def stored_file(self, role: str) -> StoredFile:
         """The object of a file, by its id."""
         file = self.files[role]
         return StoredFile(self._folder + file.path, file.size, file.file_id)
@@ -116,9 +116,9 @@ class Reuse:
             if spans is not None:
                 finishing = file.is_about_to_be_in_the_store
                 pieces = _hash_pieces(file, spans, meter)
-                return composer.compose(name, file.source, pieces, base.stored(what), meter.add, finishing)
+                return composer.compose(name, file.source, pieces, base.stored_file(what), meter.add, finishing)
         if len(file) == 1 and file.size == earlier.size and earlier.part_sha1 == (file[0].sha1,):
-            return composer.copy(name, file.source, file[0], base.stored(what), meter.add)
+            return composer.copy(name, file.source, file[0], base.stored_file(what), meter.add)
         return None
 
     def blocks_object(self, files: Sequence[LocalFile]) -> tuple[bytes, dict[str, int]]:

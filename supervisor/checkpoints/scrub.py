@@ -56,7 +56,7 @@ class Findings:
     seconds: float
 
     @property
-    def damaged(self) -> bool:
+    def is_damaged(self) -> bool:
         """Is anything that was published not as it was?"""
         return bool(self.problems) or any(step.committed and step.problems for step in self.steps)
 

@@ -35,7 +35,7 @@ class LocalFile(Cut):
         self.name, self.source, self.identity = wanted.name, wanted.source, wanted.identity
         self.size, self.part_size, self.block_size = wanted.identity.size, wanted.part_size, wanted.block_size
         self.ranges = part_ranges(self.size, self.part_size)
-        known, self.file_id = local.known(wanted)
+        known, self.file_id = local.recall_hashes(wanted)
         self._found: list[Found | None] = [known.get(index) for index in range(len(self.ranges))]
         self._locks = [threading.Lock() for _ in self.ranges]
         self._sources = sources
@@ -44,7 +44,7 @@ class LocalFile(Cut):
     def part(self, index: int) -> Part:
         return Part(*self.ranges[index], self._take_hash_turns(index)[0])
 
-    def known(self, index: int) -> str:
+    def known_sha1(self, index: int) -> str:
         found = self._found[index]
         return found[0] if found is not None else ""
 
@@ -63,7 +63,7 @@ class LocalFile(Cut):
         return b"".join(self._take_hash_turns(index)[1] for index in range(len(self)))
 
     @property
-    def hashed(self) -> bool:
+    def is_hashed(self) -> bool:
         """Are the hashes of all parts known?"""
         return None not in self._found
 
@@ -72,13 +72,13 @@ class LocalFile(Cut):
 
         Raises kind "changed" when the file is no longer the one that was sent.
         """
-        self._sources.unchanged(self)
+        self._sources.check_unchanged(self)
         self.file_id = file_id
         self._local.confirm(self.wanted, file_id, now=True)
 
     def is_in_the_store(self, file_id: str) -> None:
         """All of it is confirmed under this id. Raises kind "changed" when it is no longer the file that was sent."""
-        self._sources.unchanged(self)
+        self._sources.check_unchanged(self)
         self.file_id = file_id
         self._local.confirm(self.wanted, file_id)
 
@@ -110,7 +110,7 @@ class _Passing:
         self._hasher.update(data)
 
     def hexdigest(self) -> str:
-        found = self._hasher.found()
+        found = self._hasher.finish_hashing()
         self._file.saw(self._index, found)
         return found[0]
 
@@ -158,11 +158,11 @@ class Sources:
         self._meter.phase("hashing", sum(file.size for file in files))
         self._wait_for_jobs([job for file in files for job in self.read(file, self._meter.add)])
         for file in files:
-            self.unchanged(file)
+            self.check_unchanged(file)
             self._meter.add(0, 1)
         self._local.save()
 
-    def unchanged(self, file: LocalFile) -> None:
+    def check_unchanged(self, file: LocalFile) -> None:
         """Raises kind "changed" when the file is no longer the one that was hashed."""
         try:
             if Identity.of(file.source) == file.identity:

@@ -37,7 +37,7 @@ class Staging:
         _make_folders(self.journal.parent)
         self.note(fingerprint)
 
-    def noted(self, fingerprint: str) -> list[tuple[str, int, str]] | None:
+    def read_journal(self, fingerprint: str) -> list[tuple[str, int, str]] | None:
         """(file, part number, SHA-1) of what an earlier restore fetched; None when there was none of this content."""
         try:
             text = self.journal.read_text()
@@ -74,11 +74,11 @@ class Staging:
     def discard(self, trees: Iterable[Tree]) -> None:
         """Forget everything that was fetched."""
         for tree in trees:
-            remove(tree.staging)
+            remove(tree.staging_folder)
         self.close()
         self.journal.unlink(missing_ok=True)
 
-    def done(self) -> None:
+    def delete_journal(self) -> None:
         """Nothing of the fetching is left, not even after a loss of power."""
         self.close()
         self.journal.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class Staging:
         needed: dict[int, tuple[Path, int]] = {}
         devices: dict[Path, int] = {}  # of each folder, once it was looked at and made
         for spot, expected in files:
-            folder = spot.staged.parent
+            folder = spot.staging_path.parent
             if folder not in devices:
                 _refuse_links(spot.tree, folder)
                 _make_folders(spot.tree.target.parent)
@@ -122,7 +122,7 @@ class Staging:
                 )
         made: dict[tuple[int, int], Spot] = {}
         for spot, expected in files:
-            descriptor = os.open(spot.staged, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(spot.staging_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
                 file = os.fstat(descriptor)
                 other = made.setdefault((file.st_dev, file.st_ino), spot)
@@ -131,7 +131,7 @@ class Staging:
                         "permanent",
                         f"step {self.step} cannot be restored below {spot.tree.target.parent}: "
                         f"{str(other.inside)!r} and {str(spot.inside)!r} are one file there. Delete "
-                        f"{spot.tree.staging}, or take a file system that tells such names apart",
+                        f"{spot.tree.staging_folder}, or take a file system that tells such names apart",
                     )
                 if file.st_size != expected:
                     os.ftruncate(descriptor, expected)
@@ -168,9 +168,9 @@ class Staging:
 def _into_place(tree: Tree) -> list[Path]:
     """Rename one tree. Returns where what stood in its way is now."""
     aside = []
-    if tree.staging.is_dir():
-        _commit_records_last(tree.staging)
-        for folder, _, _ in os.walk(tree.staging):
+    if tree.staging_folder.is_dir():
+        _commit_records_last(tree.staging_folder)
+        for folder, _, _ in os.walk(tree.staging_folder):
             _fsync_folder(Path(folder))
     if tree.target.is_symlink() or tree.target.exists():
         number = 1
@@ -178,7 +178,7 @@ def _into_place(tree: Tree) -> list[Path]:
             number += 1
         tree.target.rename(free)
         aside.append(free)
-    tree.staging.rename(tree.target)
+    tree.staging_folder.rename(tree.target)
     return aside
 
 
@@ -204,7 +204,7 @@ def _refuse_links(tree: Tree, folder: Path) -> None:
 def _bytes_held(spot: Spot) -> int:
     """Bytes of the disk that a staged file has already."""
     try:
-        look = os.lstat(spot.staged)
+        look = os.lstat(spot.staging_path)
     except FileNotFoundError:
         return 0
     if stat.S_ISLNK(look.st_mode):
@@ -213,7 +213,7 @@ def _bytes_held(spot: Spot) -> int:
 
 
 def _link_in(tree: Tree) -> StoreError:
-    return StoreError("permanent", f"{tree.staging} holds a symbolic link; delete that folder and try again")
+    return StoreError("permanent", f"{tree.staging_folder} holds a symbolic link; delete that folder and try again")
 
 
 def sync_file(path: Path) -> None:

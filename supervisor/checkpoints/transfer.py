@@ -129,7 +129,7 @@ def _publish(verb: verbs.Publish, run: _Run) -> Answer:
         reread=verb.reread,
         **extra,
     )
-    with _publishing(plan.state_dir, run.id, wait=True):
+    with _hold_publish_lock(plan.state_dir, run.id, wait=True):
         done = publish(run.store, plan, run.lines.progress)
         # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it
         # are not looked at: that would be a listing of each after every publish, for what a failed delete leaves.
@@ -141,7 +141,7 @@ def _publish(verb: verbs.Publish, run: _Run) -> Answer:
 
 
 @contextlib.contextmanager
-def _publishing(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[bool]:
+def _hold_publish_lock(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[bool]:
     """Hold the lock of this pod's publishes of the run; False where another process has it, and ``wait`` is not set.
 
     It keeps the heartbeat from taking a publish's new files for a stranger's. A disk that takes no file stops neither.
@@ -164,7 +164,7 @@ def _publishing(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[bool]:
 
 @_carry_out.register
 def _restore(verb: verbs.Restore, run: _Run) -> Answer:
-    with keeping.reading(run.store, run.id, verb.step):
+    with keeping.announce_restore(run.store, run.id, verb.step):
         done = restore(
             run.store,
             run.id,
@@ -180,7 +180,7 @@ def _restore(verb: verbs.Restore, run: _Run) -> Answer:
 @_carry_out.register
 def _catalogue(verb: verbs.Catalogue, run: _Run) -> Answer:
     found = catalogue.list_steps(run.store, run.id)
-    keeps = asdict(keeping.kept(run.store, run.id))
+    keeps = asdict(keeping.read_kept_steps(run.store, run.id))
     return {
         "pins_problem": keeps.pop("problem"),
         **keeps,
@@ -217,7 +217,7 @@ def _get_logs(verb: verbs.GetLogs, run: _Run) -> Answer:
 @_carry_out.register
 def _verify(verb: verbs.Verify, run: _Run) -> Answer:
     found = scrub(run.store, run.id, run.lines.progress, verb.step, float(verb.deep), verb.seed)
-    return asdict(found) | {"damaged": found.damaged}
+    return asdict(found) | {"damaged": found.is_damaged}
 
 
 @_carry_out.register
@@ -255,7 +255,7 @@ def _beat(verb: verbs.Beat, run: _Run) -> Answer:
         if latest is not None and not verb.urgent:
             # Clear away what a fenced pod's late requests brought into the step, unless this pod is publishing.
             alone = contextlib.nullcontext(True)
-            with _publishing(Path(verb.state_dir), run.id, wait=False) if verb.state_dir else alone as may:
+            with _hold_publish_lock(Path(verb.state_dir), run.id, wait=False) if verb.state_dir else alone as may:
                 if may:
                     settle_files(run.store, run.id, run.fence(verb), latest.step)
     return asdict(held)

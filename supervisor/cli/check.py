@@ -18,7 +18,7 @@ from typing import Any
 
 from supervisor.base import env_file
 from supervisor.base.errors import SupervisorError, UsageError
-from supervisor.base.secrets import masked_all, remember_environment
+from supervisor.base.secrets import mask_value, remember_environment
 from supervisor.cli import findings, fixing, patience
 from supervisor.cli.render import Paint
 from supervisor.config.settings import RunFile
@@ -27,7 +27,14 @@ from supervisor.preflight import examine
 from supervisor.preflight.beside import Beside
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.gate import beaten, lasting, overrule_mistakes, standing, stopping, yielding
+from supervisor.preflight.gate import (
+    add_standing_refusals,
+    beaten,
+    find_stopping_errors,
+    lower_passing_errors,
+    may_be_overruled,
+    overrule_mistakes,
+)
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
 from supervisor.storage import keys
@@ -88,7 +95,7 @@ def check(
         raise UsageError("check wants a file: RUN.toml, or the trainer's own configuration.")
     wish = wish or Wish(as_json=as_json, online=online)
     for name in wish.overrule:
-        findings.known(name)
+        findings.find_rule(name)
     if wish.write and not wish.fix:
         raise UsageError("--write applies what --fix shows: say --fix --write.")
     remember_environment(environ)
@@ -103,7 +110,7 @@ def check(
 
 def explain(name: str) -> int:
     """Print what a finding means. Raises UsageError for one that does not exist."""
-    print("\n".join(findings.explained(name, columns=findings.width())))
+    print("\n".join(findings.explain_finding(name, columns=findings.width())))
     return 0
 
 
@@ -113,7 +120,7 @@ def problems(path: Path, run_file: RunFile, environ: Mapping[str, str] = os.envi
     What only holds at this moment (a port in use, a GPU that is not empty) is left to the start.
     """
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
-    found = stopping([*examine(subject), *_store_library(subject)], run_file.check.overrule)
+    found = find_stopping_errors([*examine(subject), *_store_library(subject)], run_file.check.overrule)
     return [_tell_problem(one) for one in found if one.where.file]
 
 
@@ -123,11 +130,11 @@ def before_start(path: Path, settings: str, overrule: Sequence[str], environ: Ma
     run_file = RunFile.model_validate_json(settings)
     subject, _ = gather_run(path, environ=environ, run_file=run_file)
     overruled = frozenset([*overrule, *run_file.check.overrule])
-    looked = in_order(lasting([*examine(subject), *overrule_mistakes(subject)]))
-    found = standing(looked, subject, overruled)
+    looked = in_order(lower_passing_errors([*examine(subject), *overrule_mistakes(subject)]))
+    found = add_standing_refusals(looked, subject, overruled)
     told = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in found]
-    says = {"findings": told, "yields": yielding(looked, subject, overruled)}
-    print(json.dumps(masked_all(says), ensure_ascii=False))
+    says = {"findings": told, "yields": may_be_overruled(looked, subject, overruled)}
+    print(json.dumps(mask_value(says), ensure_ascii=False))
     return 0
 
 
@@ -146,8 +153,8 @@ class _Look:
     """Would a start follow if all its errors were overruled?"""
 
     @property
-    def stopped(self) -> list[Finding]:
-        return stopping(self.found, self.overruled)
+    def stopping_errors(self) -> list[Finding]:
+        return find_stopping_errors(self.found, self.overruled)
 
 
 def _look_in_time(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]) -> _Look:
@@ -182,17 +189,17 @@ def _look_at_files(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]
         report["notes"] += _missing_keys(run_file, paths[0], own, environ)
         found += _store_library(subject)
         if job is not None:
-            _describe_job(run_file, job, report, startable=not stopping(found, overruled))
+            _describe_job(run_file, job, report, startable=not find_stopping_errors(found, overruled))
     elif not ours:
         _describe_configs(subject, report)
     if wish.online or wish.measure:
         found += _look_online(subject, found, environ, report, measure=wish.measure)
     looked = in_order(found)
-    found = standing(looked, subject, overruled)
+    found = add_standing_refusals(looked, subject, overruled)
     look = _Look(report, found, overruled, ours)
-    look.yields = ours and yielding(looked, subject, overruled)
-    report["ok"] = not look.stopped
-    report["problems"] = [_tell_problem(one) for one in look.stopped]
+    look.yields = ours and may_be_overruled(looked, subject, overruled)
+    report["ok"] = not look.stopping_errors
+    report["problems"] = [_tell_problem(one) for one in look.stopping_errors]
     report["findings"] = [{**one.as_json(), "overruled": beaten(one, overruled)} for one in look.found]
     return look
 
@@ -249,12 +256,12 @@ def _missing_keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ
     """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
     file = path.with_suffix(".env")
     told = ""
-    if missing := keys.missing(run_file.store_url, path.stem, environ):
+    if missing := keys.find_missing_keys(run_file.store_url, path.stem, environ):
         told = (
             f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
             "has: the run would stop and ask for it."
         )
-    elif theirs := keys.missing(run_file.store_url, path.stem, own):
+    elif theirs := keys.find_missing_keys(run_file.store_url, path.stem, own):
         told = (
             f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
             "read; `rl-supervisor run` by hand wants them in its environment."
@@ -350,13 +357,13 @@ def _look_at_store(
     subject: Subject, run_file: RunFile, environ: Mapping[str, str], report: dict[str, Any]
 ) -> Sequence[Finding]:
     """Look at the store, its key and who holds the run; what is found becomes findings and notes. Writes nothing."""
-    from supervisor.preflight.online import opened
+    from supervisor.preflight.online import open_run_store
     from supervisor.storage.bucket import survey
 
     where = subject.run_where("store", "url")
     report["store_reachable"] = False
     try:
-        store = opened(run_file, environ)
+        store = open_run_store(run_file, environ)
         found = survey(store, run_file.run.id)
         report["notes"] += [note for note in found.notes if note not in found.ids]
         if not found.problems:
@@ -389,7 +396,7 @@ def _holder_of_run(store: Store, run_id: str) -> list[str]:
 
 
 def _exit_code(look: _Look, wish: Wish) -> int:
-    if look.stopped:
+    if look.stopping_errors:
         return EXIT_ERRORS
     minded = any(one.weight == "warning" for one in look.found)
     return EXIT_WARNINGS if wish.strict and minded else 0
@@ -397,7 +404,7 @@ def _exit_code(look: _Look, wish: Wish) -> int:
 
 def _print_result(paths: Sequence[Path], look: _Look, wish: Wish) -> int:
     if wish.as_json:
-        print(json.dumps(masked_all(look.report), indent=2, ensure_ascii=False))
+        print(json.dumps(mask_value(look.report), indent=2, ensure_ascii=False))
     else:
         print("\n".join(_lines_to_print(paths, look, wish)))
     return _exit_code(look, wish)
@@ -410,7 +417,7 @@ def _lines_to_print(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]
     minded = number if any(one.weight != "note" for one in look.found) else ""
     if not look.run_file:
         verdict = f"{report['file']}: {minded or 'nothing wrong was found'}."
-        if minded and not look.stopped:
+        if minded and not look.stopping_errors:
             verdict = f"{report['file']}: no errors, {minded}."
     elif report["ok"]:
         verdict = f"{report['file']} can be started{f': {minded}' if minded else ''}."
@@ -438,7 +445,7 @@ def _lines_to_print(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]
         return lines
     gap = [""] if look.found and summary else []
     lines += [*gap, *summary]
-    if look.stopped:
+    if look.stopping_errors:
         lines += ["", *_way_on(paths, look, wish)]
     return lines
 
@@ -458,8 +465,8 @@ def _way_on(paths: Sequence[Path], look: _Look, wish: Wish) -> list[str]:
         told.append(f"All in one line each:    {again} --brief")
     if any(one.edits for one in look.found):
         told.append(f"Show what would mend it: {again} --fix")
-    told.append(f"Explain one:             rl-supervisor check --explain {look.stopped[0].id}")
-    ids = list(dict.fromkeys(one.id for one in look.stopped))
+    told.append(f"Explain one:             rl-supervisor check --explain {look.stopping_errors[0].id}")
+    ids = list(dict.fromkeys(one.id for one in look.stopping_errors))
     if look.yields:
         words = " ".join(f"--overrule {name}" for name in ids)
         told.append(f"Start anyway:            rl-supervisor run {shlex.quote(str(paths[0]))} {words}")

@@ -125,7 +125,7 @@ def _parse_step(text: str) -> int:
 
 def _meant_run(options: argparse.Namespace) -> Here:
     """The run that is named as a word or with --run; both is a mistake unless they agree."""
-    return which.meant(_named_runs(options), options.socket)
+    return which.find_run(_named_runs(options), options.socket)
 
 
 def _named_runs(options: argparse.Namespace) -> str | None:
@@ -141,7 +141,7 @@ def _named_runs(options: argparse.Namespace) -> str | None:
 def _show_status(options: argparse.Namespace) -> int:
     one = options.socket is not None or _named_runs(options) not in (None, "all")
     try:
-        runs = [_meant_run(options)] if one else which.watched() or which.left()
+        runs = [_meant_run(options)] if one else which.list_runs_with_daemon() or which.list_runs_with_state()
     except (NotThereError, UsageError) as error:
         return _say_status(options, str(error), _named_runs(options))
     if not runs:
@@ -191,7 +191,7 @@ def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
     word = "unwatched" if found["job"] else "not-running"
     commands = {"start": run.start_command(), "log": run.log_command()}
     status |= {**found, "state": word, "commands": commands}
-    return {**status, "sentence": render.unwatched(status, commands)}
+    return {**status, "sentence": render.headline_without_daemon(status, commands)}
 
 
 def _print_status(answers: list[dict[str, Any]]) -> None:
@@ -257,7 +257,7 @@ def _show_page(options: argparse.Namespace, page: str, text: Callable[[dict[str,
 def _runs_to_show(options: argparse.Namespace) -> list[Here]:
     """Those that are named; all that have a daemon where none is. Raises NotThereError where there is none."""
     one = options.socket is not None or _named_runs(options) not in (None, "all")
-    runs = [_meant_run(options)] if one else which.watched()
+    runs = [_meant_run(options)] if one else which.list_runs_with_daemon()
     if not runs:
         raise NotThereError(which.no_run())
     return runs
@@ -281,7 +281,7 @@ def _show_changes(options: argparse.Namespace) -> int:
 
 
 def _show_version(options: argparse.Namespace) -> int:
-    runs = [_meant_run(options)] if _named_runs(options) or options.socket else which.watched()
+    runs = [_meant_run(options)] if _named_runs(options) or options.socket else which.list_runs_with_daemon()
     daemons = {}
     for run in runs:
         try:

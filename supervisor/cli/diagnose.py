@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError, UsageError
-from supervisor.base.secrets import masked_all
+from supervisor.base.secrets import mask_value
 from supervisor.cli import render
 from supervisor.cli.reading import Progress
 from supervisor.cli.terminal import say
 from supervisor.diagnosis import telling
 from supervisor.diagnosis.causes import diagnose as judge
-from supervisor.diagnosis.places import Source, Sources, opened, sources
+from supervisor.diagnosis.places import Source, Sources, open_unpacked, sources
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 
@@ -33,7 +33,7 @@ def diagnose(paths: Sequence[str], *, as_json: bool) -> int:
     stdin = io.BytesIO() if sys.stdin is None else sys.stdin.buffer  # None: it was closed before the start
     for source in itertools.chain.from_iterable(places):
         try:
-            with opened(source, stdin) as stream:
+            with open_unpacked(source, stdin) as stream:
                 logs += scan(
                     stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel, progress=progress
                 )
@@ -46,10 +46,10 @@ def diagnose(paths: Sequence[str], *, as_json: bool) -> int:
     seen = {attempt: one for place in places for attempt, one in place.seen.items()}
     found = judge(logs, seen, {attempt: one for place in places for attempt, one in place.orders.items()})
     if as_json:
-        say(json.dumps(masked_all(telling.as_json(found, logs, left_out)), ensure_ascii=False, indent=1))
+        say(json.dumps(mask_value(telling.as_json(found, logs, left_out)), ensure_ascii=False, indent=1))
     else:
         say("\n".join(render.safe(line) for line in telling.text(found, logs, left_out, render.columns()).splitlines()))
-    return NAMED if found[-1].named else NOTHING_KNOWN
+    return NAMED if found[-1].has_named_cause else NOTHING_KNOWN
 
 
 def _places_to_read(paths: Sequence[str]) -> list[Sources]:
@@ -104,7 +104,7 @@ def _of_this_machine() -> Sources:
     from supervisor.cli.client import NotThereError
 
     try:
-        run = which.meant(None)
+        run = which.find_run(None)
     except NotThereError:
         raise UnreadableError(
             f"No run is known on this machine.{which.look().try_sudo()} Name its logs, a file or a folder: "

@@ -52,11 +52,15 @@ def avail(*, as_json: bool) -> int:
     if not runs:
         raise NotThereError(which.no_run())
     if as_json:
-        found = [{"run": run.id, "in_use": run.watched, "files": str(run.file or run.state_dir or "")} for run in runs]
+        found = [
+            {"run": run.id, "in_use": run.has_daemon, "files": str(run.file or run.state_dir or "")} for run in runs
+        ]
         print(json.dumps(found, ensure_ascii=False))
         return 0
     for run in runs:
-        print(render.safe(f"{run.id:<32} {'in use' if run.watched else 'avail':<9} {run.file or run.state_dir or ''}"))
+        print(
+            render.safe(f"{run.id:<32} {'in use' if run.has_daemon else 'avail':<9} {run.file or run.state_dir or ''}")
+        )
     return 0
 
 

@@ -89,9 +89,9 @@ def count(found: Sequence[Finding], overruled: Collection[str] = ()) -> str:
     return ", ".join(told)
 
 
-def explained(name: str, *, columns: int | None) -> list[str]:
+def explain_finding(name: str, *, columns: int | None) -> list[str]:
     """What an id means. Raises UsageError for an unknown one, with the nearest."""
-    rule = known(name)
+    rule = find_rule(name)
     text = [f"{rule.id} ({rule.severity}): {rule.title}."]
     text += _wrap_text(f"Why:    {rule.why}", "  ", columns, hang=" " * 10)
     text += _wrap_text(f"Do:     {rule.remedy}", "  ", columns, hang=" " * 10)
@@ -99,7 +99,7 @@ def explained(name: str, *, columns: int | None) -> list[str]:
     return text
 
 
-def known(name: str) -> Rule:
+def find_rule(name: str) -> Rule:
     """The rule of this id. Raises UsageError with the nearest known one."""
     rule = rules().get(name)
     if rule is None:

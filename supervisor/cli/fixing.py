@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli import findings
 from supervisor.cli.render import PLAIN, safe
 from supervisor.preflight import fixes as patching
@@ -22,7 +22,7 @@ def show(found: Sequence[Finding], *, write: bool, command: str) -> Fixes:
     made = patching.fixes(found)
     for patch in made.patches:
         sys.stdout.write(patch.diff())
-        if masked(patch.diff()) != patch.diff():
+        if mask_secrets(patch.diff()) != patch.diff():
             _print_sentence(
                 f"A secret in {patch.file} is shown as ***: `patch` will not take this diff, --fix --write will."
             )

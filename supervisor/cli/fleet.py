@@ -89,7 +89,7 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
     instance = pod.rpartition("/")[2]
     for name, run_file in fleet.files.items():
         state = book.read_state(run_file.run.id)
-        if any(one.id == instance and one.living for one in state.rented):
+        if any(one.id == instance and one.is_living for one in state.rented):
             return _order(
                 fleet,
                 name,
@@ -140,7 +140,7 @@ def status(file: Path) -> int:
     notes = []
     for name, run_file in fleet.files.items():
         page = book.read_page(run_file.run.id)
-        living = [one for one in page.state.rented if one.living]
+        living = [one for one in page.state.rented if one.is_living]
         dollars = sum(one.dollars for one in page.state.rented)
         for one in living:
             rows.append((name, *_pod_cells(one), f"{dollars:.2f}", _step_cell(one)))

@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
     elif number is not None:
         print("\n".join(one(found[0])))
     else:
-        print("\n".join(listed(found, only_open=options.open)))
+        print("\n".join(describe_incidents(found, only_open=options.open)))
     return 0
 
 
@@ -55,9 +55,9 @@ def _meant_incident(options: argparse.Namespace) -> tuple[int | None, str | None
 
 def _find_incidents(options: argparse.Namespace, name: str | None, number: int | None) -> list[dict[str, Any]]:
     """From the daemon, else from the journal."""
-    run = which.meant(name, options.socket, options.state_dir)
+    run = which.find_run(name, options.socket, options.state_dir)
     query = {"open": int(options.open), **({"id": number} if number is not None else {})}
-    if options.state_dir is None and (run.watched or run.state_dir is None):
+    if options.state_dir is None and (run.has_daemon or run.state_dir is None):
         try:
             answer: list[dict[str, Any]] = run.client.get("/v1/incidents", **query)["incidents"]
         except (NotThereError, KeyError):  # it ended a moment ago
@@ -76,7 +76,7 @@ def _find_incidents(options: argparse.Namespace, name: str | None, number: int |
 # ---------------------------------------------------------------- as text
 
 
-def listed(found: Sequence[Mapping[str, Any]], *, only_open: bool) -> list[str]:
+def describe_incidents(found: Sequence[Mapping[str, Any]], *, only_open: bool) -> list[str]:
     """One paragraph an incident, newest first."""
     if not found:
         return ["No incident is open." if only_open else "No incident."]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.base.secret_shapes import SECRET_NAME
-from supervisor.base.secrets import MASK, masked, remember
+from supervisor.base.secrets import MASK, mask_secrets, remember
 from supervisor.cli.launch_words import Kind
 from supervisor.cli.shell_words import Word
 
@@ -70,7 +70,7 @@ def safe(text: str) -> str:
     """``text`` on one line, without the values of secrets."""
     flat = " ".join(text.split())
     flat = _ASSIGNED.sub(lambda found: f"{found[1]}={MASK}" if SECRET_NAME.search(found[1]) else found[0], flat)
-    return masked(flat)
+    return mask_secrets(flat)
 
 
 def remember_secrets(words: Sequence[str]) -> None:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli import launch_words as table
 from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
-from supervisor.cli.shell_text import Command, Raw, assigned, read
-from supervisor.cli.shell_words import Scope, Word, joined
+from supervisor.cli.shell_text import Command, Raw, read, read_assignment
+from supervisor.cli.shell_words import Scope, Word, join_words
 
 DEEPEST = 6  # a script that starts a script that starts tmux ...
 LARGEST = 1 << 20
@@ -40,11 +40,11 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     finder.text(text, script is not None)
     finder.say_others()
     if assumed := finder.scope.assumed:
-        values = ", ".join(f"{name} is {masked(value) or 'nothing'}" for name, value in assumed.items())
+        values = ", ".join(f"{name} is {mask_secrets(value) or 'nothing'}" for name, value in assumed.items())
         finder.found.told.append(f"The text is taken as called without words: {values}.")
     asked = _ASKED.findall(text)
     if asked:
-        shown = masked(" ".join(words for _, words in asked))
+        shown = mask_secrets(" ".join(words for _, words in asked))
         finder.found.told.append(
             f"#{asked[0][0]} {shown} is left out: rl-supervisor asks no scheduler for time or machines. [run] "
             "max_steps bounds a run; [leaving] says how it hears that the pod is about to go."
@@ -129,13 +129,13 @@ class _Finder:
 
     def _read_export(self, raws: Sequence[Raw], outward: bool) -> None:
         for raw in raws:
-            one = assigned(raw)
+            one = read_assignment(raw)
             if one is not None:
                 value = self.scope.assign(one)
                 if outward:
                     self.exported[one.name] = value
             elif outward and raw.bare in self.scope.own:
-                self.exported[raw.bare] = joined(self.scope.own[raw.bare])
+                self.exported[raw.bare] = join_words(self.scope.own[raw.bare])
 
     def _read_cd(self, words: Sequence[Word]) -> None:
         target = next((word for word in words[1:] if word.text not in ("--", "-P", "-L")), None)
@@ -145,7 +145,7 @@ class _Finder:
         elif target.unknown or target.text == "-":
             self.folder = None
             self.found.told.append(
-                f"`cd {masked(target.text)}`: which folder that is, is not known here. See [job] dir."
+                f"`cd {mask_secrets(target.text)}`: which folder that is, is not known here. See [job] dir."
             )
         elif self.folder is not None or Path(target.text).is_absolute():
             self.folder = Path(_normalize_path((self.folder or Path("/")) / target.text))
@@ -163,8 +163,8 @@ class _Finder:
             r"(?:^|/)(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|conda\.sh|uv/env|\.local/bin/env)$", path
         ):
             self.found.told.append(
-                f"`{masked(joined(words).text)}`: that file was not read. Its variables that the job needs belong "
-                "into [job.env], secrets into the .env beside the run file."
+                f"`{mask_secrets(join_words(words).text)}`: that file was not read. Its variables that the job needs "
+                "belong into [job.env], secrets into the .env beside the run file."
             )
 
     def _read_ulimit(self, words: Sequence[Word]) -> None:
@@ -172,7 +172,7 @@ class _Finder:
         if found := re.search(r"-[SH]*n[SH]*\s*(\d+)\b", text):
             self.found.nofile = int(found[1])
         elif not re.search(r"-[SH]*n", text):
-            self.found.told.append(f"`ulimit {masked(text)}` is left out: the job has the limits of the daemon.")
+            self.found.told.append(f"`ulimit {mask_secrets(text)}` is left out: the job has the limits of the daemon.")
 
     # ---------------------------------------------------------------- one program
 
@@ -198,7 +198,7 @@ class _Finder:
             elif name in ("bash", "sh", "zsh", "dash"):
                 return self._read_shell(words, command)
             elif name == "eval":
-                return self.text(joined(words[1:]).text, True)
+                return self.text(join_words(words[1:]).text, True)
             elif name == "tmux":
                 return self._read_tmux(words)
             elif name == "screen":
@@ -216,7 +216,7 @@ class _Finder:
             env[found[1]] = Word(found[2], words[end].unknown)
             end += 1
         if why:
-            self.found.told.append(f"`{masked(joined(words[:end]).text)}` is left out: {why}.")
+            self.found.told.append(f"`{mask_secrets(join_words(words[:end]).text)}` is left out: {why}.")
         return words[end:]
 
     def _read_shell(self, words: Sequence[Word], command: Command) -> None:
@@ -261,13 +261,13 @@ class _Finder:
         elif verb in ("send-keys", "send"):
             rest = list(words[table.options_end(words, at + 1, {"-t", "-N"}) :])
             keys = [word for word in rest if word.text not in ("C-m", "Enter", "KPEnter", "ENTER", "C-c", "C-l")]
-            self.text(joined(keys, "").text, True)
+            self.text(join_words(keys, "").text, True)
 
     def _read_screen(self, words: Sequence[Word]) -> None:
         at = table.options_end(words, 1, table.SCREEN_VALUES)
         stuffed = [number for number, word in enumerate(words) if word.text == "stuff"]
         if stuffed:
-            self.text(joined(words[stuffed[0] + 1 :]).text.replace("\\n", "\n").replace("^M", "\n"), True)
+            self.text(join_words(words[stuffed[0] + 1 :]).text.replace("\\n", "\n").replace("^M", "\n"), True)
         else:
             self._read_again(words[at:])
 
@@ -428,7 +428,7 @@ def _normalize_path(path: Path) -> str:
 
 
 def _show_words(raw: Raw) -> str:
-    return masked("".join(piece.text for piece in raw.pieces))
+    return mask_secrets("".join(piece.text for piece in raw.pieces))
 
 
 def _shorten_text(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.base.errors import ConfigError
 from supervisor.base.secret_shapes import SECRET_NAME
-from supervisor.base.secrets import masked, remember
+from supervisor.base.secrets import mask_secrets, remember
 from supervisor.cli.launch_found import Found, Launch, safe
 from supervisor.cli.launch_words import COMPONENTS, ENGINES
 from supervisor.cli.machine import is_prime_rl
@@ -138,7 +138,7 @@ class _Drawer:
             if name in _SHELLS_OWN or (name not in _WANDB_NAMES and FIXED_ENVIRONMENT.get(name) == value.text):
                 continue
             if (SECRET_NAME.search(name) and not _POINTER.search(name)) or (
-                not value.unknown and masked(value.text) != value.text
+                not value.unknown and mask_secrets(value.text) != value.text
             ):
                 remember(value.text)
                 out.secrets.append(name)
@@ -146,7 +146,8 @@ class _Drawer:
                 out.changed.append(f"{name} is left out: the job runs code that models wrote, and never sees it.")
             elif value.unknown:
                 out.changed.append(
-                    f"{name}={masked(value.text)} is left out: what {masked(value.unknown[0])} is, is not known."
+                    f"{name}={mask_secrets(value.text)} is left out: what {mask_secrets(value.unknown[0])} is, "
+                    "is not known."
                 )
             elif name in _WANDB_NAMES:
                 self._settings_of_wandb(name, value.text)
@@ -158,7 +159,8 @@ class _Drawer:
                 out.env[name] = value.text
                 if f"${name}" in value.text:
                     out.kept.append(
-                        f"{name}={masked(value.text)} is in [job.env]: ${name} there is what the daemon has on each pod"
+                        f"{name}={mask_secrets(value.text)} is in [job.env]: ${name} there is what the daemon has "
+                        "on each pod"
                     )
         unasked = [name for name in out.secrets if not any(fnmatchcase(name, glob) for glob in (*PASSED, *NEVER))]
         if unasked:
@@ -173,7 +175,7 @@ class _Drawer:
             self.out.settings["wandb.id"] = value
             self.out.kept.append(f"{name} is [wandb] id")
         else:
-            self.out.changed.append(f"{name} is left out: {masked(value)!r} is no id of W&B.")
+            self.out.changed.append(f"{name} is left out: {mask_secrets(value)!r} is no id of W&B.")
 
     def _visible_gpus(self) -> list[int] | None:
         text = self.out.env.get("CUDA_VISIBLE_DEVICES")
@@ -270,7 +272,7 @@ class _Drawer:
         elif len(words) == 1 and venv is not None and words[0].text.endswith(f"/bin/{launch.entry}"):
             return  # [job] python says it, or the checkout's own is the default
         if any(word.unknown for word in words):
-            shown = masked(" ".join(word.text for word in words))
+            shown = mask_secrets(" ".join(word.text for word in words))
             told.to_do.append(
                 f"{shown}: not all of that is known here. Write the words before the @ into [job] launcher."
             )
@@ -278,7 +280,7 @@ class _Drawer:
         texts = [word.text for word in words]
         if checkout != self.folder and "/" in texts[-1] and not texts[-1].startswith("/"):
             texts[-1] = os.path.normpath(self.folder / texts[-1])
-        if any(masked(text) != text for text in texts):
+        if any(mask_secrets(text) != text for text in texts):
             told.changed.append("The words before the @ hold a secret: they are left out. See [job] launcher.")
             return
         self.out.settings["job.launcher"] = texts
@@ -293,8 +295,8 @@ class _Drawer:
         file = next((words[at + 1] for at in range(len(words) - 1) if words[at] == "@"), "FILE.toml")
         told.to_do.append(
             f"Line {engines[-1].line} starts an inference server of its own, which this run file does not. To have it "
-            f'started and watched beside the job: [job] inference_config = "{masked(file)}" and [recovery] inference = '
-            '"own-role". Where it runs elsewhere: [job] engine_url.'
+            f'started and watched beside the job: [job] inference_config = "{mask_secrets(file)}" and [recovery] '
+            'inference = "own-role". Where it runs elsewhere: [job] engine_url.'
         )
 
     def _settings_of_torchrun(self, told: Translation, visible: Sequence[int] | None) -> bool:
@@ -313,7 +315,7 @@ class _Drawer:
         told.settings["gpus.trainer"] = numbers[:count]
         told.kept.append(f"--nproc-per-node {processes} is [gpus] trainer = {numbers[:count]}")
         if usual and names:
-            shown = masked(" ".join(word.text for word in self.launch.torchrun))
+            shown = mask_secrets(" ".join(word.text for word in self.launch.torchrun))
             told.changed.append(
                 f"{shown} of torchrun is left out: sft starts torchrun with its own words, on these GPUs."
             )
@@ -407,7 +409,7 @@ class _Drawer:
             )
         elif launch.launcher:
             unknown = next(word.unknown[0] for word in launch.launcher if word.unknown)
-            out.changed.append(f"What {masked(unknown)} stands for is not known here.")
+            out.changed.append(f"What {mask_secrets(unknown)} stands for is not known here.")
         if script is None:
             return None
         out.changed.append(f"{script} itself is the command: its launch line alone would not be the same.")
@@ -423,11 +425,11 @@ class _Drawer:
             pair = word.text.startswith("-") and "=" not in word.text and not following.text.startswith("-")
             group = (
                 words[at : at + 2]
-                if pair and (following.unknown or masked(following.text) != following.text)
+                if pair and (following.unknown or mask_secrets(following.text) != following.text)
                 else [word]
             )
-            if any(one.unknown or masked(one.text) != one.text for one in group):
-                shown = masked(" ".join(one.text for one in group))
+            if any(one.unknown or mask_secrets(one.text) != one.text for one in group):
+                shown = mask_secrets(" ".join(one.text for one in group))
                 self.out.to_do.append(
                     f"{shown} is left out of [job.plain] start: it is a secret, or not known here. See there."
                 )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from supervisor.base.errors import ConfigError
-from supervisor.cli.shell_words import Word, joined
+from supervisor.cli.shell_words import Word, join_words
 
 Kind = Literal["rl", "sft", "vf-rl", "command"]
 
@@ -203,7 +203,7 @@ def component_of(name: str, words: Sequence[Word]) -> str:
 
 
 def looks_like_training(words: Sequence[Word]) -> bool:
-    return bool(re.search(r"\b(rl|sft|torchrun|python3?|vf-rl|uv run)\b", joined(words[1:]).text))
+    return bool(re.search(r"\b(rl|sft|torchrun|python3?|vf-rl|uv run)\b", join_words(words[1:]).text))
 
 
 def prepares(name: str, words: Sequence[Word]) -> bool:

@@ -358,7 +358,7 @@ def _known_ids(options: argparse.Namespace) -> None:
         from supervisor.cli import findings
 
         for name in options.overrule:
-            findings.known(name)
+            findings.find_rule(name)
 
 
 def _hold_signals() -> None:

@@ -15,7 +15,7 @@ CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def shown(transfers: Transfers, *, quiet: bool = False) -> Iterator[None]:
+def show_transfers(transfers: Transfers, *, quiet: bool = False) -> Iterator[None]:
     """Show what ``transfers`` moves on stderr while the body runs; nothing when that is no terminal, or ``quiet``."""
     if quiet or not sys.stderr.isatty():
         yield

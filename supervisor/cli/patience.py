@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from types import FrameType
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli.render import safe
 
 EXIT_HUNG = 1
@@ -42,7 +42,7 @@ def _give_up(waiting: int, told: str) -> None:
     place = waits_for(sys._current_frames().get(waiting))
     at = f": {place} gives no answer. Is the volume that it lies on still there?" if place else "."
     with suppress(OSError):  # past Python's own buffers: the thread that hangs may hold their lock
-        os.write(2, f"{safe(masked(told + at))}\n".encode())
+        os.write(2, f"{safe(mask_secrets(told + at))}\n".encode())
     os._exit(EXIT_HUNG)
 
 

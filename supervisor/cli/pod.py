@@ -90,7 +90,7 @@ def _find_trainer(folder: Path | None, python: Path | None) -> str:
 # ---------------------------------------------------------------- in words
 
 
-def told(pod: Pod) -> list[str]:
+def describe_pod(pod: Pod) -> list[str]:
     """Comments for the head of the run file: what was found, a line each."""
     lines = [_describe_gpus(pod.machine)]
     if pod.trainer:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli import render
 from supervisor.cli.moving import CLEAR
 from supervisor.core.words import size
@@ -77,7 +77,7 @@ def _newest_failure(sources: Sequence[Source]) -> str:
     found = diagnose(logs)[-1] if logs else None
     if found is None or found.root is None:
         return ""
-    return render.safe(masked(f"The newest lines say: {headline(found.root)}"))
+    return render.safe(mask_secrets(f"The newest lines say: {headline(found.root)}"))
 
 
 def _read_end(path: Path) -> tuple[float, bytes] | None:

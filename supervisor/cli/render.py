@@ -303,7 +303,7 @@ def _root_cause_lines(incident: Mapping[str, Any], told: str, helps: str) -> lis
     return rows + [(helps, str(one["remedy"])) for one in roots[-1:] if one.get("remedy")]
 
 
-def unwatched(found: Mapping[str, Any], commands: Mapping[str, str], now: float | None = None) -> str:
+def headline_without_daemon(found: Mapping[str, Any], commands: Mapping[str, str], now: float | None = None) -> str:
     """The headline of a run without a daemon: since when and why, whether its job lives, and what to type."""
     said = found.get("last_words") or {}
     if found.get("finished"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.base.errors import ConfigError
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli import pod as pods
 from supervisor.cli.launch_settings import Draft
 from supervisor.cli.pod import Pod
@@ -77,7 +77,7 @@ def _head_of_file(pod: Pod, draft: Draft) -> Iterator[str]:
     yield "# the daemon's environment, into the .env beside this file, or into systemd credentials."
     yield "#"
     yield f"# Found by `rl-supervisor init` ({__version__}):"
-    for line in pods.told(pod):
+    for line in pods.describe_pod(pod):
         yield from comment(line, "    " if line.startswith(" ") else "  ")
     if draft.source:
         yield "#"
@@ -223,7 +223,7 @@ def value_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return quoted(value)
+        return quote_text(value)
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key_text(name)} = {value_text(inner)}" for name, inner in value.items()) + " }"
     if isinstance(value, Sequence):
@@ -245,7 +245,7 @@ def _list_on_rows(values: Sequence[Any], parts: Sequence[str]) -> str:
     return "".join(f"    {row},\n" for row in rows)
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """A TOML basic string: JSON's escapes are among TOML's, and DEL is the one that JSON leaves plain."""
     try:
         text.encode("utf-8")
@@ -256,14 +256,14 @@ def quoted(text: str) -> str:
 
 def key_text(name: str) -> str:
     """A TOML key, bare where it may be."""
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else quoted(name)
+    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else quote_text(name)
 
 
 def comment(text: str, indent: str = "") -> list[str]:
     """``text`` as comment lines, with no character that a comment may not hold, and no secret."""
     first = f"# {indent}"
     rest = "# " + " " * len(indent)
-    plain = _printable_text(masked(text))
+    plain = _printable_text(mask_secrets(text))
     return textwrap.wrap(
         plain, COLUMNS, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     ) or [first.rstrip()]

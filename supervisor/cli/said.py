@@ -60,7 +60,7 @@ def tail(options: argparse.Namespace) -> int:
     past = options.attempt is not None or options.state_dir is not None
     if past and options.follow:
         raise UsageError("What an attempt said before does not grow: leave -f out, or --attempt and --state-dir.")
-    run = which.meant(name, options.socket, options.state_dir)
+    run = which.find_run(name, options.socket, options.state_dir)
     lines = LINES if options.lines is None else options.lines
     if options.state_dir is not None:
         return _tail_left(options, options.state_dir, role, lines)
@@ -97,12 +97,15 @@ def _tail_left(options: argparse.Namespace, state_dir: Path, role: str, lines: i
     elif not logs:
         print("There is no log yet.")
     else:
-        rows = [(str(log["attempt"]), render.safe(log["role"]), size(log["size_bytes"]), *_kept(log)) for log in logs]
+        rows = [
+            (str(log["attempt"]), render.safe(log["role"]), size(log["size_bytes"]), *_describe_log(log))
+            for log in logs
+        ]
         print("\n".join(render.table([("attempt", "role", "size", "last line", "kept", "where"), *rows])))
     return 0
 
 
-def _kept(log: dict[str, Any]) -> tuple[str, str, str]:
+def _describe_log(log: dict[str, Any]) -> tuple[str, str, str]:
     """Its last line's time, how it is kept, and where."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(log["changed"]))
     *earlier, newest = log["paths"]
@@ -121,7 +124,7 @@ def _name_and_role(options: argparse.Namespace) -> tuple[str | None, str]:
     word = options.what[0] if options.what else ""
     # One word is a run when there is one of this name, else a role.
     chosen = options.run or options.socket or options.state_dir
-    if word and not chosen and which.known(word):
+    if word and not chosen and which.is_run_name(word):
         return word, ""
     return options.run, word
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 
 DEEPEST = 20  # defaults within defaults
 
@@ -107,7 +107,7 @@ class Text:
 def read(text: str) -> Text:
     """Read ``text``, also where it is pasted from a page or a terminal."""
     reader = _Reader(_tidy_text(text))
-    reader.everything()
+    reader.read_all()
     return Text(tuple(reader.commands), tuple(reader.problems))
 
 
@@ -146,7 +146,7 @@ class _Reader:
 
     # ---------------------------------------------------------------- commands
 
-    def everything(self) -> None:
+    def read_all(self) -> None:
         while True:
             self._skip_blanks()
             if self.at >= len(self.text):
@@ -189,7 +189,7 @@ class _Reader:
         elif words and words[0].bare in ("case", "function"):
             words = []
         elif not assignments:  # those that stood behind a keyword
-            while words and (found := assigned(words[0])):
+            while words and (found := read_assignment(words[0])):
                 assignments, words = [*assignments, found], words[1:]
         if words or assignments or self._redirects:
             kept = tuple(assignments), tuple(words), tuple(self._redirects)
@@ -201,7 +201,7 @@ class _Reader:
             self._skip_heredocs()
 
     def _add_word(self, word: Raw) -> None:
-        found = assigned(word) if not self._words else None
+        found = read_assignment(word) if not self._words else None
         if found:
             self._assignments.append(found)
         else:
@@ -332,7 +332,7 @@ class _Reader:
         return pieces
 
 
-def assigned(word: Raw) -> Assignment | None:
+def read_assignment(word: Raw) -> Assignment | None:
     """The assignment that a word is, where it stands before the command."""
     if not word.pieces or word.pieces[0].kind != "text" or word.pieces[0].quoted:
         return None
@@ -345,5 +345,5 @@ def assigned(word: Raw) -> Assignment | None:
 
 
 def _shorten_text(text: str) -> str:
-    flat = masked(" ".join(text.split()))
+    flat = mask_secrets(" ".join(text.split()))
     return flat if len(flat) <= 60 else flat[:57] + "..."

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.base.secret_shapes import SECRET_NAME
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli.shell_text import Assignment, Piece, Raw
 
 LONGEST = 64 << 10  # characters that a variable may grow to: what doubles itself line by line has no end
@@ -47,11 +47,11 @@ class Scope:
         if sum(len(word.text) for word in (*before, *words)) > LONGEST:
             words = [Word(f"${given.name}", (f"${given.name}",))]
         self.own[given.name] = (*before, *words)
-        return joined(self.own[given.name])
+        return join_words(self.own[given.name])
 
     def _of_the_environment(self, given: Assignment) -> tuple[Word, ...]:
         value = "" if given.array or SECRET_NAME.search(given.name) else self.environ.get(given.name, "")
-        return (Word(value),) if value and masked(value) == value else ()
+        return (Word(value),) if value and mask_secrets(value) == value else ()
 
     def expand(self, raw: Raw, *, split: bool = True) -> list[Word]:
         """The words that one word becomes: none, one, or several where a list or an unquoted variable stands in it."""
@@ -68,7 +68,7 @@ class Scope:
                     fields.append([])
                     open_field = True
                 fields[-1].append(value)
-        return [joined(parts, "") for parts in fields]
+        return [join_words(parts, "") for parts in fields]
 
     def _values_of_piece(self, piece: Piece) -> list[Word]:
         if piece.kind == "text":
@@ -92,10 +92,10 @@ class Scope:
         if found is not None and (found[0].text if found else ""):
             return [found[0]]
         value = self.environ.get(piece.text) if found is None else None
-        if value and masked(value) == value:
+        if value and mask_secrets(value) == value:
             return [Word(value)]
         if piece.default is not None and not value:
-            default = joined([word for part in piece.default for word in self._values_of_piece(part)], "")
+            default = join_words([word for part in piece.default for word in self._values_of_piece(part)], "")
             known = found is not None or value == "" or (of_the_call and self.places is not None)
             if not default.text and not known:
                 return [Word(shown, (shown,))]  # "${1:-}": what may be given is no empty text
@@ -111,6 +111,6 @@ class Scope:
         return home + text[1:] if home and (text == "~" or text.startswith("~/")) else text
 
 
-def joined(words: Sequence[Word], between: str = " ") -> Word:
+def join_words(words: Sequence[Word], between: str = " ") -> Word:
     """One word of several."""
     return Word(between.join(word.text for word in words), tuple(what for word in words for what in word.unknown))

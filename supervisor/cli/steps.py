@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor.base.errors import UsageError
 from supervisor.cli import restore_command, store_commands, where
-from supervisor.cli.moving import shown
+from supervisor.cli.moving import show_transfers
 from supervisor.cli.render import safe
 from supervisor.config.settings import load
 from supervisor.effects.patient_transfers import PatientTransfers
@@ -27,7 +27,7 @@ def by_hand(options: argparse.Namespace) -> int:
         if options.to is None and not where.has_run_file(options):
             raise UsageError("Name the folder with --to: only a RUN.toml knows where the job's own is.")
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.as_json):
+    with show_transfers(transfers, quiet=options.as_json):
         if options.by_hand == "restore":
             step: restore_command.Wanted = "latest" if options.step is None else options.step
             done, told = restore_command.restore(run_file, step, options.to, dry_run=dry_run, transfers=transfers)
@@ -44,7 +44,7 @@ def verify(options: argparse.Namespace) -> int:
     run_file = where.run_file_of(options)
     seed = secrets.randbelow(1 << 31) if options.seed is None else options.seed
     transfers = PatientTransfers(os.environ, run_file.store.stall_s)
-    with shown(transfers, quiet=options.as_json):
+    with show_transfers(transfers, quiet=options.as_json):
         found, told = store_commands.verify(
             run_file, options.step, options.deep, seed, transfers, has_job=where.has_run_file(options)
         )

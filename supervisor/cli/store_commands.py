@@ -64,7 +64,7 @@ def publish(
         state_dir=str(run_file.state_dir / "publish"),
         extra={"dialect": facts.name, "revision": facts.revision, "config_sha256": "", "step_base": facts.first_step},
     )
-    with alone(run_file, "publishes by itself"), held(run_file) as signed:
+    with alone(run_file, "publishes by itself"), hold_run(run_file) as signed:
         answer = transfers.run({**order, **signed}, what="publish")
     sent = size(int(answer.get("sent_bytes", 0)))
     told = f"Published step {wanted}: {size(int(answer['size_bytes']))}, {sent} sent, to {run_file.store_url}."
@@ -261,7 +261,7 @@ def alone(run_file: RunFile, does: str, instead: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def held(run_file: RunFile) -> Iterator[dict[str, Any]]:
+def hold_run(run_file: RunFile) -> Iterator[dict[str, Any]]:
     """Hold the run in the store meanwhile; yields what a request says of its writer.
 
     Raises SupervisorError when another pod holds it.

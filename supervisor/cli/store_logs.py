@@ -6,7 +6,7 @@ import argparse
 import json
 from datetime import UTC, datetime
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.cli import store_commands, where
 from supervisor.cli.render import log_for_stdout, safe, table
 
@@ -18,7 +18,7 @@ def logs(options: argparse.Namespace) -> int:
         for name, text in found.items():
             target = options.to / name.replace("/", "-")  # "JOURNAL/NAME", each checked when it was read
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(masked(text))  # an older version may have sent it
+            target.write_text(mask_secrets(text))  # an older version may have sent it
         print(f"{len(found)} logs are in {options.to}.")
     elif options.as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))

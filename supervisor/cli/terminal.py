@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from supervisor.base.errors import EXIT_TRY_AGAIN, EXIT_USAGE, SupervisorError
-from supervisor.base.secrets import masked, remember_environment
+from supervisor.base.secrets import mask_secrets, remember_environment
 from supervisor.cli.render import log_text, safe
 
 
@@ -62,7 +62,7 @@ class _Outgoing(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write it masked, and of all that a terminal obeys only colours and what ends or clears a line."""
-        self._stream.write(log_text(masked(text)))
+        self._stream.write(log_text(mask_secrets(text)))
         return len(text)
 
     def flush(self) -> None:
@@ -123,7 +123,7 @@ def _drop_output() -> None:
 
 def crash_note(program: str, error: BaseException) -> str:
     """Write the traceback of ``error`` to a file, secrets masked; the end of a sentence that says where it is."""
-    text = masked("".join(traceback.format_exception(error)))
+    text = mask_secrets("".join(traceback.format_exception(error)))
     summary = f"{type(error).__name__}: {error}"
     try:
         fd, path = tempfile.mkstemp(prefix=f"{program}-crash-", suffix=".txt")

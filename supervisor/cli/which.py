@@ -42,7 +42,7 @@ class Here:
     file: Path | None = None
 
     @property
-    def watched(self) -> bool:
+    def has_daemon(self) -> bool:
         """Does a daemon seem to be there?"""
         return self.socket is not None and os.path.exists(self.socket)  # noqa: PTH110 (a folder may be closed to us)
 
@@ -55,7 +55,7 @@ class Here:
 
     def folder(self) -> Path:
         """The state folder: what the daemon says, else what is known here. Raises UnclearError or NotThereError."""
-        if self.watched:
+        if self.has_daemon:
             try:
                 return Path(str(self.client.get("/v1/status")["state_dir"]))
             except (NotThereError, UnclearError, KeyError):  # it has just ended, or hangs, or is of an older version
@@ -120,7 +120,7 @@ class Machine:
         return sorted(self.runs)
 
 
-def meant(name: str | None, socket: Path | None = None, state_dir: Path | None = None) -> Here:
+def find_run(name: str | None, socket: Path | None = None, state_dir: Path | None = None) -> Here:
     """The one run that is meant.
 
     ``name`` is an id or a path that ends in .toml; ``socket`` and ``state_dir`` go over what is known of it. Raises
@@ -138,7 +138,7 @@ def meant(name: str | None, socket: Path | None = None, state_dir: Path | None =
     return replace(run, socket=socket or run.socket, state_dir=state_dir or run.state_dir)
 
 
-def known(name: str) -> bool:
+def is_run_name(name: str) -> bool:
     """Does the word name a run, rather than something of one?"""
     return name.endswith(".toml") or name in look().runs
 
@@ -159,13 +159,13 @@ def of_file(path: Path) -> Here:
     return Here(told.id, told.socket or run.socket or run_place.default_socket(told.id), state_dir, path.absolute())
 
 
-def watched() -> list[Here]:
+def list_runs_with_daemon() -> list[Here]:
     """Every run with a daemon, by id."""
     runs = look().runs
-    return [runs[name] for name in sorted(runs) if runs[name].watched]
+    return [runs[name] for name in sorted(runs) if runs[name].has_daemon]
 
 
-def left() -> list[Here]:
+def list_runs_with_state() -> list[Here]:
     """Every run that has a state folder here, by id."""
     runs = look().runs
     return [runs[name] for name in sorted(runs) if runs[name].state_dir is not None]
@@ -221,7 +221,7 @@ def _only_run() -> Here:
     """The only run with a daemon; where none has one, the only run that has left something."""
     found = look()
     every = list(found.runs.values())
-    choice = [run for run in every if run.watched] or [run for run in every if run.state_dir is not None] or every
+    choice = [run for run in every if run.has_daemon] or [run for run in every if run.state_dir is not None] or every
     if not choice:
         raise NotThereError(NO_RUN + found.try_sudo())
     if len(choice) > 1:

@@ -41,15 +41,15 @@ def read(path: Path, model: type[Model]) -> Model:
 def _read_model(path: Path, model: type[Model]) -> tuple[Model, bytes]:
     """The same, and what was read."""
     raw = _read_bytes(path)
-    return checked(path, _decode_text(path, raw), model), raw
+    return parse_model(path, _decode_text(path, raw), model), raw
 
 
-def checked(path: Path, text: str, model: type[Model]) -> Model:
+def parse_model(path: Path, text: str, model: type[Model]) -> Model:
     """``read`` for a ``text`` that is at hand; ``path`` is for the sentences."""
     if not text.strip():
         raise ConfigError(f"{path} is empty: delete it, and write one with `rl-supervisor init -o {path}`.")
     try:
-        data = parsed(text)
+        data = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_not_toml(path, text, error)) from None
     except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
@@ -81,7 +81,7 @@ def checked(path: Path, text: str, model: type[Model]) -> Model:
     raise ConfigError("\n".join(shown))
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text. Raises ValueError, and RecursionError for values that are nested too deep.
 
     The time that ``tomllib`` takes for a key grows with the square of its parts: a line of 800 KB of them takes hours.
@@ -121,7 +121,7 @@ def load(path: Path) -> RunFile:
 def _of_the_trainer(path: Path, model: type[BaseModel]) -> bool:
     """Is it what most people name first? Complaining of each of its sections would hide the one thing to do."""
     try:
-        data = parsed(_decode_text(path, _read_bytes(path)))
+        data = parse_toml(_decode_text(path, _read_bytes(path)))
     except (ConfigError, ValueError, RecursionError):
         return False
     run = data.get("run")

@@ -186,13 +186,13 @@ class Store(Section):
 
     @field_validator("url")
     @classmethod
-    def known(cls, value: str | None) -> str | None:
+    def check_url(cls, value: str | None) -> str | None:
         if value is not None and not re.match(STORE_URL, value):
             raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
         return value
 
     @model_validator(mode="after")
-    def fitting(self) -> Store:
+    def check_fits_url(self) -> Store:
         if (self.endpoint or self.region) and not (self.url or "").startswith("s3://"):
             raise ValueError("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`")
         if self.limit_mbit and not (self.url or "").startswith("b2://"):

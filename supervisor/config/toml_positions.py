@@ -109,7 +109,7 @@ class _Scanner:
         while len(keys) < MOST_PARTS:  # a path is copied for each of its parts
             self._take(_BLANK)
             here = self._present_place()
-            keys.append((_unquoted(self._take(_NAME)), here))
+            keys.append((_unquote_key(self._take(_NAME)), here))
             self._take(_BLANK)
             if not self._skip("."):
                 return keys
@@ -163,16 +163,16 @@ class _Scanner:
         return Position(line + 1, self.at - (self.newlines[line - 1] + 1 if line else 0) + 1)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _resolve_escape(found: re.Match[str]) -> str:
     code = found[1] or found[2] or found[3]
     return chr(int(code, 16)) if code else _ESCAPES.get(found[4], found[4])
 
 
-def _unquoted(name: str) -> str:
+def _unquote_key(name: str) -> str:
     """A key's name without its quotes, with its escapes resolved."""
     if name[0] != '"':
         return name.strip("'")
     try:
-        return _ESCAPE.sub(_escaped, name[1:-1])
+        return _ESCAPE.sub(_resolve_escape, name[1:-1])
     except (ValueError, OverflowError):  # no such character
         raise _NotTomlError from None

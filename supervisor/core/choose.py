@@ -94,7 +94,8 @@ def _who_asked(state: State, step: int, how: str) -> str:
 
 def _nothing_good(state: State) -> Choice:
     broken = [f"step {s.step} ({s.reason})" for s in state.local.steps if s.state != "complete"]
-    lost = [f"stored step {step} ({why})" for step, why in (*state.store.damaged.items(), *state.spoiled().items())]
+    spoiled = state.list_spoiled_steps()
+    lost = [f"stored step {step} ({why})" for step, why in (*state.store.damaged.items(), *spoiled.items())]
     set_aside = [f"step {step} (quarantined)" for step in state.store.quarantined]
     set_aside += [
         f"stored step {s.step} ({s.left})"

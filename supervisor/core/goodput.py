@@ -87,7 +87,7 @@ class Ledger:
         return sum(self.seconds.values())
 
     @property
-    def kept(self) -> int:
+    def steps_kept(self) -> int:
         """Steps that stayed."""
         return self.steps - self.steps_lost
 

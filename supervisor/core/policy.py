@@ -360,7 +360,7 @@ def _passed_over(state: State, step: int) -> Actions:
     """What is higher in the store and cannot be restored."""
     return [
         say("restore-damaged", f"Step {higher} in the store is damaged and is left as it is: {problem}.", "error")
-        for higher, problem in state.spoiled().items()
+        for higher, problem in state.list_spoiled_steps().items()
         if higher > step
     ]
 

@@ -624,7 +624,7 @@ class State:
             s.step for s in self.local.steps if s.state == "complete" and str(s.step) not in self.store.quarantined
         )
 
-    def spoiled(self) -> dict[int, str]:
+    def list_spoiled_steps(self) -> dict[int, str]:
         """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
 
         They were published once. No run resumes from them, and they are no reason to believe that nothing was.

@@ -27,7 +27,7 @@ from supervisor import __version__
 from supervisor.api.protocol import Api
 from supervisor.base import logs, trust
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
-from supervisor.base.secrets import told
+from supervisor.base.secrets import mask_fact
 from supervisor.config.core_settings import of_run_file
 from supervisor.config.run_file import load
 from supervisor.config.settings import RunFile
@@ -235,7 +235,7 @@ class Daemon:
         self.housekeeping.start()
         self.preemption.start()
         self.heartbeat.start()
-        self.notifier.ready(f"watching {self.context.run_file.run.id}")
+        self.notifier.tell_ready(f"watching {self.context.run_file.run.id}")
         if self._before.version:
             self.post(arrival_remark(self._before.version), "daemon")
 
@@ -363,7 +363,7 @@ class Daemon:
 
     def _decide(self, fact: f.Fact, source: str) -> Decision:
         # The one door through which text enters the core: journal, store, messages and terminals have it from there.
-        fact = told(fact)
+        fact = mask_fact(fact)
         before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
         decision = decide(before, observation)
         self.state = decision.state
@@ -456,7 +456,7 @@ class Daemon:
     def _adopt_engine(self, engine: int | None) -> None:
         if engine is None or self.context.job is None or self.sensors.engine is not None:
             return
-        kept = self.journal.kept("log_positions").get("positions", [])
+        kept = self.journal.get_json("log_positions").get("positions", [])
         self.sensors.watch_engine(self.context.job, engine, kept)
         if not self.context.observed:  # giving weights is acting
             self.effects.engine.adopt()
@@ -471,7 +471,7 @@ class Daemon:
             return
         components = self._components(attempt)
         folder = self._attempt_dir(attempt)
-        kept = self.journal.kept("log_positions") if adopting else {}
+        kept = self.journal.get_json("log_positions") if adopting else {}
         positions = kept.get("positions", []) if kept.get("attempt") == attempt else [] if adopting else None
         self.sensors.watch_attempt(
             job, attempt, components, lambda name: look_at_component(folder, name), positions=positions
@@ -507,7 +507,7 @@ class Daemon:
 
         What sensors and effects have told meanwhile is there to be found again, as after any end of a daemon.
         """
-        self.notifier.reloading("the installed program takes over")
+        self.notifier.tell_reloading("the installed program takes over")
         self.api.close()
         self._late_orders()
 
@@ -523,7 +523,7 @@ class Daemon:
         if self.upgrade.is_going:
             self._hand_over()
         else:
-            self.notifier.stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
+            self.notifier.tell_stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
         self.housekeeping.stop()
         now = self.clock.now()

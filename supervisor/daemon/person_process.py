@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from supervisor.base.secrets import masked_words, printable
+from supervisor.base.secrets import mask_command, printable
 from supervisor.jobs.base import Job
 
 
@@ -31,7 +31,7 @@ def command_line(pid: int) -> str:
 
 def shown_command(words: Sequence[str]) -> str:
     """A command line for people."""
-    return printable(" ".join(masked_words(words).split()))
+    return printable(" ".join(mask_command(words).split()))
 
 
 def command_words(pid: int) -> list[str]:

@@ -21,7 +21,7 @@ class Notifier(Protocol):
     variables: Mapping[str, str]
     """What was taken out of the environment: a program that goes on in this process is given it again."""
 
-    def ready(self, status: str = "") -> None:
+    def tell_ready(self, status: str = "") -> None:
         """The service is up."""
 
     def status(self, sentence: str) -> None:
@@ -30,10 +30,10 @@ class Notifier(Protocol):
     def ping(self) -> None:
         """The watchdog's ping: only the loop that does the work may send it."""
 
-    def reloading(self, status: str = "") -> None:
-        """A reload begins; ``ready`` ends it (Type=notify-reload of systemd 253 wants the monotonic time)."""
+    def tell_reloading(self, status: str = "") -> None:
+        """A reload begins; ``tell_ready`` ends it (Type=notify-reload of systemd 253 wants the monotonic time)."""
 
-    def stopping(self, status: str = "") -> None:
+    def tell_stopping(self, status: str = "") -> None:
         """The service goes down."""
 
 
@@ -45,11 +45,11 @@ class NoManager:
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self.variables: Mapping[str, str] = dict(variables or {})
 
-    def ready(self, status: str = "") -> None: ...
+    def tell_ready(self, status: str = "") -> None: ...
     def status(self, sentence: str) -> None: ...
     def ping(self) -> None: ...
-    def reloading(self, status: str = "") -> None: ...
-    def stopping(self, status: str = "") -> None: ...
+    def tell_reloading(self, status: str = "") -> None: ...
+    def tell_stopping(self, status: str = "") -> None: ...
 
 
 class Systemd:
@@ -69,7 +69,7 @@ class Systemd:
         wait = struct.pack("@ll", int(TURN_S), int(TURN_S % 1 * 1e6))  # a timeval
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
 
-    def ready(self, status: str = "") -> None:
+    def tell_ready(self, status: str = "") -> None:
         self._send("READY=1", status)
 
     def status(self, sentence: str) -> None:
@@ -78,11 +78,11 @@ class Systemd:
     def ping(self) -> None:
         self._send("WATCHDOG=1", "", socket.MSG_DONTWAIT)
 
-    def reloading(self, status: str = "") -> None:
+    def tell_reloading(self, status: str = "") -> None:
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", status)
 
-    def stopping(self, status: str = "") -> None:
+    def tell_stopping(self, status: str = "") -> None:
         self._send("STOPPING=1", status)
 
     def _send(self, words: str, status: str, flags: int = 0) -> None:

@@ -163,7 +163,7 @@ class Diagnosis:
     order: str = ""  # with which a person, or a signal to the daemon, ended it
 
     @property
-    def named(self) -> bool:
+    def has_named_cause(self) -> bool:
         """Is anything of it known by name, other than that something ended?"""
         found = [one for one in (self.root, *self.cascade) if one is not None and one.name != CALLED_UNKNOWN]
         if any(one.link in ("cause", "failure") for one in found):

@@ -168,7 +168,7 @@ class Tracebacks:
         """Is none being read?"""
         return not self._open
 
-    def unfinished(self, number: int) -> str:
+    def describe_open_traceback(self, number: int) -> str:
         """Where the log ends inside a traceback, which goes on to line ``number``; nothing where it does not."""
         found = next((one for one in reversed(self._open.values()) if one.end >= number and not one.ignored), None)
         if found is None:

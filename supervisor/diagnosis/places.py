@@ -111,9 +111,9 @@ def sources(path: Path) -> Sources:
     """The logs in a file or a folder, those of one attempt together. Raises OSError."""
     if not path.is_dir():
         os.stat(path)  # noqa: PTH116 - for its error
-        role, kernel = named(path.name)
+        role, kernel = identify_log(path.name)
         if role is None and not kernel:
-            role, kernel = named(f"{path.parent.name}/{path.name}")
+            role, kernel = identify_log(f"{path.parent.name}/{path.name}")
         return Sources([Source(str(path), (path,), role, kernel=kernel)])
     if (path / BUNDLE).is_file():
         return Sources(_logs_of_bundle(path), {"": _reason_of_bundle(path / BUNDLE)})
@@ -160,7 +160,7 @@ def _logs_of_bundle(folder: Path) -> list[Source]:
     found = []
     for file in sorted(folder.iterdir()):
         if file.suffix == ".log" and file.is_file():
-            role: Role | None = file.stem if file.stem in _ROLES else named(file.name)[0]  # type: ignore[assignment]
+            role: Role | None = file.stem if file.stem in _ROLES else identify_log(file.name)[0]  # type: ignore[assignment]
             found.append(Source(file.name, (file,), role))
         elif file.name == "kernel.txt":
             found.append(Source(file.name, (file,), None, kernel=True))
@@ -223,7 +223,7 @@ def _logs_below(root: Path) -> Sources:
                 continue
             seen.add((look.st_dev, look.st_ino))
             relative = path.relative_to(root).as_posix()
-            role, kernel = named(relative)
+            role, kernel = identify_log(relative)
             whole = path.resolve().as_posix()
             attempt = next(
                 (group for match in [_ATTEMPT.search(whole)] if match for group in match.groups() if group), ""
@@ -252,7 +252,7 @@ def _keep_newest(found: list[tuple[float, Source]], root: Path, odd: Mapping[str
     return told
 
 
-def named(name: str) -> tuple[Role | None, bool]:
+def identify_log(name: str) -> tuple[Role | None, bool]:
     """Which role's log a name (or the end of a path) means, and whether it is the kernel's."""
     last = name.rpartition("/")[2]
     if _KERNEL.match(last):
@@ -274,7 +274,7 @@ def _relative_name(path: Path, root: Path) -> str:
 
 
 @contextmanager
-def opened(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
+def open_unpacked(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
     """Its bytes, unpacked, piece after piece. Raises OSError, also of what is no text (here or in ``read``)."""
     if not source.pieces:
         yield _unpack(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below

@@ -91,7 +91,7 @@ class Ranks:
             self.first, self._summary = (self._rank, int(found[1])), 0
 
     @property
-    def wanted(self) -> bool:
+    def is_in_summary(self) -> bool:
         """Are more lines of torchrun's summary expected?"""
         return self._summary > 0
 

@@ -20,7 +20,7 @@ from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, S
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_exception, nearer
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, unwrapper
-from supervisor.diagnosis.places import named
+from supervisor.diagnosis.places import identify_log
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
 from supervisor.primerl.logs import SIGNATURES, parse_line
 from supervisor.signatures import LONGEST as MATCHED
@@ -269,7 +269,7 @@ class _Scan:
     @property
     def _is_told_more(self) -> bool:
         """Do the next lines belong to what was said?"""
-        return bool(self._growing) or self.log.ranks.wanted or not self._tracebacks.idle
+        return bool(self._growing) or self.log.ranks.is_in_summary or not self._tracebacks.idle
 
     def _look_at(self, raw: bytes, word: int) -> None:
         """One line. ``word``: where in it a word was found, or behind it."""
@@ -322,7 +322,7 @@ class _Scan:
             self._note_time(self._ordinary)
             log.last_ordinary = parse(self._ordinary).text.strip()[:SHOWN]
         log.dated, log.offset = self._clock.dated, self._clock.offset
-        log.cut = self._tracebacks.unfinished(self._number - log.half_line)
+        log.cut = self._tracebacks.describe_open_traceback(self._number - log.half_line)
         if not (log.events or log.cut or self._serves):
             self._look_at_last_words()
         log.final = self._find_final_error()
@@ -589,7 +589,7 @@ class _Scan:
 
     def _begin_section(self, name: str) -> None:
         """A text that joins several logs goes on with another one: ``tail -F`` of several, or a bundle in the store."""
-        role, kernel = named(name)
+        role, kernel = identify_log(name)
         number = self._number
         self._number -= 1
         self._end_at = self._text.rfind(b"\n", 0, self._end_at)

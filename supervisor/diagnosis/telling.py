@@ -95,7 +95,11 @@ def _tell_attempt(told: Diagnosis) -> list[str]:
     lines += [f"  it began as: {root.began}"] if root.began else []
     for note in root.notes:
         lines += _wrap_text(note, "  ")
-    lines += ["", *_wrap_text(f"Remedy: {root.remedy}", "  "), f"  {KINDS[root.kind if told.named else 'unknown']}"]
+    lines += [
+        "",
+        *_wrap_text(f"Remedy: {root.remedy}", "  "),
+        f"  {KINDS[root.kind if told.has_named_cause else 'unknown']}",
+    ]
     lines += _wrap_text(f"Source: {root.source}", "  ") if root.source else []
     if told.cascade:
         lines += ["", "What came with it or followed:"]
@@ -245,7 +249,7 @@ def _diagnosis_as_json(told: Diagnosis) -> dict[str, Any]:
     return {
         "attempt": told.attempt or None,
         "outcome": told.outcome,
-        "named": told.named,
+        "named": told.has_named_cause,
         "step": told.step,
         "root": _cause_as_json(told.root) if told.root else None,
         "seen": told.seen or None,

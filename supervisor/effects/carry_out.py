@@ -190,7 +190,7 @@ class Effects:
         folder = attempt_dir(self.run.state_dir, action.attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         earlier_ones = [path for path in self.run.state_dir.glob("attempts/[0-9]*") if path != folder]
-        if Belongings(folder, (), self.run.run_file.run.id, also=earlier_ones).living():
+        if Belongings(folder, (), self.run.run_file.run.id, also=earlier_ones).list_living():
             # A journal that was lost, or a start that died half-way: what runs is the run's own, and in the way.
             stopped = self._stop_processes(action.attempt, also=earlier_ones)
             if stopped.survivors:
@@ -282,7 +282,7 @@ class Effects:
         """The attempt's living processes, and those of an inference server of our own."""
         mine = Belongings(
             attempt_dir(self.run.state_dir, attempt), (), self.run.run_file.run.id, self._sights.job_processes()
-        ).living()
+        ).list_living()
         server = [look_at(pid) for pid, _ in sorted(self.engine.living_processes())]
         return [*mine, *(process for process in server if process is not None)]
 

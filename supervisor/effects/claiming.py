@@ -170,7 +170,7 @@ class Claiming:
         """May this daemon write to the store: has it claimed the run, where that is needed?"""
         return self.generation is not None or not self._needed
 
-    def signed(self) -> dict[str, Any]:
+    def sign_request(self) -> dict[str, Any]:
         """What a request that writes or deletes says of its writer: it is looked whether it still holds the run.
 
         Raises StoreError, of kind "transient", when this pod does not hold it (any more): without a generation nothing
@@ -187,12 +187,12 @@ class Claiming:
 
         Raises what ``do`` raises, and StoreError.
         """
-        signed = self.signed()
+        signed = self.sign_request()
         try:
             return do(signed)
         except StoreError as error:
             if error.kind == "fenced":
-                self.fenced(error, signed["generation"])
+                self.note_fencing(error, signed["generation"])
             raise
 
     # ------------------------------------------------------------ asked for by the core
@@ -250,7 +250,7 @@ class Claiming:
     def _cost_in_words(self, reason: str) -> str:
         return not_given_back(self._patience_s_now(leaving=self._marked), reason)
 
-    def fenced(self, error: StoreError, signed: int | None = None) -> None:
+    def note_fencing(self, error: StoreError, signed: int | None = None) -> None:
         """An effect was told that another pod holds the run. ``signed``: the generation that its request named."""
         by, generation = (error.by, error.generation) if isinstance(error, FencedError) else ("another pod", 0)
         with self._lock:
@@ -359,7 +359,7 @@ class Claiming:
                 )
         except StoreError as error:
             if error.kind == "fenced":
-                self.fenced(error)
+                self.note_fencing(error)
             # Else the store is away: the publish tells so, and another pod may take the run over meanwhile.
         finally:
             told_since = self._leaving and not leaving  # the mark waits for nothing

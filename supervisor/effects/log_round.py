@@ -11,13 +11,13 @@ from pathlib import Path
 
 from supervisor.effects.log_pieces import rotate, squeeze
 from supervisor.effects.log_upkeep import Order, Task, plan
-from supervisor.journal.attempt_logs import waiting
+from supervisor.journal.attempt_logs import list_waiting_folders
 
 
 def do(task: Task, order: Order) -> str:
     """Carry one task out; a sentence when something is lost by it. Raises OSError."""
     if task.work == "forget":
-        for place in waiting(task.path):
+        for place in list_waiting_folders(task.path):
             shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(task.path, ignore_errors=True)
     elif task.work == "delete":

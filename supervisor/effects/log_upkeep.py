@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from supervisor.effects.log_holes import MIB, data_bytes
-from supervisor.journal.attempt_logs import KEPT, PIECE, attempts, folder_of, waiting
+from supervisor.journal.attempt_logs import KEPT, PIECE, attempts, folder_of, list_waiting_folders
 
 LIVING_BYTES = 64 * MIB  # of a captured log that lives, uncompressed; with a small `max_mb` less
 QUIET_S = 20.0  # so long an ended attempt's log must be untouched: something of it may still be dying
@@ -101,7 +101,7 @@ def _list_files(folder: Path) -> list[Path]:
 def _squeezes_folder(folder: Path, order: Order, now: float, *, captured: bool) -> Iterator[Task]:
     found = _plain_output(folder) if captured else []
     kept = folder / KEPT
-    coming = [path for place in waiting(folder) for path in _list_files(place)]
+    coming = [path for place in list_waiting_folders(folder) for path in _list_files(place)]
     for path in (*found, *_list_files(kept), *coming):
         if path.name.endswith(".gz"):
             continue
@@ -143,7 +143,7 @@ def _log_files(folder: Path) -> list[Path]:
     own = [
         path for path in _list_files(folder) if path.name.endswith((".log", ".log.gz")) or PIECE.fullmatch(path.name)
     ]
-    return [*own, *(path for place in (folder / KEPT, *waiting(folder)) for path in _list_files(place))]
+    return [*own, *(path for place in (folder / KEPT, *list_waiting_folders(folder)) for path in _list_files(place))]
 
 
 def _look_at_file(path: Path) -> os.stat_result | None:

@@ -90,7 +90,7 @@ class OwnEngine:
                 "are not on the disk, and it would answer for the base model. Both halves have to restart."
             )
         for earlier in sorted({last_engine(self._run.state_dir), action.engine} - {0}):
-            if Belongings(engine_dir(self._run.state_dir, earlier), (), self._run.run_file.run.id).living():
+            if Belongings(engine_dir(self._run.state_dir, earlier), (), self._run.run_file.run.id).list_living():
                 self._end_engine(job, earlier, STOP_S)  # of a journal that was lost, or a start that died half-way
         folder = engine_dir(self._run.state_dir, action.engine)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -145,7 +145,7 @@ class OwnEngine:
         if number == 0:
             return set()
         tree = Belongings(engine_dir(self._run.state_dir, number), (), self._run.run_file.run.id)
-        return {process.identity for process in tree.living()}
+        return {process.identity for process in tree.list_living()}
 
     def served_before(self) -> bool:
         """Does a server live that an attempt before this one has used? Its weights are not the base model's."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.base.errors import EXIT_TRY_AGAIN, StoreError
 from supervisor.base.retry import Retry
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.core.words import span
 from supervisor.effects.transfers import ChildCrashedError, Transfers
 
@@ -28,7 +28,7 @@ FOR_EVER = 1 << 30  # tries: the clock ends them
 def on_stderr(sentence: str) -> None:
     """Tell a person; over the line of a transfer's progress, if there is one."""
     with suppress(OSError):  # no reader is left
-        sys.stderr.write(f"{CLEAR if sys.stderr.isatty() else ''}{masked(sentence)}\n")
+        sys.stderr.write(f"{CLEAR if sys.stderr.isatty() else ''}{mask_secrets(sentence)}\n")
         sys.stderr.flush()
 
 

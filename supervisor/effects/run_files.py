@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.base.secrets import masked, masked_all
+from supervisor.base.secrets import mask_secrets, mask_value
 from supervisor.config.settings import RunFile
 
 RUN = "run.json"
@@ -24,10 +24,10 @@ def describe(run_file: RunFile, configs: Mapping[Path, Path]) -> tuple[dict[str,
     hiding: dict[str, Path] = {}
     for number, (path, copy) in enumerate(configs.items()):
         name, text = f"config-{number}-{path.name}", copy.read_text(errors="replace")
-        texts[name] = masked(text)
+        texts[name] = mask_secrets(text)
         if texts[name] != text:
             hiding[name] = path
     settings = run_file.model_dump(mode="json")
-    shown = {name: masked_all(value, name) for name, value in settings.items()}
+    shown = {name: mask_value(value, name) for name, value in settings.items()}
     texts[RUN] = json.dumps(shown | {MASKED: {"files": sorted(hiding)}}, indent=1)
     return texts, list(hiding.values())

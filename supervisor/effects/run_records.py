@@ -97,7 +97,7 @@ def _parse_ledger(value: Any, now_wall: float) -> Ledger:
     walls, resumed = [wall for wall, _ in ledger.starts], [step for _, step in ledger.starts]
     if walls != sorted(walls) or resumed != sorted(set(resumed)):
         raise _WrongError("starts that contradict each other")
-    if lows != sorted(lows) or sum(took for _, _, took in ledger.spans) > kept + 1 or ledger.kept < 0:
+    if lows != sorted(lows) or sum(took for _, _, took in ledger.spans) > kept + 1 or ledger.steps_kept < 0:
         raise _WrongError("steps that contradict each other")
     return ledger
 

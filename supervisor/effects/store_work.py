@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import pack
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -150,7 +150,7 @@ class StoreWork:
     def _release_run(self, action: a.Release) -> None:
         self._logged.wait(0.0 if action.brief else LAST_LOGS_S)  # afterwards nothing of ours is written
         try:
-            self.claiming.give_back(action.code, masked(action.reason)[:LONGEST_LAST_WORDS])
+            self.claiming.give_back(action.code, mask_secrets(action.reason)[:LONGEST_LAST_WORDS])
         finally:
             self._given_back.set()
 
@@ -440,7 +440,7 @@ class StoreWork:
         if not (texts or bundles) or not self._run.journal:
             self._owed.discard(attempt)
             return
-        packed = {name: _in_base64(pack(masked(data.decode(errors="replace")))) for name, data in texts.items()}
+        packed = {name: _in_base64(pack(mask_secrets(data.decode(errors="replace")))) for name, data in texts.items()}
         packed |= {name: _in_base64(pack(text)) for name, text in bundles.items()}
         # No two pods write the same log; but the oldest ones go, and they may be another pod's.
         self._owed.add(attempt)

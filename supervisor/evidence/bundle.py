@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.base.secrets import masked_all, remember_processes
+from supervisor.base.secrets import mask_value, remember_processes
 from supervisor.evidence import machine, processes, recorded, stacks
-from supervisor.evidence.collecting import Collector, Part, Sink, begun, gather, within
+from supervisor.evidence.collecting import Collector, Part, Sink, begin_in_thread, gather, within
 from supervisor.evidence.ends import tail_of
 from supervisor.evidence.scene import Scene
 from supervisor.process.survivors import Process
@@ -122,12 +122,12 @@ class _Work:
         scene = self.scene
         nobody: Sequence[Process] = ()
         look_s = min(LIVING_S, self.budget_s / 2)
-        logs_found = begun(
+        logs_found = begin_in_thread(
             lambda: dict(scene.logs()), None
         )  # beside the rest: the job's folders may be on a dead mount
         living = within(look_s, scene.living, nobody)
         known = within(min(SECRETS_S, self.budget_s / 4), lambda: _remember(living), default=False)
-        self.folder = self._made()
+        self.folder = self._make_folder()
         self.left_bytes = self._room()
         if not known:
             note = "the environments of the processes were not readable in time: masked is by name and shape alone"
@@ -142,7 +142,7 @@ class _Work:
 
     # ------------------------------------------------------------ the folder
 
-    def _made(self) -> Path:
+    def _make_folder(self) -> Path:
         self.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         name = folder_name(self.scene.incident, self.scene.attempt)
         for number in range(1, 100):
@@ -214,7 +214,7 @@ class _Work:
             "size_bytes": self.written,
             "parts": self.parts,
         }
-        text = json.dumps(masked_all(manifest), indent=1).encode()
+        text = json.dumps(mask_value(manifest), indent=1).encode()
         assert self.folder is not None  # noqa: S101 - for the type checker
         if trouble := self._write(f"{MANIFEST}.new", text):
             self.trouble = trouble
@@ -276,7 +276,7 @@ def _reason(scene: Scene, sink: Sink) -> None:
     )
     sink.put("reason.txt", f"{scene.reason}\n{later}")
     found: Mapping[str, Any] = scene.known.explain()
-    sink.put("explain.json", json.dumps(masked_all(found), indent=1))
+    sink.put("explain.json", json.dumps(mask_value(found), indent=1))
 
 
 def _log(role: str, path: Path, sink: Sink) -> None:

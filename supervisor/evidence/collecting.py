@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 
 FILE_BYTES = 512 << 10  # of one file of a bundle
 COLLECTOR_BYTES = 2 << 20  # of all that one collector hands over
@@ -38,7 +38,7 @@ class Sink:
         self._closed = False
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Is it too late? A collector that works for long asks now and then."""
         return self._closed
 
@@ -49,7 +49,7 @@ class Sink:
         cut = len(text) > around
         if cut:
             text = text[-around:].partition("\n")[2] if end else text[:around].rpartition("\n")[0]
-        data = masked(text).encode("utf-8", "replace")
+        data = mask_secrets(text).encode("utf-8", "replace")
         if cut or len(data) > limit_bytes:
             note = CUT.format(limit_bytes).encode()
             data = note + data[-limit_bytes:] if end else data[:limit_bytes] + note
@@ -57,7 +57,7 @@ class Sink:
 
     def add(self, name: str, text: str) -> None:
         """Append ``text`` to the file ``name``, masked, while it is not too long."""
-        data = masked(text[:FILE_BYTES]).encode("utf-8", "replace")
+        data = mask_secrets(text[:FILE_BYTES]).encode("utf-8", "replace")
         with self._lock:
             before = self._files.get(name, b"")
         if len(before) + len(data) <= FILE_BYTES:
@@ -81,7 +81,7 @@ class Sink:
         """Say what could not be had, and why."""
         with self._lock:
             if not self._closed:
-                self._notes.append(masked(sentence))
+                self._notes.append(mask_secrets(sentence))
 
     def close(self) -> tuple[dict[str, bytes], list[str]]:
         """No more; what was put until now."""
@@ -172,18 +172,18 @@ def _run_collector(number: int, one: Collector, sink: Sink, done: queue.SimpleQu
         one.collect(sink)
     except OSError as failure:
         name = f"{failure.filename}: " if failure.filename else ""
-        error = masked(f"{name}{failure.strerror or failure}")
+        error = mask_secrets(f"{name}{failure.strerror or failure}")
     except Exception as failure:  # an unforeseen failure of one part must not cost the others
-        error = masked(f"{type(failure).__name__}: {failure}")
+        error = mask_secrets(f"{type(failure).__name__}: {failure}")
     done.put((number, error))
 
 
 def within(limit_s: float, work: Callable[[], T], default: T) -> T:
     """What ``work`` returns, or ``default`` when that takes too long or fails; then it is left behind."""
-    return begun(work, default)(limit_s)
+    return begin_in_thread(work, default)(limit_s)
 
 
-def begun(work: Callable[[], T], default: T) -> Callable[[float], T]:
+def begin_in_thread(work: Callable[[], T], default: T) -> Callable[[float], T]:
     """The same in two steps: ``work`` begins now, and what is returned waits for it, that many seconds at most."""
     found: queue.SimpleQueue[T] = queue.SimpleQueue()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.base.secrets import masked_words
+from supervisor.base.secrets import mask_command
 from supervisor.evidence.collecting import Sink
 from supervisor.evidence.scene import Scene, executable
 from supervisor.process.strangers import open_links
@@ -122,14 +122,14 @@ def _of_threads(scene: Scene, pids: Sequence[int], before: dict[int, dict[int, S
         states = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in now.values()).items())
         yield f"{pid} {scene.role(pid) or '-'}: {len(now)} threads ({states})"
 
-        def worked(tid: int, now: dict[int, Stat] = now, was: dict[int, Stat] = before[pid]) -> float:
+        def cpu_share(tid: int, now: dict[int, Stat] = now, was: dict[int, Stat] = before[pid]) -> float:
             return (now[tid].cpu_s - was[tid].cpu_s) / between if tid in was else 0.0
 
-        ordered = sorted(now, key=lambda tid: (now[tid].state == "S", -worked(tid), tid != pid, -now[tid].cpu_s))
+        ordered = sorted(now, key=lambda tid: (now[tid].state == "S", -cpu_share(tid), tid != pid, -now[tid].cpu_s))
         for tid in ordered[:MOST_THREADS]:
             one = now[tid]
             where = _waits_in(f"/proc/{pid}/task/{tid}/wchan")
-            yield f"  {tid:>7} {one.state} {one.cpu_s:>8.1f} s {100 * worked(tid):>4.0f}%  {where:<24} {one.name}"
+            yield f"  {tid:>7} {one.state} {one.cpu_s:>8.1f} s {100 * cpu_share(tid):>4.0f}%  {where:<24} {one.name}"
             if (one.state == "D" or tid == pid) and stacks < MOST_STACKS:
                 stacks += 1
                 yield from (f"            {line}" for line in _kernel_stack(pid, tid))
@@ -167,7 +167,7 @@ def commands(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
             continue
         words = [word.decode(errors="replace") for word in data.rstrip(b"\0").split(b"\0")]
         program = f"{executable(process.pid) or '-'}  in {_folder_of(process.pid)}"
-        sink.add("commands.txt", f"{process.pid} {masked_words(words)}\n        {program}\n")
+        sink.add("commands.txt", f"{process.pid} {mask_command(words)}\n        {program}\n")
 
 
 def _folder_of(pid: int) -> str:

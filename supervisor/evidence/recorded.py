@@ -35,7 +35,7 @@ def trace(scene: Scene, sink: Sink) -> None:
         return
     packed = []
     for line in lines:
-        if sink.closed:
+        if sink.is_closed:
             return
         packed.append(for_others(line))
     data = gzip.compress("".join(packed).encode(), compresslevel=6, mtime=0)

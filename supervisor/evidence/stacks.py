@@ -63,7 +63,7 @@ def dump(scene: Scene, living: Sequence[Process], sink: Sink, *, each_s: float =
         sink.note(f"{len(targets) - MOST_DUMPED} more Python processes were not asked")
 
     def work() -> None:
-        while not sink.closed:
+        while not sink.is_closed:
             with lock:
                 target = next(ahead, None)
             if target is None:

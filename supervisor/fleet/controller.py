@@ -166,7 +166,9 @@ class Controller:
             pods=tuple(_pods_of(name, market)),
             away=market.away,
             spent=sum(one.dollars for one in rented),
-            spending=sum(one.per_hour or 0.0 for one in rented if one.living and one.pod.instance.phase != "stopped"),
+            spending=sum(
+                one.per_hour or 0.0 for one in rented if one.is_living and one.pod.instance.phase != "stopped"
+            ),
             creates=sum(1 for state in market.states.values() for at in state.creates if now - at < 3600.0),
         )
 

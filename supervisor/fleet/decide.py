@@ -88,7 +88,7 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
         return None
     holder = find_holder(list(state.rented), claim)
     notes = ""
-    for one in _living(state):
+    for one in _list_living(state):
         if one is holder:
             continue
         how: How = "replaced" if one.held else "duplicate"
@@ -115,7 +115,7 @@ def _ask_a_person(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
 def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """94: the pod itself says that it must be another one. It gave the run back, so it writes no more."""
     holder = find_holder(list(state.rented), claim)
-    if not (claim.released and claim.code == EXIT_POD_UNFIT) or holder is None or not holder.living:
+    if not (claim.released and claim.code == EXIT_POD_UNFIT) or holder is None or not holder.is_living:
         return None
     why = f"Pod {holder.id} is unfit: {claim.reason or 'it ended with code 94'}"
     return _drop(_blame_once(state, holder, seen), holder, "unfit", seen, why)
@@ -135,7 +135,7 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     """Pods that never held the run, and may claim it soon: one is waited for."""
     holder = find_holder(list(state.rented), claim)
     new = sorted(
-        (one for one in _living(state) if one is not holder and not one.held), key=lambda one: (one.since, one.id)
+        (one for one in _list_living(state) if one is not holder and not one.held), key=lambda one: (one.since, one.id)
     )
     how: How
     for one in new:
@@ -172,7 +172,7 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
 def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     holder = find_holder(list(state.rented), claim)
     silent_s = seen.now - claim.beat_at
-    lives = holder is not None and holder.living and holder.missing_since is None
+    lives = holder is not None and holder.is_living and holder.missing_since is None
     if claim.is_free:
         # Code 75, or none: the pod's own starter begins again there, and claims without waiting.
         if claim.generation and claim.code != EXIT_POD_UNFIT and lives and silent_s < rules.patience_s:
@@ -331,8 +331,8 @@ def _say_why(claim: Claim, seen: Seen) -> str:
 # ---------------------------------------------------------------- destroying
 
 
-def _living(state: State) -> list[Rented]:
-    return [one for one in state.rented if one.living]
+def _list_living(state: State) -> list[Rented]:
+    return [one for one in state.rented if one.is_living]
 
 
 def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
@@ -360,7 +360,7 @@ def _blame_once(state: State, one: Rented, seen: Seen) -> State:
 def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:
     """Destroy what is rented for the run, one at a time; None when nothing is left."""
     kept = ""
-    for one in _living(state):
+    for one in _list_living(state):
         found = _drop(state, one, how, seen, f"{why.rstrip('.')}. Pod {one.id} is destroyed.")
         if found is not None:
             return found

@@ -46,7 +46,7 @@ class Fleet(Section):
 
     @field_validator("store")
     @classmethod
-    def known(cls, value: str) -> str:
+    def check_url(cls, value: str) -> str:
         if not re.match(STORE_URL, value):
             raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
         return value
@@ -112,7 +112,7 @@ class PlaceTable(Section):
     """The same out of the pod: checkpoints are sent this way."""
 
     @model_validator(mode="after")
-    def fitting(self) -> PlaceTable:
+    def check_needs(self) -> PlaceTable:
         """What each provider must be told."""
         needs = ("host",) if self.provider == "ssh" else ("gpu", "image", "most_per_hour")
         for name in needs:
@@ -165,7 +165,7 @@ class FleetFile(Section):
     run: dict[Name, RunTable]
 
     @model_validator(mode="after")
-    def fitting(self) -> FleetFile:
+    def check_places(self) -> FleetFile:
         for name, run in self.run.items():
             for place in run.places:
                 if place not in self.place:

@@ -108,7 +108,7 @@ class Rented:
         return self.pod.instance.id
 
     @property
-    def living(self) -> bool:
+    def is_living(self) -> bool:
         return self.ended is None
 
 

@@ -21,7 +21,7 @@ def observe(state: State, seen: Seen) -> State:
     known = {(one.pod.provider, one.id) for one in state.rented}
     rented = [_look_at(one, listed.get((one.pod.provider, one.id)), seen) for one in state.rented]
     rented += [_meet(pod, state, seen) for key, pod in listed.items() if key not in known]
-    lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.living]
+    lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.is_living]
     if seen.claim is not None and (holder := find_holder(rented, seen.claim)) is not None:
         at = rented.index(holder)
         claim = seen.claim
@@ -31,13 +31,13 @@ def observe(state: State, seen: Seen) -> State:
         shown = any(pod.instance.label == intent.label for pod in seen.pods)
         if shown or (intent.provider not in seen.away and seen.now - intent.at >= SHOWN_BY_S):
             intent = None
-    over = [one for one in rented if not one.living][-KEPT:]
+    over = [one for one in rented if not one.is_living][-KEPT:]
     for one in lost:
         state = note_fault(state, one.pod, seen.now)
     return replace(
         state,
         intent=intent,
-        rented=(*over, *(one for one in rented if one.living)),
+        rented=(*over, *(one for one in rented if one.is_living)),
         creates=tuple(at for at in state.creates if seen.now - at < HOUR_S),
     )
 
@@ -52,7 +52,7 @@ def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
     if claim.label:
         return next((one for one in rented if one.pod.instance.label == claim.label), None)
     made = [one for one in rented if one.pod.generation <= claim.generation]
-    return max(made, key=lambda one: (one.living, one.pod.generation, one.since), default=None)
+    return max(made, key=lambda one: (one.is_living, one.pod.generation, one.since), default=None)
 
 
 def end(state: State, pod: Pod, how: How, now: float) -> State:
@@ -61,7 +61,7 @@ def end(state: State, pod: Pod, how: How, now: float) -> State:
     return replace(
         state,
         rented=tuple(
-            replace(one, ended=now, how=how) if one.living and (one.pod.provider, one.id) == key else one
+            replace(one, ended=now, how=how) if one.is_living and (one.pod.provider, one.id) == key else one
             for one in state.rented
         ),
     )
@@ -91,7 +91,7 @@ def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
 
 
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
-    if not one.living:
+    if not one.is_living:
         if pod is None:
             return one
         one = replace(one, ended=None, how=None, missing_since=None)

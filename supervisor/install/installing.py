@@ -26,7 +26,7 @@ from supervisor.install.unit_files import (
     SLICE,
     UNITS,
     Place,
-    marked,
+    mark_text,
     text_of,
     unit_texts,
     whose,
@@ -251,7 +251,7 @@ def _plan_folder(plan: Plan, where: Place, shown: Path) -> None:
 
 
 def _plan_unit(plan: Plan, where: Place, name: str, text: str) -> bool:
-    path, new = where.at(where.units / name), marked(text)
+    path, new = where.at(where.units / name), mark_text(text)
     state = whose(path, name)
     if state in ("foreign", "edited"):
         what = "was changed by hand" if state == "edited" else "is not from `rl-supervisor install`"
@@ -332,7 +332,7 @@ def _missing_keys(where: Place, name: str, url: str, version: int | None) -> lis
     beside = env_file.beside(where.at(where.config / f"{name}.toml"))
     given = not where.user and (version is None or version >= CREDENTIALS_SINCE)
     stores = map(where.at, secrets.CREDSTORES) if given else ()
-    return keys.missing(url, name, beside.values if beside is not None else {}, stores)
+    return keys.find_missing_keys(url, name, beside.values if beside is not None else {}, stores)
 
 
 def _check_run_file(path: Path) -> RunFile:

@@ -120,7 +120,7 @@ def unit_texts(where: Place, program: Path, version: int | None = None) -> dict[
     return {SERVICE: text.replace("WantedBy=multi-user.target", "WantedBy=default.target")}
 
 
-def marked(text: str) -> str:
+def mark_text(text: str) -> str:
     """A unit's text with the line that tells that it is ours and unchanged."""
     return MARK.format(digest=_digest_of_text(text)) + text
 

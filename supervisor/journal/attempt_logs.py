@@ -101,7 +101,7 @@ def logs_of(state_dir: Path, attempt: int) -> list[AttemptLog]:
     folder = folder_of(state_dir, attempt)
     index = read_index(folder)
     found = [*_captured_output(folder, attempt, index)]
-    for place in (folder / KEPT, *waiting(folder)):
+    for place in (folder / KEPT, *list_waiting_folders(folder)):
         for path in _files_of_folder(place):
             role, _, name = path.name.removesuffix(".gz").partition("-")
             if name:
@@ -118,7 +118,7 @@ def logs_of(state_dir: Path, attempt: int) -> list[AttemptLog]:
     return sorted(found, key=lambda one: (one.role, -one.changed_wall, one.name))
 
 
-def waiting(folder: Path) -> list[Path]:
+def list_waiting_folders(folder: Path) -> list[Path]:
     """Folders beside the job's logs in which files of this attempt wait to be fetched; nothing that is named otherwise,
     for they are emptied."""
     places = [Path(place) for place in words(read_index(folder), "waiting")]

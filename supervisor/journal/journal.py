@@ -219,7 +219,7 @@ class Journal:
         as a damaged one is. Call it before any other value of the journal is used. Raises TryAgainError like opening.
         """
         try:
-            state, count = self._followed()
+            state, count = self._replay_from_snapshot()
         except sqlite3.DatabaseError as error:
             if not _no_journal(error):
                 raise self._not_now(error) from None
@@ -238,7 +238,7 @@ class Journal:
             self.put("version", __version__)
         return state, count
 
-    def _followed(self) -> tuple[State | None, int]:
+    def _replay_from_snapshot(self) -> tuple[State | None, int]:
         """From the newest snapshot from which it can be done; None where no way leads anywhere."""
         for number, text in chain(self._snapshots_with_numbers(), [(0, _dump_json(State()))]):
             try:
@@ -449,7 +449,7 @@ class Journal:
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
-    def kept(self, key: str) -> dict[str, Any]:
+    def get_json(self, key: str) -> dict[str, Any]:
         """A small JSON object that was ``put``; empty where there is none, or it is none any more."""
         value = _load_json(self.get(key))
         return value if isinstance(value, dict) else {}

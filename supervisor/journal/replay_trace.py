@@ -180,7 +180,9 @@ class _Run:
         if self._over:
             return  # between two daemons nothing is seen
         if self._answers is not None:
-            observation = replace(observation, fact=self._answers.corrected(self._answers.listed(observation.fact)))
+            observation = replace(
+                observation, fact=self._answers.correct_fact(self._answers.answer_survey(observation.fact))
+            )
             self._answers.note(observation.fact)
         decision = decide(self._state, observation)
         self._state, self._deadline = decision.state, decision.deadline
@@ -235,13 +237,13 @@ class Answers:
         self._store_reason = ""
         self._generation = 0
 
-    def listed(self, fact: f.Fact) -> f.Fact:
+    def answer_survey(self, fact: f.Fact) -> f.Fact:
         """The answer to a survey, made when it comes: what the trace lists meanwhile is in it."""
         if not isinstance(fact, Listing):
             return fact
         return self._local_steps() if fact.where == "local" else self._store_steps()
 
-    def corrected(self, fact: f.Fact) -> f.Fact:
+    def correct_fact(self, fact: f.Fact) -> f.Fact:
         """``fact`` in a world in which the answered effects did something: what was deleted is gone."""
         match fact:
             case f.DiskLook() if fact.free_bytes is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.base.errors import SupervisorError
-from supervisor.base.secrets import masked_all
+from supervisor.base.secrets import mask_value
 from supervisor.journal import archive
 from supervisor.journal.journal import open_read_only
 
@@ -84,7 +84,7 @@ def for_others(line: str) -> str:
 
     As a value and not as text: what is masked must still be JSON.
     """
-    return json.dumps(masked_all(json.loads(line)), separators=(",", ":")) + "\n"
+    return json.dumps(mask_value(json.loads(line)), separators=(",", ":")) + "\n"
 
 
 def export(path: Path, incident: int | None, target: Path | None) -> str:

@@ -31,7 +31,7 @@ class Beside(Generic[T]):
         """Until it has come back, or until then."""
         futures.wait([self._seen], max(0.0, until - time.monotonic()))
 
-    def told(self, until: float) -> T | None:
+    def result_or_none(self, until: float) -> T | None:
         """The same; None where it failed or gave no answer: what the files of a pod say may be anything."""
         try:
             return self.result(until)

@@ -49,7 +49,7 @@ class Modules:
                     pass
         return self._known[file]
 
-    def named(self, dotted: str) -> Module | None:
+    def find_module(self, dotted: str) -> Module | None:
         """The module of a dotted name below ``prime_rl`` or ``verifiers``."""
         if not dotted.startswith(("prime_rl.", "verifiers.")):
             return None
@@ -142,9 +142,9 @@ class Module:
         if isinstance(found, tuple):
             dotted, attribute = found
             wanted = ".".join(part for part in (attribute, rest) if part)
-            module = self.modules.named(dotted)
+            module = self.modules.find_module(dotted)
             if module is None and attribute:
-                module = self.modules.named(f"{dotted}.{attribute}")
+                module = self.modules.find_module(f"{dotted}.{attribute}")
                 wanted = rest if module is not None else wanted
             if module is not None and wanted:
                 return module.find(wanted, depth + 1)

@@ -60,7 +60,7 @@ def _bytes_of_copies(subject: Subject, facts: ModelFacts | None) -> Interval:
 
 def _said_off(subject: Subject, path: str) -> bool:
     for one in (path, f"trainer.{path}"):
-        said, value = estimate_inputs.said(subject, one)
+        said, value = estimate_inputs.look_up_setting(subject, one)
         if said and (value is None or value is False):
             return True
     return False

@@ -152,7 +152,7 @@ def _place_of_key(subject: Subject, path: tuple[str | int, ...]) -> Where:
 
 def _mentioned_key(subject: Subject, told: str) -> Where:
     """The environment or the key that a sentence speaks of, where it names one that is set once."""
-    for one in environments.named(subject):
+    for one in environments.list_environments(subject):
         if f"'{one.id}'" in told or f'"{one.id}"' in told:
             return environments.where(subject, one)
     for dotted in re.findall(r"[a-z_]+(?:\.[a-z_]+)+", told):

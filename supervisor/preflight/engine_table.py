@@ -16,7 +16,7 @@ ALIKE = 0.88
 
 
 @cache
-def known() -> frozenset[str]:
+def load_known_arguments() -> frozenset[str]:
     """Arguments of vLLM's engine and server, from ``vllm_settings.toml``."""
     text = Path(__file__).with_name("vllm_settings.toml").read_text(encoding="utf-8")
     return frozenset(tomllib.loads(text)["names"])
@@ -29,7 +29,7 @@ def misspelt(subject: Subject) -> Iterator[Finding]:
         if subject.kind != "rl" or not isinstance(settings, Mapping):
             continue
         field = subject.schema.get(table) if subject.schema is not None else None
-        names = {*known(), *(field.below if field else ())}
+        names = {*load_known_arguments(), *(field.below if field else ())}
         for key in settings:
             name = str(key).replace("-", "_")
             near = difflib.get_close_matches(name, names, 1, ALIKE) if name not in names else []

@@ -97,7 +97,7 @@ class Named:
         return (*(f"{group}.{name}" for group in groups), name)
 
 
-def named(subject: Subject) -> list[Named]:
+def list_environments(subject: Subject) -> list[Named]:
     """Every environment that the run's own processes would import, each id once."""
     found: list[Named] = []
     if subject.kind == "vf-rl":
@@ -150,7 +150,7 @@ def _table_of_key(above: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def there(subject: Subject) -> Iterator[Finding]:
     """Is each one installed, as far as files tell?"""
-    wanted = named(subject)
+    wanted = list_environments(subject)
     if not wanted or subject.run_file is None:
         return
     python = command.interpreter(subject.run_file)
@@ -276,7 +276,9 @@ def slow_findings(
     by_itself = installs(subject, packages)
     # One of the Hub that is not there yet is installed at the start.
     asked = [
-        one for one in named(subject) if by_itself is False or not one.from_hub or any(map(packages.has, one.modules))
+        one
+        for one in list_environments(subject)
+        if by_itself is False or not one.from_hub or any(map(packages.has, one.modules))
     ]
     looks = [partial(_all_of, subject, one, python, timeout_s, unwanted) for one in asked]
     return [finding for found in side_by_side(looks, AT_ONCE) for finding in found]
@@ -284,7 +286,7 @@ def slow_findings(
 
 def patience(subject: Subject, timeout_s: float = 60.0) -> float:
     """Seconds after which ``slow_findings`` has an answer, unless something hangs."""
-    rounds = -(-len(named(subject)) // AT_ONCE)
+    rounds = -(-len(list_environments(subject)) // AT_ONCE)
     return (rounds + 1) * timeout_s
 
 

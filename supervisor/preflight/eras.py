@@ -49,7 +49,7 @@ def _schema_of_era(era: Era, kind: str) -> Schema:
 
 
 @cache
-def known() -> tuple[Era, ...]:
+def load_eras() -> tuple[Era, ...]:
     """All of them, oldest first."""
     eras: list[Era] = []
     features: dict[str, Any] = {}
@@ -61,19 +61,19 @@ def known() -> tuple[Era, ...]:
 
 def on(day: date) -> Sequence[Era]:
     """The eras of a day, oldest first: that of its morning, and those that began on it. Before all: the oldest."""
-    until = [era for era in known() if era.day <= day] or [known()[0]]
+    until = [era for era in load_eras() if era.day <= day] or [load_eras()[0]]
     began = sum(1 for era in until if era.day == day)
     return until[-began - 1 :]
 
 
-def fitting(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
+def find_fitting_eras(tree: Mapping[str, object], kind: str = "rl") -> Sequence[Era]:
     """The eras that know all keys of ``tree``, else those that know most; oldest first, none without a clue.
 
     There is none when every era knows as many of them, and when none knows at least half.
     """
     if kind not in KINDS:
         return ()
-    eras = known()
+    eras = load_eras()
     unknown = [0] * len(eras)
     opened = set(_load_data()[f"{kind}-open"])
     weights = {era: 1 if era in opened else 2 for era in range(len(eras))}
@@ -143,7 +143,7 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
     table = _load_data()[kind]
     spans = [table.get(part, ()) for part in _prefixes_of_path(path)]
     opened = set(_load_data()[f"{kind}-open"])
-    for era in range(len(known())):
+    for era in range(len(load_eras())):
         takes_more = era in opened
         facts: Mapping[str, Any] | None = None
         for one in spans:
@@ -168,7 +168,7 @@ def _prefixes_of_path(path: str) -> Sequence[str]:
 
 def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
     """When a dotted path was known: from a day until the day from which it was not (None: it still is)."""
-    eras = known()
+    eras = load_eras()
     found: list[tuple[date, date | None]] = []
     for first, last, _ in _load_data()[kind].get(path, ()):
         since, before = eras[first].day, eras[last + 1].day if last + 1 < len(eras) else None

@@ -195,7 +195,7 @@ def _own_model(subject: Subject) -> bool:
     return own is not None and subject.model is not None and own.value != subject.model.name
 
 
-def said(subject: Subject, path: str) -> tuple[bool, Any]:
+def look_up_setting(subject: Subject, path: str) -> tuple[bool, Any]:
     """Is it said, and what? The text "None" is a word, too: it switches a default off."""
     node: Any = subject.settings.tree
     for part in path.split("."):
@@ -209,7 +209,7 @@ def said(subject: Subject, path: str) -> tuple[bool, Any]:
 
 def _read_switch(subject: Subject, path: str, default: bool | None) -> bool | None:
     """A table or a truth value that switches something on."""
-    there, value = said(subject, path)
+    there, value = look_up_setting(subject, path)
     if not there:
         return default
     return value is not None and value is not False
@@ -272,7 +272,7 @@ def _fused_head(subject: Subject, tokens: int) -> int | None:
     newer = of_trainer(subject, "model.fused_lm_head_token_chunk_size")
     older = of_trainer(subject, "model.fused_lm_head_chunk_size")
     for path, chunk in ((newer, None), (older, tokens)):
-        there, value = said(subject, path)
+        there, value = look_up_setting(subject, path)
         if not there:
             continue
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -96,7 +96,7 @@ def in_order(found: list[Finding]) -> list[Finding]:
     for one in found:
         if one.weight == "error" and one.id != REFUSED and one.where.line:
             told.setdefault(one.where, set()).add(one.id)
-    return ordered([one for one in dict.fromkeys(found) if not _gives_way(one, told.get(one.where, set()))])
+    return sort_findings([one for one in dict.fromkeys(found) if not _gives_way(one, told.get(one.where, set()))])
 
 
 def _gives_way(one: Finding, errors: set[str]) -> bool:
@@ -115,7 +115,7 @@ def _shorten_text(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
-def ordered(found: list[Finding]) -> list[Finding]:
+def sort_findings(found: list[Finding]) -> list[Finding]:
     """The worst first; then as they stand in the files, the machine last."""
     return sorted(
         found, key=lambda one: (SEVERITIES.index(one.weight), not one.where.file, one.where.file, one.where.line)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError
-from supervisor.config.run_file import parsed
+from supervisor.config.run_file import parse_toml
 from supervisor.preflight.finding import Edit, Finding
 
 BOM = b"\xef\xbb\xbf"
@@ -139,7 +139,7 @@ def _apply_edits(file: _File, edits: Sequence[Edit] | None = None) -> bytes:
 
 def _is_toml(content: bytes) -> bool:
     try:
-        parsed(content.decode("utf-8-sig"))
+        parse_toml(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return False
     return True

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from supervisor.preflight.examine import REFUSED, ordered
+from supervisor.preflight.examine import REFUSED, sort_findings
 from supervisor.preflight.finding import Finding, rules
 from supervisor.preflight.subject import Subject
 
@@ -27,20 +27,20 @@ PASSING = frozenset({"port-in-use", "gpu-busy"})
 tried again."""
 
 
-def standing(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> list[Finding]:
+def add_standing_refusals(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> list[Finding]:
     """``found``, and the refusals that had given way to an error which is overruled: those are in the way still."""
     yielded = [one for one in subject.found if one.id == REFUSED and one not in found]
     places = {one.where for one in found if one.weight == "error" and not beaten(one, overruled)}
-    return ordered([*found, *(one for one in yielded if one.where not in places)])
+    return sort_findings([*found, *(one for one in yielded if one.where not in places)])
 
 
-def yielding(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> bool:
+def may_be_overruled(found: Sequence[Finding], subject: Subject, overruled: Collection[str]) -> bool:
     """Would a start follow if all errors of ``found`` were overruled?"""
-    wanted = {*overruled, *(one.id for one in stopping(found, overruled))}
-    return not stopping(standing(found, subject, wanted), wanted)
+    wanted = {*overruled, *(one.id for one in find_stopping_errors(found, overruled))}
+    return not find_stopping_errors(add_standing_refusals(found, subject, wanted), wanted)
 
 
-def stopping(found: Sequence[Finding], overruled: Collection[str]) -> list[Finding]:
+def find_stopping_errors(found: Sequence[Finding], overruled: Collection[str]) -> list[Finding]:
     """The errors that stop a start."""
     return [one for one in found if one.weight == "error" and not beaten(one, overruled)]
 
@@ -50,7 +50,7 @@ def beaten(one: Finding, overruled: Collection[str]) -> bool:
     return one.weight == "error" and one.id in overruled and one.id not in UNYIELDING
 
 
-def lasting(found: Sequence[Finding]) -> list[Finding]:
+def lower_passing_errors(found: Sequence[Finding]) -> list[Finding]:
     """``found`` for a start: what passes by itself is a warning there, since nothing would start the run again."""
     return [replace(one, severity="warning") if one.id in PASSING else one for one in found]
 

@@ -30,7 +30,7 @@ from supervisor.preflight.models import facts_of
 from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
 from supervisor.preflight.telling_apart import Part, is_hosted, is_run_file, part_of
-from supervisor.preflight.toml_text import mended
+from supervisor.preflight.toml_text import mend_text
 from supervisor.primerl import command, configs, inference, open_job
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
@@ -87,7 +87,7 @@ def looks_like_run_file(path: Path) -> bool:
     text, problem = _read_text(path)
     if problem:
         return True  # the reader of run files says what is wrong with it
-    return is_run_file(mended(path, text).data, text)
+    return is_run_file(mend_text(path, text).data, text)
 
 
 # ---------------------------------------------------------------- of a run file
@@ -113,7 +113,7 @@ def gather_run(
     else:
         files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
     found += [_before_setup(one, run) for file in files for one in file.found]
-    tree = configs.merged([(file.table, file.data) for file in files if file.data], run.job.args)
+    tree = configs.merge_configs([(file.table, file.data) for file in files if file.data], run.job.args)
     where = ", ".join(str(file.path) for file in files)
     settings = Settings(tree, f"{where} (with [job] args)" if run.job.args else where)  # as the job's own sentences
     subject = Subject(
@@ -144,7 +144,7 @@ def _before_setup(one: Finding, run: RunFile) -> Finding:
 
 def _files_of(run: RunFile) -> list[ConfigText]:
     files = [_config_text(source) for source in configs.sources(run.job)]
-    own = inference.source(run) if inference.wanted(run) else None
+    own = inference.source(run) if inference.is_asked_for(run) else None
     if own is not None and own.path not in [file.path for file in files]:
         files.append(_config_text(own))
     return files
@@ -157,12 +157,12 @@ def _read_run_file(path: Path, text: str) -> tuple[RunFile | None, list[Finding]
         return run_files.load(path), found
     except ConfigError as error:
         told = str(error)
-    better = mended(path, text) if text else None
+    better = mend_text(path, text) if text else None
     if better is not None and better.findings:
         # It is no TOML, and this says more of it; what else is wrong is seen behind that.
         found, told = list(better.findings), ""
         try:
-            run_files.checked(path, better.text, RunFile)
+            run_files.parse_model(path, better.text, RunFile)
         except ConfigError as error:
             told = str(error)
     found += [_run_mistake(path, line) for line in told.splitlines() if better is None or better.data is not None]
@@ -237,7 +237,7 @@ def _of_configs(
     tables = [part if part in ("trainer", "orchestrator", "inference") else "" for part in parts]
     files = [_config_text(Source(path, table)) for path, table in zip(paths, tables, strict=True)]
     found = [*(one for file in files for one in file.found), *_find_missing_files(paths, tables)]
-    tree = configs.merged([(file.table, file.data) for file in files if file.data], ())
+    tree = configs.merge_configs([(file.table, file.data) for file in files if file.data], ())
     settings = Settings(tree, ", ".join(map(str, paths)))
     subject = Subject(
         kind=kind,
@@ -269,7 +269,7 @@ def _find_missing_files(paths: Sequence[Path], tables: Sequence[str]) -> Iterato
 
 def _part_of_run(path: Path) -> Part:
     text, problem = _read_text(path)
-    return part_of(path, None if problem else mended(path, text).data)
+    return part_of(path, None if problem else mend_text(path, text).data)
 
 
 # ---------------------------------------------------------------- one configuration file
@@ -282,7 +282,7 @@ def _config_text(source: Source) -> ConfigText:
         missing = not source.path.exists()
         finding = Finding("config-missing" if missing else "config-unreadable", problem, where)
         return ConfigText(source.path, source.table, "", None, {}, (finding,))
-    better = mended(source.path, text)
+    better = mend_text(source.path, text)
     # A mended text has its lines where they were.
     found = (*_has_byte_order_mark(source.path), *better.findings)
     return ConfigText(source.path, source.table, text, better.data, key_positions(better.text), found)
@@ -372,7 +372,7 @@ def _with_trainer(
         *others, era = eras.on(as_of)
         how = "as-of"
     elif dialect is None:
-        fitting = eras.fitting(subject.settings.tree, subject.kind)
+        fitting = eras.find_fitting_eras(subject.settings.tree, subject.kind)
         era, how = next(reversed(fitting), None), "guessed"
         others = [fitting[at] for at in sorted({0, len(fitting) // 2}) if at < len(fitting) - 1]
         if subject.settings.tree:
@@ -508,7 +508,10 @@ def _with_site(
     if site is None:
         site = look.site(subject.run_file, job, environ, checkout=checkout)
         run = subject.run_file
-        site = replace(site, refused=look.refused(run.state_dir if run is not None else None, _own_logs(subject, job)))
+        site = replace(
+            site,
+            refused=look.look_at_refused_prompts(run.state_dir if run is not None else None, _own_logs(subject, job)),
+        )
     name = subject.settings.get(*MODELS)
     folder = subject.run_file.job.dir if subject.run_file is not None else None
     model = None

@@ -71,7 +71,7 @@ def packages(python: Path, environ: Mapping[str, str] | None = None) -> Packages
         folders.append(site)
         for pth in sorted(site.glob("*.pth")):
             text = text_of(pth)
-            folders += _named(site, text)
+            folders += _folders_of_pth(site, text)
             strange = strange or any(
                 line.startswith(("import ", "import\t")) and not _KNOWN_HOOK.match(line) for line in text.splitlines()
             )
@@ -88,7 +88,7 @@ def torch(found: Packages) -> tuple[str, str]:
     return (version[1] if version else ""), (cuda[1] if cuda else "")
 
 
-def locked(folder: Path) -> dict[str, str]:
+def read_locked_versions(folder: Path) -> dict[str, str]:
     """Versions that ``uv sync`` will install into a checkout, of what the checks ask for."""
     return dict(_LOCKED.findall(text_of(folder / "uv.lock", 8 * LARGEST)))
 
@@ -102,7 +102,7 @@ def text_of(path: Path, most: int = LARGEST) -> str:
         return ""
 
 
-def _named(site: Path, text: str) -> Iterator[Path]:
+def _folders_of_pth(site: Path, text: str) -> Iterator[Path]:
     """The folders that a .pth file names. Its lines of code are not run."""
     for line in text.splitlines():
         if line.strip() and not line.startswith(("import ", "import\t", "#")) and (site / line.strip()).is_dir():

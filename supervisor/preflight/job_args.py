@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.preflight.finding import Finding, Where
-from supervisor.preflight.key_reasons import explained, severity
-from supervisor.preflight.kinds import beyond, fits, shown, wanted
+from supervisor.preflight.key_reasons import explain_unknown_key, severity
+from supervisor.preflight.kinds import beyond, describe_field, describe_value, fits
 from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.subject import Check, Subject
@@ -19,7 +19,7 @@ def unknown_flags(subject: Subject) -> Iterator[Finding]:
         stranger = _first_unknown(schema, path)
         if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
             continue
-        told, remedy, _ = explained(stranger, schema, subject.kind, f"--{name}")
+        told, remedy, _ = explain_unknown_key(stranger, schema, subject.kind, f"--{name}")
         weight = severity(stranger, schema, subject.kind)
         yield Finding("unknown-flag", told, _place_of_flag(subject, name), remedy, weight)
 
@@ -33,8 +33,8 @@ def wrong_flags(subject: Subject) -> Iterator[Finding]:
         where = _place_of_flag(subject, name)
         weight = severity(path, schema, subject.kind, value)
         if value != "None" and not fits(field, value):  # every parser takes that word for nothing
-            told = f"--{name} is given {shown(value)}, and {wanted(field)} is wanted there."
-            yield Finding("wrong-kind", told, where, f"Give --{name} {wanted(field)}.", weight)
+            told = f"--{name} is given {describe_value(value)}, and {describe_field(field)} is wanted there."
+            yield Finding("wrong-kind", told, where, f"Give --{name} {describe_field(field)}.", weight)
         elif bounds := beyond(field, value):
             told = f"--{name} {value}, and prime-rl wants {bounds}."
             yield Finding("out-of-bounds", told, where, f"Give --{name} {bounds}.", weight)

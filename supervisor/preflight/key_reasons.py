@@ -8,7 +8,7 @@ from datetime import date
 
 from supervisor.preflight import eras
 from supervisor.preflight.finding import Severity
-from supervisor.preflight.renames import Known, gone, known_as
+from supervisor.preflight.renames import Known, find_removal, known_as
 from supervisor.preflight.schema import Field, Schema
 
 MOST_PLACES = 4
@@ -63,7 +63,7 @@ def severity(path: str, schema: Schema, kind: str, value: object = None) -> Seve
     return "error" if schema.exact or eras.refused_by_all(path, kind, value) else "warning"
 
 
-def explained(
+def explain_unknown_key(
     path: str, schema: Schema, kind: str, said: str, value: object = None, *, beside: Collection[str] = ()
 ) -> tuple[str, str, str]:
     """A sentence on why ``path`` is not known, a remedy, and the new name where only that differs.
@@ -102,10 +102,10 @@ def explained(
     if near:
         return f"{said} is not known {at} of {version}: did you mean {near[0]}?", f"Write it as: {near[0]}", near[0]
 
-    if (went := gone(path, kind)) is not None and went.day <= _day_of_schema(schema):
+    if (went := find_removal(path, kind)) is not None and went.day <= _day_of_schema(schema):
         told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
         known_in = eras.periods(path, kind) if kind in eras.KINDS else ()
-        if schema.day is None and known_in and known_in[0][0] > eras.known()[0].day:
+        if schema.day is None and known_in and known_in[0][0] > eras.load_eras()[0].day:
             # It came later than the oldest version: what is installed may be from before that as well.
             while_known = f"from {known_in[0][0]:%-d %b %Y} until {went.commit} of {went.day:%-d %b %Y}"
             told = f"{said} is not known to {version}: prime-rl knew it {while_known}."
@@ -190,7 +190,7 @@ def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple
 
 def _day_of_schema(schema: Schema) -> date:
     """The day of an era; for the installed version, no change is too late."""
-    return schema.day or eras.known()[-1].day
+    return schema.day or eras.load_eras()[-1].day
 
 
 def _join_names(names: Sequence[str], word: str = "and") -> str:
@@ -200,7 +200,7 @@ def _join_names(names: Sequence[str], word: str = "and") -> str:
 
 def _period_in_words(times: Sequence[tuple[date, date | None]]) -> str:
     since, before = times[-1]
-    first = since == eras.known()[0].day
+    first = since == eras.load_eras()[0].day
     if before is None:
         return f"from {since:%-d %b %Y} on"
     return f"before {before:%-d %b %Y}" if first else f"between {since:%-d %b %Y} and {before:%-d %b %Y}"

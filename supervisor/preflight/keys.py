@@ -15,8 +15,8 @@ from typing import Any
 from supervisor.config.toml_positions import Key, Position
 from supervisor.preflight import job_args
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
-from supervisor.preflight.key_reasons import explained, near_names, of_another_type, severity
-from supervisor.preflight.kinds import beyond, fits, shown, wanted, written
+from supervisor.preflight.key_reasons import explain_unknown_key, near_names, of_another_type, severity
+from supervisor.preflight.kinds import beyond, correct_value, describe_field, describe_value, fits
 from supervisor.preflight.reading import overlay
 from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
@@ -51,7 +51,7 @@ def _is_overruled(subject: Subject, path: str) -> bool:
 
 def old_names(subject: Subject) -> Iterator[Finding]:
     """Tables that stand there under their old name and under their new one."""
-    for old, new in subject.dropped.items():
+    for old, new in subject.dropped_tables.items():
         where, counts = subject.where(old), subject.where(new)
         line = f" (line {counts.line})" if counts.line and counts.file == where.file else ""
         told = f"{old} and {new} are both set: {new}{line} counts, and {old} is dropped."
@@ -137,7 +137,7 @@ class _Reader:
             path = f"{above}.{name}" if above else name
             here = (*place, name)
             inside = field.below.get(name)
-            if path in self.subject.dropped:
+            if path in self.subject.dropped_tables:
                 continue  # what is in it is not read
             if inside is not None:
                 for one, inner in _tables_in_value(value, here):
@@ -167,7 +167,7 @@ class _Reader:
             told, remedy, new = of_another_type(path, self.schema, field)
         else:
             beside = {str(key).replace("-", "_") for key in table} - {plain}
-            told, remedy, new = explained(
+            told, remedy, new = explain_unknown_key(
                 path.replace("-", "_"), self.schema, self.subject.kind, path, table[name], beside=beside
             )
         weight = self._severity_of_key(path)
@@ -191,7 +191,7 @@ class _Reader:
             name = str(key)
             inside = field.below.get(name)
             path = f"{above}.{name}" if above else name
-            if inside is None or path in self.subject.dropped or _is_overruled(self.subject, path):
+            if inside is None or path in self.subject.dropped_tables or _is_overruled(self.subject, path):
                 continue
             here = (*place, name)
             if not fits(inside, value):
@@ -200,7 +200,7 @@ class _Reader:
             if isinstance(value, str) and not _check_choice(inside, value):
                 yield self._wrong_choice(path, value, inside, here)
             elif bounds := beyond(inside, value):
-                told = f"{path} = {shown(value)}, and prime-rl wants {bounds}."
+                told = f"{path} = {describe_value(value)}, and prime-rl wants {bounds}."
                 remedy = f"Set {path} to {bounds}."
                 weight = self._severity_of_key(path, value)
                 yield Finding("out-of-bounds", told, self._where_in_words(path, here), remedy, weight)
@@ -211,7 +211,7 @@ class _Reader:
 
     def _wrong_kind(self, path: str, value: object, field: Field, place: Key) -> Finding:
         name = path.rpartition(".")[2]
-        told = f"{path} = {shown(value)}, and {wanted(field)} is wanted there."
+        told = f"{path} = {describe_value(value)}, and {describe_field(field)} is wanted there."
         edits: tuple[Edit, ...] = ()
         remedy = ""
         if isinstance(value, Mapping) and "list" in field.kinds and field.below:
@@ -222,7 +222,7 @@ class _Reader:
             remedy = f'Write a table for each: [[{path}]] with id = "{value[0]}" below it.'
         elif isinstance(value, list) and len(value) == 2 and "float" in field.kinds:
             remedy = "Write one number. If the comma is meant for a decimal sign: TOML wants a point there."
-        elif (new := written(value, field)) is not None:
+        elif (new := correct_value(value, field)) is not None:
             remedy = f"Write it as: {name} = {new}"
             edits = self._replace_edit(place, f"{name} = {new}")
         return Finding(

@@ -103,7 +103,7 @@ def _text_fits(kinds: frozenset[str], value: str) -> bool:
     return False
 
 
-def wanted(field: Field) -> str:
+def describe_field(field: Field) -> str:
     """What a field takes, for people: "a table or "None"", "a whole number"."""
     kinds = field.kinds - ({"int"} if "float" in field.kinds else set())
     names = [name for kind, name in _NAMES.items() if kind in kinds]
@@ -124,7 +124,7 @@ def _kind_of_elements(elements: frozenset[str]) -> str:
     return _PLURALS.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value as a configuration writes it, not too long."""
     if isinstance(value, Mapping):
         return "{ ... }" if value else "{}"
@@ -134,7 +134,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:50]} ...{text[-4:]}"
 
 
-def written(value: object, field: Field) -> str | None:
+def correct_value(value: object, field: Field) -> str | None:
     """The value as it was meant for ``field``, None where that is not certain."""
     kinds = field.kinds
     if isinstance(value, list):

@@ -120,24 +120,24 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     surveyed = Beside(partial(gpu_survey.survey, GPUS_S, dict(needs.own))) if gpus else None
     volumes = {name: Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
     models = Beside(partial(volumes_of.cached_models, cache))
-    persistent = Beside(partial(volumes_of.given, mounts if container else ()))
+    persistent = Beside(partial(volumes_of.list_given_volumes, mounts if container else ()))
     packages = Beside(partial(_look_at_packages, needs))
     there = Beside(needs.python.exists if needs.python is not None else bool)
     wandb_login = Beside(partial(has_wandb_login, needs.environ))
     hf_login = Beside(partial(has_hf_login, needs.environ, needs.cwd))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
     ours = _Ours(needs)
-    held = listening(needs.ports, needs.hosts, ours)
+    held = find_other_listeners(needs.ports, needs.hosts, ours)
     shm = volumes_of.volume_of(Path("/dev/shm"), mounts)  # noqa: S108
-    found = {name: volume for name, one in volumes.items() if (volume := one.told(until)) is not None}
-    cached = models.told(until)
-    versions, (torch, torch_cuda) = packages.told(until) or ({}, ("", ""))
-    told = surveyed.told(time.monotonic() + GPUS_S + 1) if surveyed else None
+    found = {name: volume for name, one in volumes.items() if (volume := one.result_or_none(until)) is not None}
+    cached = models.result_or_none(until)
+    versions, (torch, torch_cuda) = packages.result_or_none(until) or ({}, ("", ""))
+    told = surveyed.result_or_none(time.monotonic() + GPUS_S + 1) if surveyed else None
     told = told or gpu_survey.GpuSurvey(problem="not asked")
     late = until - FILES_S + SILENT_S
-    there.told(late)
+    there.result_or_none(late)
     for one in volumes.values():
-        one.told(late)
+        one.result_or_none(late)
     silent = {str(needs.folders[name]): None for name, one in volumes.items() if one.hangs}
     silent |= {str(needs.python): None} if there.hangs else {}
     return Site(
@@ -153,12 +153,12 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
         shm=shm,
         ports=held,
         volumes=found,
-        persistent=tuple(persistent.told(until) or ()),
+        persistent=tuple(persistent.result_or_none(until) or ()),
         hf_cache=cache if cached is not None else None,  # of one that gave no answer nothing is known
         hf_models=cached or {},
         environ=needs.environ,
-        netrc_wandb=wandb_login.told(until) is not False,
-        hf_login=hf_login.told(until),
+        netrc_wandb=wandb_login.result_or_none(until) is not False,
+        hf_login=hf_login.result_or_none(until),
         provider=provider(needs.own),
         container=container,
         silent=tuple(silent),
@@ -166,9 +166,11 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
     )
 
 
-def refused(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
+def look_at_refused_prompts(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
     """What engines of earlier attempts refused; nothing where their logs give no answer in time."""
-    return Beside(partial(prompts.refused, state_dir, own)).told(time.monotonic() + FILES_S) or ()
+    return (
+        Beside(partial(prompts.find_refused_prompts, state_dir, own)).result_or_none(time.monotonic() + FILES_S) or ()
+    )
 
 
 def _components_of_run(run_file: RunFile, job: Job | None) -> list[Component]:
@@ -194,7 +196,7 @@ def _environment_of_job(run_file: RunFile, environ: Mapping[str, str]) -> Mappin
 
 def _look_at_packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
     found = installed.packages(needs.python, needs.environ) if needs.python else installed.Packages()
-    versions = found.versions() or (installed.locked(needs.checkout) if needs.checkout else {})
+    versions = found.versions() or (installed.read_locked_versions(needs.checkout) if needs.checkout else {})
     return versions, installed.torch(found)
 
 
@@ -212,7 +214,7 @@ class _Ours:
         if self._found is None:
             folders = attempts(self._needs.state_dir) if self._needs.state_dir else []
             if folders:
-                found = survivors.Belongings(folders[0], (), self._needs.run_id, also=folders[1:]).living()
+                found = survivors.Belongings(folders[0], (), self._needs.run_id, also=folders[1:]).list_living()
                 self._found = frozenset(process.identity for process in found)
             else:
                 self._found = frozenset()
@@ -249,7 +251,7 @@ def _tenants_of_gpu(
 # ---------------------------------------------------------------- ports and processes
 
 
-def listening(
+def find_other_listeners(
     wanted: Iterable[int], hosts: Mapping[int, str], ours: Callable[[], Collection[survivors.Identity]] = frozenset
 ) -> dict[int, str]:
     """On which of these ports a process that is not ``ours`` listens, and which process, for people."""

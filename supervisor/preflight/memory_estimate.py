@@ -208,7 +208,7 @@ def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
         gathered += Interval(0, max(embedding, layer) * SLACK)
     # A gradient in bfloat16, and once more in float32 on its way to the others.
     leaving = 0.0 if setup.lora else 3 * max(layer, embedding)
-    passing = _passing(facts, setup, leaving) * SLACK
+    passing = _estimate_passing_bytes(facts, setup, leaving) * SLACK
     if setup.optim_cpu_offload:
         passing = max(0.0, passing - moments)  # they are gone when the moments come back: the larger of the two counts
     nccl = NCCL_HIGH if shards > 1 else 0.0
@@ -224,7 +224,7 @@ def trainer(facts: ModelFacts, setup: TrainerSetup) -> Estimate:
     )
 
 
-def _passing(facts: ModelFacts, setup: TrainerSetup, leaving: float) -> float:
+def _estimate_passing_bytes(facts: ModelFacts, setup: TrainerSetup, leaving: float) -> float:
     """Most bytes of activations, logits and gradients that leave, at once, for a micro batch that is full."""
     layer = setup.tokens * activation_bytes(facts, lora=setup.lora is not None)
     gradients = setup.tokens * gradient_bytes(facts)

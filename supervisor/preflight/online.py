@@ -62,13 +62,13 @@ def findings(subject: Subject, environ: Mapping[str, str] = os.environ, *, measu
     looks: list[Callable[[], list[Finding]]] = [
         lambda: list(_ask_hub(subject, environ)),
         lambda: list(_ask_store(subject, environ)),
-        lambda: list(publishing(subject)),
+        lambda: list(publish_times(subject)),
         lambda: list(upload_time(subject, _probe_store(subject, environ) if measure else None)),
     ]
     return [finding for found in side_by_side(looks, len(looks)) for finding in found]
 
 
-def opened(run: RunFile, environ: Mapping[str, str]) -> Store:
+def open_run_store(run: RunFile, environ: Mapping[str, str]) -> Store:
     """The run's store, or soon why not: a check is no publish, which waits for hours. Raises SupervisorError."""
     quick = Retry(tries=4, base_s=0.25)
     look = Beside(lambda: open_store(run.store_url, run.store.service, environ, retry=quick, region=run.store.region))
@@ -157,7 +157,7 @@ def _ask_store(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding
     if run is None or subject.kind == "command" or not run.store.url or run.store.url.startswith("file:"):
         return  # a folder's manifest is read without asking
     try:
-        store = opened(run, environ)
+        store = open_run_store(run, environ)
         latest = read_latest(store, run.run.id)
         if latest is None or latest.legacy or latest.step <= max(subject.steps, default=-1):
             return
@@ -165,7 +165,7 @@ def _ask_store(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding
         texts = _stored_texts(store, run.run.id)
     except SupervisorError:
         return
-    yield from resume.changed(subject, _compare_with_before(subject, manifest, texts, store.url))
+    yield from resume.changed_settings(subject, _compare_with_before(subject, manifest, texts, store.url))
 
 
 def _compare_with_before(subject: Subject, manifest: Manifest, texts: Sequence[str], url: str) -> resume.Before:
@@ -191,7 +191,7 @@ def _stored_texts(store: Store, run_id: str) -> list[str]:
 # ---------------------------------------------------------------- does publishing keep up?
 
 
-def publishing(subject: Subject) -> Iterator[Finding]:
+def publish_times(subject: Subject) -> Iterator[Finding]:
     """The last publishes against the time between two checkpoints, both as the run's journal has them."""
     run = subject.run_file
     if run is None or not subject.interval:
@@ -254,7 +254,7 @@ def _probe_store(subject: Subject, environ: Mapping[str, str]) -> Rate | None:
     folder = f"{PROBE}-{uuid4().hex[:12]}/"
     data = os.urandom(PROBE_BYTES)
     try:
-        store = opened(run, environ)
+        store = open_run_store(run, environ)
         if isinstance(store, HasBucket) and not {"writeFiles", "deleteFiles"} <= store.bucket().capabilities:
             return None
         try:

@@ -97,7 +97,7 @@ def _whole_number(value: object) -> bool:
 # ---------------------------------------------------------------- earlier attempts
 
 
-def refused(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
+def find_refused_prompts(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
     """Requests that did not fit, by the ends of the logs of the last attempts; else of the job's ``own`` files."""
     if state_dir is not None:
         for number in reversed(attempt_logs.attempts(state_dir)[-LATEST_ATTEMPTS:]):

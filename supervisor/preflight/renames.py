@@ -63,7 +63,7 @@ def known_as(path: str, schema: Schema, kind: str = "rl") -> Known | None:
     return None
 
 
-def gone(path: str, kind: str = "rl") -> Rename | None:
+def find_removal(path: str, kind: str = "rl") -> Rename | None:
     """The change by which a setting went, the last one; None where it did not, or was only renamed."""
     seen = {path}
     paths = [path]
@@ -77,7 +77,7 @@ def gone(path: str, kind: str = "rl") -> Rename | None:
     return None
 
 
-def dropped(has: Callable[[str], bool], schema: Schema | None) -> Mapping[str, str]:
+def find_dropped_names(has: Callable[[str], bool], schema: Schema | None) -> Mapping[str, str]:
     """Old names that the version of ``schema`` drops, for the new one is set as well: each with the new one."""
     if schema is None:
         return {}

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, Manifest, parse_latest, parse_manifest
-from supervisor.config.run_file import parsed
+from supervisor.config.run_file import parse_toml
 from supervisor.preflight import installed
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.reading import ANY_LORA
@@ -115,12 +115,14 @@ def of_texts(subject: Subject, texts: Sequence[str]) -> Settings | None:
         return None
     try:
         trees = [
-            (now.table, json.loads(text) if now.path.suffix == ".json" else parsed(text))
+            (now.table, json.loads(text) if now.path.suffix == ".json" else parse_toml(text))
             for now, text in zip(subject.texts, texts, strict=True)
         ]
     except (ValueError, RecursionError):
         return None
-    return Settings(configs.merged([one for one in trees if isinstance(one[1], Mapping)], subject.args), "the store")
+    return Settings(
+        configs.merge_configs([one for one in trees if isinstance(one[1], Mapping)], subject.args), "the store"
+    )
 
 
 # ---------------------------------------------------------------- would it fail?
@@ -232,7 +234,7 @@ QUIET = (
 )
 
 
-def changed(subject: Subject, before: Before | None = None) -> Iterator[Finding]:
+def changed_settings(subject: Subject, before: Before | None = None) -> Iterator[Finding]:
     """What the configuration says otherwise than the one that made the newest checkpoint."""
     before = before or before_of(subject)
     if before is None:
@@ -325,10 +327,10 @@ def _compare_optimizer(subject: Subject, old: Settings, since: str) -> Iterator[
 
 
 def _compare_environments(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
-    from supervisor.preflight.environments import named
+    from supervisor.preflight.environments import list_environments
 
     def names(settings: Settings) -> list[str]:
-        found = named(Subject(kind=subject.kind, settings=settings))
+        found = list_environments(Subject(kind=subject.kind, settings=settings))
         return sorted({one.modules[-1] for one in found if "eval" not in one.key})
 
     was, now = names(old), names(subject.settings)
@@ -374,4 +376,4 @@ def _show_value(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-CHECKS: tuple[Check, ...] = (data_position, other_layout, changed)
+CHECKS: tuple[Check, ...] = (data_position, other_layout, changed_settings)

@@ -18,7 +18,7 @@ from supervisor.config.toml_positions import Key, Position
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.models import ModelFacts
-from supervisor.preflight.renames import dropped
+from supervisor.preflight.renames import find_dropped_names
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.site import Site
 from supervisor.primerl.configs import Settings
@@ -116,13 +116,13 @@ class Subject:
         return self.find_key(key) or self.where(_dotted_key(key))
 
     @cached_property
-    def dropped(self) -> Mapping[str, str]:
+    def dropped_tables(self) -> Mapping[str, str]:
         """Tables that prime-rl throws away, since they are set under their newer name as well: old name to new one."""
-        return dropped(self.settings.has, self.schema)
+        return find_dropped_names(self.settings.has, self.schema)
 
     def counts(self, path: str) -> bool:
         """Is a dotted path outside of what is thrown away?"""
-        return not any(path == old or path.startswith(f"{old}.") for old in self.dropped)
+        return not any(path == old or path.startswith(f"{old}.") for old in self.dropped_tables)
 
     @cached_property
     def flags(self) -> frozenset[str]:

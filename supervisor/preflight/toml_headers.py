@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.preflight import toml_values
 from supervisor.preflight.toml_tree import Section
-from supervisor.preflight.toml_values import quoted
+from supervisor.preflight.toml_values import quote_toml
 
 _PART = re.compile(r"""[ \t]*("[^"]*"|'[^']*'|[^."']+)[ \t]*(?:\.|$)""")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -49,7 +49,7 @@ def mended_header(line: str, lists: set[str]) -> Header | None:
     parts = _header_parts(match[3])
     if parts is None:
         return None
-    name = ".".join(part if _BARE.fullmatch(part) or part[0] in "\"'" else quoted(part) for part in parts)
+    name = ".".join(part if _BARE.fullmatch(part) or part[0] in "\"'" else quote_toml(part) for part in parts)
     many = len(match[2]) == 2 or (len(match[4]) == 2 and name in lists)
     tail = f"  {match[5]}" if match[5] else ""
     text = f"{match[1]}{'[[' if many else '['}{name}{']]' if many else ']'}{tail}"

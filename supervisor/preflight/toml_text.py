@@ -15,12 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.run_file import parsed
+from supervisor.config.run_file import parse_toml
 from supervisor.config.toml_keys import long_key_line
 from supervisor.preflight import toml_values
 from supervisor.preflight.finding import Edit, Finding, Where
 from supervisor.preflight.toml_headers import mended_header, section_of
-from supervisor.preflight.toml_tree import Pair, Statement, assembled, clashes
+from supervisor.preflight.toml_tree import Pair, Statement, build_tree, clashes
 from supervisor.preflight.toml_values import CannotMendError, is_scalar, rewritten
 from supervisor.primerl.configs import LARGEST
 
@@ -46,7 +46,7 @@ class Mended:
     findings: tuple[Finding, ...] = ()
 
 
-def mended(path: Path, text: str) -> Mended:
+def mend_text(path: Path, text: str) -> Mended:
     """What is wrong with the text of ``path`` (JSON where its name ends so, else TOML), and what it says.
 
     Never raises, whatever the text is; the time is linear in its length.
@@ -58,7 +58,7 @@ def mended(path: Path, text: str) -> Mended:
         return _read_json(path, text)
     plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     try:
-        return Mended(text, parsed(plain))
+        return Mended(text, parse_toml(plain))
     except tomllib.TOMLDecodeError as error:
         return _Repair(path, plain, error).run()
     except (ValueError, RecursionError) as error:  # nested too deep, or a key of thousands of parts
@@ -140,7 +140,7 @@ class _Repair:
         if len(told) > MOST_MISTAKES:
             more = f"There are {len(told) - MOST_MISTAKES} more mistakes in the text of {self.path.name}."
             told = [*told[:MOST_MISTAKES], Finding("toml-syntax", more, told[MOST_MISTAKES].where)]
-        return Mended("\n".join(self.result), assembled(self.statements), tuple(told))
+        return Mended("\n".join(self.result), build_tree(self.statements), tuple(told))
 
     def _no_toml(self) -> Finding:
         kind = "TOML"

@@ -21,7 +21,7 @@ class Section:
     many: bool = False
 
     @property
-    def written(self) -> str:
+    def header(self) -> str:
         name = ".".join(self.names)
         return f"[[{name}]]" if self.many else f"[{name}]"
 
@@ -39,7 +39,7 @@ class Pair:
 Statement = Section | Pair
 
 
-def assembled(statements: Sequence[Statement]) -> dict[str, Any]:
+def build_tree(statements: Sequence[Statement]) -> dict[str, Any]:
     """The tree, as far as the statements agree; where they do not, the later one wins."""
     tree: dict[str, Any] = {}
     here: dict[str, Any] = tree
@@ -152,7 +152,7 @@ def _show_value(value: object) -> str:
 
 def _set_before(file: Path, section: Section, pair: Pair) -> Finding:
     sentence = (
-        f"{section.written} in line {section.first + 1} opens a table that line {pair.first + 1} has already set "
+        f"{section.header} in line {section.first + 1} opens a table that line {pair.first + 1} has already set "
         f"({_join_names(pair.names)} = {_show_value(pair.value)})."
     )
     remedy = f"Take out line {pair.first + 1}, or write all of it there."

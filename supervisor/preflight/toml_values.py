@@ -73,7 +73,7 @@ def is_scalar(word: str) -> bool:
         return False
 
 
-def quoted(text: str) -> str:
+def quote_toml(text: str) -> str:
     """``text`` as TOML writes it: in plain quotes if it has backslashes, else in double ones."""
     if "\\" in text and "'" not in text:
         return f"'{text}'"
@@ -176,7 +176,7 @@ class _Value:
         if quote == '"' and "\\" in _ESCAPE.sub("", content):
             # A backslash that starts no escape of TOML's was meant as itself, and so were the others of this text.
             self.mistakes.append("backslashes")
-            self.out.append(quoted(content))
+            self.out.append(quote_toml(content))
             self.at = end + 1
         else:
             self._copy_text(end + 1 - self.at)
@@ -186,17 +186,17 @@ class _Value:
         line = self.text[self.at + 1 : line_end].rstrip()
         if line.endswith('\\"') and quote == '"' and "\\" in _ESCAPE.sub("", line[:-2] + "\\"):
             self.mistakes.append("backslashes")  # "C:\models\": the last backslash was meant as itself, too
-            self.out.append(quoted(line[:-1]))
+            self.out.append(quote_toml(line[:-1]))
         elif inside == "[" and line.endswith("]") and not set(line[:-1]) & set(",'\"#[ "):
             self.mistakes.append("unclosed")
-            self.out.append(quoted(line[:-1]))
+            self.out.append(quote_toml(line[:-1]))
             line_end = self.at + 1 + len(line) - 1
         elif inside or "#" in line or quote in line:
             raise CannotMendError
         else:
             other = line[-1:] in "'\"" + TYPOGRAPHIC and line[-1:] != ""
             self.mistakes.append("typographic-quotes" if other and line[-1] in TYPOGRAPHIC else "unclosed")
-            self.out.append(quoted(line[:-1] if other else line))
+            self.out.append(quote_toml(line[:-1] if other else line))
         self.at = line_end
 
     def _mend_typographic(self) -> None:
@@ -207,7 +207,7 @@ class _Value:
         if end >= line_end:
             raise CannotMendError
         self.mistakes.append("typographic-quotes")
-        self.out.append(quoted(self.text[self.at + 1 : end]))
+        self.out.append(quote_toml(self.text[self.at + 1 : end]))
         self.at = end + 1
 
     def _read_array(self, opening: str, closing: str, depth: int) -> None:
@@ -324,11 +324,11 @@ class _Value:
             return self._read_word(word[:-1].rstrip())
         if word[-1] in "'\"" + TYPOGRAPHIC and not set(word[:-1]) & set("'\"" + TYPOGRAPHIC):
             self.mistakes.append("unclosed")
-            return quoted(word[:-1])
+            return quote_toml(word[:-1])
         if set(_VARIABLE.sub("", word)) & set("='\"[]{}" + TYPOGRAPHIC) or word[0] in "#,;:":
             raise CannotMendError
         self.mistakes.append("unquoted-text")
-        return quoted(word)
+        return quote_toml(word)
 
     # ------------------------------------------------------------ characters
 

@@ -68,7 +68,7 @@ def volume_of(folder: Path, table: Sequence[Mount]) -> Volume | None:
     return Volume(str(mount.point), mount.kind, size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize)
 
 
-def given(table: Sequence[Mount]) -> list[Volume]:
+def list_given_volumes(table: Sequence[Mount]) -> list[Volume]:
     """The volumes that a container was given: folders of real file systems that are not the system's own."""
     found: dict[str, Volume] = {}
     for mount in table:

@@ -29,7 +29,7 @@ def changes(
     added = command.sft_added if sft else command.rl_added
     for one in added(run, dialect, settings, request):
         yield Change(shlex.join(one.words), one.why, _persons_own_value(settings, one))
-    if inference.wanted(run):
+    if inference.is_asked_for(run):
         yield Change(
             shlex.join([*inference.words(run), "@", str(run.job.inference_config)]),
             'recovery.inference = "own-role": each half is restarted without the other where that is safe',
@@ -37,7 +37,7 @@ def changes(
     own = with_own(environ, run.job.env)
     fixed = command.environment(run, dialect, request, sft=sft)
     yield from set_variables(fixed, own)
-    path = command.activated(run, own).get("PATH")
+    path = command.variables_of_activation(run, own).get("PATH")
     if path is not None:
         first = path.split(":", 1)[0]
         yield Change(f"PATH={first}:...", "the environment of [job] dir comes first, as after `activate`")

@@ -131,7 +131,7 @@ def _environment_folder(run: RunFile) -> Path:
     return interpreter(run).parent.parent
 
 
-def activated(run: RunFile, env: Mapping[str, str]) -> dict[str, str]:
+def variables_of_activation(run: RunFile, env: Mapping[str, str]) -> dict[str, str]:
     """What `source .venv/bin/activate` changes: old launchers call `torchrun` and `uv run` by name."""
     folder = _environment_folder(run)
     if not (folder / "bin").is_dir():

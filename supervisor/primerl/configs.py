@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError
-from supervisor.config.run_file import parsed
+from supervisor.config.run_file import parse_toml
 from supervisor.config.settings import Job
 from supervisor.primerl.dialect import Dialect
 
@@ -86,12 +86,12 @@ def load(files: Sequence[Source], args: Sequence[str] = (), copies: Mapping[Path
     Raises ConfigError when a file is missing, unreadable, or not TOML (JSON for names that end in .json).
     """
     tables = [(source.table, _read_file((copies or {}).get(source.path, source.path), source.path)) for source in files]
-    tree = merged(tables, args)
+    tree = merge_configs(tables, args)
     where = ", ".join(str(source.path) for source in files)
     return Settings(tree, f"{where} (with [job] args)" if args else where)
 
 
-def merged(tables: Iterable[tuple[str, Mapping[str, Any]]], args: Sequence[str] = ()) -> dict[str, Any]:
+def merge_configs(tables: Iterable[tuple[str, Mapping[str, Any]]], args: Sequence[str] = ()) -> dict[str, Any]:
     """One tree of what each file says for its table ("": the whole), the flags of ``args`` over it."""
     tree: dict[str, Any] = {}
     for table, data in tables:
@@ -150,7 +150,7 @@ def _read_file(path: Path, original: Path) -> Mapping[str, Any]:
         if len(content) > LARGEST:
             raise ConfigError(f"{original} has more than {LARGEST >> 20} MiB: that is no configuration of prime-rl.")
         text = content.decode("utf-8-sig")
-        data = json.loads(text) if original.suffix == ".json" else parsed(text)
+        data = json.loads(text) if original.suffix == ".json" else parse_toml(text)
     except FileNotFoundError:
         raise ConfigError(
             f"{original} does not exist: put the configuration there, or mend the setting of [job] that names it."

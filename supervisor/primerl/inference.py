@@ -40,7 +40,7 @@ _CLIENTS = ("orchestrator.model.client", "orchestrator.student.client", "orchest
 _MODELS = ("model.name", "orchestrator.model.name", "orchestrator.student.model.name", "trainer.model.name")
 
 
-def wanted(run: RunFile) -> bool:
+def is_asked_for(run: RunFile) -> bool:
     """Does the run file ask for it?"""
     return run.recovery.inference == "own-role"
 

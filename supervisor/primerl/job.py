@@ -58,7 +58,7 @@ class PrimeRlJob:
         self.package = package  # not always below the folder: [job] python may be another checkout's
         self.sft = run.job.kind == "sft"
         self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
-        self.own_engine = inference.wanted(run)
+        self.own_engine = inference.is_asked_for(run)
         named = files.sources(run.job)
         # What the launcher is given, and with the inference server's own file where that is another command's.
         self.sources = tuple(one for one in named if not (self.own_engine and one.table == "inference"))
@@ -248,7 +248,7 @@ class PrimeRlJob:
         job = self.run.job
         fixed = command.environment(self.run, self.dialect, request, sft=self.sft)
         env = job_environment(self.environ, job.pass_env, job.env, fixed)
-        return {**env, **command.activated(self.run, env)}
+        return {**env, **command.variables_of_activation(self.run, env)}
 
     def stop_rules(self) -> StopRules:
         """SIGTERM and long patience where the launcher takes its tree along, else SIGINT first."""

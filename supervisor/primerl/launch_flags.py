@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.base.errors import ConfigError
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.config.run_place import RUN_ID
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.launch_gpus import chosen, gpu_part, names_gpus, numbers, whole
@@ -71,8 +71,8 @@ class _Flag:
     unknown: str = ""
 
     @property
-    def shown(self) -> str:
-        return masked(" ".join(self.words))
+    def masked_text(self) -> str:
+        return mask_secrets(" ".join(self.words))
 
     @property
     def value(self) -> str:
@@ -140,12 +140,12 @@ class _Translator:
         if word in ("-h", "--help"):
             self._read_flag(_Flag((word,), "help", ()))
         elif word.endswith((".toml", ".json")):
-            self.out.changed.append(f"{masked(word)} stood there without `@ ` before it: it is taken as one.")
+            self.out.changed.append(f"{mask_secrets(word)} stood there without `@ ` before it: it is taken as one.")
             self.out.config.append(self._read_path(word, unknown.get(at, "")))
         elif at in unknown:
-            self.out.changed.append(f"{masked(word)} is left out: what it stands for is not known here.")
+            self.out.changed.append(f"{mask_secrets(word)} is left out: what it stands for is not known here.")
         else:
-            self.out.changed.append(f"{masked(word)!r} is left out: {self.shown} takes no such word.")
+            self.out.changed.append(f"{mask_secrets(word)!r} is left out: {self.shown} takes no such word.")
         return at + 1
 
     def _read_file_word(self, table: str, words: list[str], unknown: Mapping[int, str], at: int) -> int:
@@ -154,8 +154,8 @@ class _Translator:
             if words[at] != "@":
                 path, where, after = words[at][1:], at, at + 1
                 self.out.changed.append(
-                    f"`{masked(words[at])}` has no blank behind the @, so that {self.shown} would not have read it "
-                    f"(prime-rl: mind the space). It is taken as `@ {masked(path)}`."
+                    f"`{mask_secrets(words[at])}` has no blank behind the @, so that {self.shown} would not have read "
+                    f"it (prime-rl: mind the space). It is taken as `@ {mask_secrets(path)}`."
                 )
             elif at + 1 < len(words) and not words[at + 1].startswith("--"):
                 path, where, after = words[at + 1], at + 1, at + 2
@@ -179,7 +179,7 @@ class _Translator:
             return path
         name = f"{TO_DO}{re.sub(r'[^A-Za-z0-9._-]+', '-', unknown).strip('-._') or 'file'}.toml"
         self.out.to_do.append(
-            f"{masked(path)}: what {masked(unknown)} stands for is not known here. Write it for {name}."
+            f"{mask_secrets(path)}: what {mask_secrets(unknown)} stands for is not known here. Write it for {name}."
         )
         return name
 
@@ -190,19 +190,19 @@ class _Translator:
         parents, _, last = name.rpartition(".")
         out = self.out
         if name in ("help", "version"):
-            raise ConfigError(f"{flag.shown} only prints a text: give the line that starts the training.")
+            raise ConfigError(f"{flag.masked_text} only prints a text: give the line that starts the training.")
         if name.partition(".")[0] == "slurm":
-            raise ConfigError(f"{flag.shown} hands the run to a cluster: this supervisor runs one pod only.")
+            raise ConfigError(f"{flag.masked_text} hands the run to a cluster: this supervisor runs one pod only.")
         if last == "type" and parents.endswith("deployment") and flag.value in ("multi_node", "disaggregated"):
-            raise ConfigError(f"{flag.shown}: runs over several machines are not supported, one pod is.")
+            raise ConfigError(f"{flag.masked_text}: runs over several machines are not supported, one pod is.")
         if last == "max-concurrent-runs":
             if flag.value != "1":
-                raise ConfigError(f"{flag.shown}: several runs in one trainer are not supported.")
-            out.changed.append(f"{flag.shown} is left out: there is one run in a trainer anyway.")
+                raise ConfigError(f"{flag.masked_text}: several runs in one trainer are not supported.")
+            out.changed.append(f"{flag.masked_text} is left out: there is one run in a trainer anyway.")
         elif last == "resume-step" or name.partition(".")[0] == "resume" or name in _RESUME_PARTS:
             self.resumes.append(flag)
         elif name in _SAID_ELSEWHERE:
-            out.changed.append(f"{flag.shown} is left out: {_SAID_ELSEWHERE[name]}.")
+            out.changed.append(f"{flag.masked_text} is left out: {_SAID_ELSEWHERE[name]}.")
         elif last in ("ckpt", "no-ckpt"):
             self._read_checkpoint_flag(flag)
         elif last == "interval" and parents.rpartition(".")[2] == "ckpt":
@@ -213,18 +213,23 @@ class _Translator:
             self._read_keep_flag(flag, last, f"{parents}.{last}".strip("."))
         elif last == "weights-only":
             if flag.value.lower() != "false":
-                out.changed.append(f"{flag.shown} is left out: checkpoints of weights only cannot be resumed from.")
+                out.changed.append(
+                    f"{flag.masked_text} is left out: checkpoints of weights only cannot be resumed from."
+                )
         elif name == "output-dir":
             self._add_setting(flag, "job.output_dir", flag.value)
         elif last == "output-dir":
             out.changed.append(
-                f"{flag.shown} is left out: all of a run lies in one folder, [job] output_dir, which each part is told."
+                f"{flag.masked_text} is left out: all of a run lies in one folder, [job] output_dir, which each part "
+                "is told."
             )
         elif name in ("run.name", "run.dir"):
             self._run_name(flag)
         elif flag.unknown:
-            out.changed.append(f"{flag.shown} is left out: what {masked(flag.unknown)} stands for is not known here.")
-        elif _SECRET.search(last) or any(masked(value) != value for value in flag.values):
+            out.changed.append(
+                f"{flag.masked_text} is left out: what {mask_secrets(flag.unknown)} stands for is not known here."
+            )
+        elif _SECRET.search(last) or any(mask_secrets(value) != value for value in flag.values):
             out.changed.append(
                 f"--{name} is left out, with its value: on a command line each user of the pod sees a secret, and it "
                 "never stands in a run file. Put it into the .env, and name the variable in the configuration."
@@ -242,26 +247,30 @@ class _Translator:
         """A setting of the run file in the flag's place; of two the later one counts, as it does for the parsers."""
         section, _, name = key.partition(".")
         if flag.unknown or value == "":
-            what = f"what {masked(flag.unknown)} stands for is not known here" if flag.unknown else "it has no value"
-            self.out.changed.append(f"{flag.shown} is left out: {what}. It belongs in [{section}] {name}.")
+            what = (
+                f"what {mask_secrets(flag.unknown)} stands for is not known here" if flag.unknown else "it has no value"
+            )
+            self.out.changed.append(f"{flag.masked_text} is left out: {what}. It belongs in [{section}] {name}.")
             return
         self.out.settings[key] = value
-        self.out.kept.append(f"{flag.shown} is [{section}] {name} = {json.dumps(value)}")
+        self.out.kept.append(f"{flag.masked_text} is [{section}] {name} = {json.dumps(value)}")
 
     def _read_checkpoint_flag(self, flag: _Flag) -> None:
         off = flag.name.startswith("no-") or flag.name.endswith("no-ckpt") or flag.value.lower() in ("none", "false")
         if off:
             self.out.changed.append(
-                f"{flag.shown} is left out: without checkpoints there is nothing to go on from, so they are "
+                f"{flag.masked_text} is left out: without checkpoints there is nothing to go on from, so they are "
                 "always on, every [job] checkpoint_interval steps."
             )
         else:
-            self.out.kept.append(f"{flag.shown} is always on, every [job] checkpoint_interval steps")
+            self.out.kept.append(f"{flag.masked_text} is always on, every [job] checkpoint_interval steps")
 
     def _read_keep_flag(self, flag: _Flag, last: str, name: str) -> None:
         number = whole(flag.value, 1) if not flag.unknown else None
         if number is None:
-            self.out.changed.append(f"{flag.shown} is left out: only the supervisor deletes steps ([store], [disk]).")
+            self.out.changed.append(
+                f"{flag.masked_text} is left out: only the supervisor deletes steps ([store], [disk])."
+            )
         else:
             keep(self.out, f"--{name} {number}", number, every=last == "keep-interval")
 
@@ -269,28 +278,28 @@ class _Translator:
         value = flag.value.rstrip("/")
         folder, slash, value = value.rpartition("/") if flag.name == "run.dir" else ("", "", value)
         if flag.unknown or not re.fullmatch(RUN_ID, value):
-            self.out.changed.append(f"{flag.shown} is left out: the run's name and folder are [run] id here.")
+            self.out.changed.append(f"{flag.masked_text} is left out: the run's name and folder are [run] id here.")
             return
         if slash:
             before = self.out.settings.get("job.output_dir", "outputs")
             self.out.settings["job.output_dir"] = folder if folder.startswith("/") else f"{before}/{folder}"
             self.out.changed.append(
-                f"{flag.shown} is [job] output_dir = {json.dumps(folder)} and [run] id = {json.dumps(value)}."
+                f"{flag.masked_text} is [job] output_dir = {json.dumps(folder)} and [run] id = {json.dumps(value)}."
             )
         if flag.name == "run.name" and self.out.name and self.out.name != value:
             self.out.changed.append(
-                f"{flag.shown} is left out: the run's folder, {self.out.name}, is its name as well."
+                f"{flag.masked_text} is left out: the run's folder, {self.out.name}, is its name as well."
             )
             return
         self.out.name = value
-        self.out.kept.append(f"{flag.shown} is [run] id = {json.dumps(value)}")
+        self.out.kept.append(f"{flag.masked_text} is [run] id = {json.dumps(value)}")
 
     # ---------------------------------------------------------------- what several flags say together
 
     def _say_resumes(self) -> None:
         if not self.resumes:
             return
-        shown = " ".join(flag.shown for flag in self.resumes)
+        shown = " ".join(flag.masked_text for flag in self.resumes)
         steps = [whole(flag.value, 0) for flag in self.resumes if not flag.name.endswith("dir")]
         self.out.step = next((step for step in steps if step is not None), None)
         tail = "The supervisor names the step in each start: the newest whole one, here or in the store."
@@ -300,9 +309,9 @@ class _Translator:
         for flag in self.resumes:
             if flag.name == "resume.dir":
                 self.out.to_do.append(
-                    f"{flag.shown} began this run from another run's checkpoint, and the supervisor resumes only from "
-                    "the run's own: before the first start copy that step, trainer/ and orchestrator/, to checkpoints/ "
-                    "of the run's folder."
+                    f"{flag.masked_text} began this run from another run's checkpoint, and the supervisor resumes only "
+                    "from the run's own: before the first start copy that step, trainer/ and orchestrator/, to "
+                    "checkpoints/ of the run's folder."
                 )
 
     def _set_interval(self) -> None:
@@ -311,14 +320,14 @@ class _Translator:
         for flag in self.intervals:
             if flag.name not in known:
                 self.out.changed.append(
-                    f"{flag.shown} is left out: no whole number is known for it. See [job] checkpoint_interval."
+                    f"{flag.masked_text} is left out: no whole number is known for it. See [job] checkpoint_interval."
                 )
         if not known:
             return
         named = (known.get(f"{table}.interval") for table in _CKPT)
         taken = next((number for number in named if number is not None), min(known.values()))
         self.out.settings["job.checkpoint_interval"] = taken
-        shown = " ".join(flag.shown for flag in self.intervals)
+        shown = " ".join(flag.masked_text for flag in self.intervals)
         if len(set(known.values())) > 1:
             self.out.changed.append(
                 f"{shown} say different things, and prime-rl takes one interval for all: {taken} is taken."
@@ -358,7 +367,7 @@ class _Translator:
         if inference:
             self.out.settings["gpus.inference"] = inference
         self.out.settings["gpus.trainer"] = trainer
-        shown = " ".join(flag.shown for flag in flags)
+        shown = " ".join(flag.masked_text for flag in flags)
         names = f"inference = {inference}, trainer = {trainer}" if inference else f"trainer = {trainer}"
         self.out.kept.append(f"{shown} is [gpus] {names}")
 
@@ -371,7 +380,7 @@ class _Translator:
         stems = {value.removesuffix(f"-{part}") if part else value for part, value in known.items()}
         two = {"trainer", "orchestrator"} & set(known)
         fits = all(known[part].endswith(f"-{part}") for part in two)
-        shown = " ".join(flag.shown for flag in self.wandb.values())
+        shown = " ".join(flag.masked_text for flag in self.wandb.values())
         if len(stems) == 1 and fits and len(known) == len(self.wandb):
             self.out.settings["wandb.id"] = stems.pop()
             self.out.kept.append(f"{shown} is [wandb] id")
@@ -385,7 +394,7 @@ class _Translator:
         out = self.out
         if self.kind == "vf-rl" and out.args:
             out.changed.append(
-                f"{masked(' '.join(out.args))} is left out: vf-rl reads its configuration and no further words."
+                f"{mask_secrets(' '.join(out.args))} is left out: vf-rl reads its configuration and no further words."
             )
             out.args = []
         if out.config and out.parts:
@@ -396,8 +405,8 @@ class _Translator:
             out.config.append(name)
             table = text.partition(" ")[0].removeprefix("--")
             out.to_do.append(
-                f"`{masked(text)}` beside other files has no setting of its own: copy that file, put [{table}] above "
-                f"its first line and `{table}.` into each of its [tables], and name the copy for {name}."
+                f"`{mask_secrets(text)}` beside other files has no setting of its own: copy that file, put [{table}] "
+                f"above its first line and `{table}.` into each of its [tables], and name the copy for {name}."
             )
         if out.parts and not out.config and self.kind == "rl":
             for part in ("trainer", "orchestrator"):
@@ -440,7 +449,7 @@ def settle(out: Translation) -> None:
         elif names_gpus(name) and ("gpus.trainer" in out.settings or "gpus.inference" in out.settings):
             setting = "[gpus]"
         if setting:
-            out.changed.append(f"{masked(' '.join(words[:end]))} is left out: {setting} says it.")
+            out.changed.append(f"{mask_secrets(' '.join(words[:end]))} is left out: {setting} says it.")
         else:
             out.args += words[:end]
         words = words[end:]

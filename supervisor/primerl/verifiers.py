@@ -139,7 +139,7 @@ class VerifiersJob(FolderJob):
             raise ConfigError("\n".join(problems))
         config = self.sources[0].path
         plan = self.gpus()
-        values = {name: value for name, (value, _) in self._decided().items()}
+        values = {name: value for name, (value, _) in self._list_own_settings().items()}
         checkpoint = "" if request.step is None else str(self.folders.folder(request.step))
         trainer = [
             *self._python(),
@@ -161,7 +161,7 @@ class VerifiersJob(FolderJob):
             Component("trainer", trainer, self.folder, self.job_variables(request, plan.trainer), self.run.job.nofile),
         ]
 
-    def _decided(self) -> dict[str, tuple[Any, str]]:
+    def _list_own_settings(self) -> dict[str, tuple[Any, str]]:
         """Settings of [trainer.args] that are the supervisor's, with their reasons."""
         saved = "[job] checkpoint_interval says it"
         decided: dict[str, tuple[Any, str]] = {
@@ -177,7 +177,7 @@ class VerifiersJob(FolderJob):
     def changes(self, request: StartRequest) -> Sequence[Change]:
         """Settings of the trainer, its checkpoint, and variables of both processes."""
         found = []
-        for name, (value, why) in self._decided().items():
+        for name, (value, why) in self._list_own_settings().items():
             own = self.settings.get(f"trainer.args.{name}")
             yours = f"trainer.args.{name} = {json.dumps(own)}" if own is not None and own != value else ""
             found.append(Change(f"trainer.args.{name} = {json.dumps(value)}", why, yours))
@@ -185,7 +185,7 @@ class VerifiersJob(FolderJob):
             why = "the newest step with every file verified"
             found.append(Change(f"resume_from_checkpoint = {self.folders.folder(request.step)}", why))
         own_env = {**self.environ, **self.run.job.env}
-        return [*found, *set_variables(self._fixed(request), own_env), open_files(self.run.job.nofile)]
+        return [*found, *set_variables(self._fixed_variables(request), own_env), open_files(self.run.job.nofile)]
 
     def _python(self) -> list[str]:
         own = command.interpreter(self.run)
@@ -207,14 +207,14 @@ class VerifiersJob(FolderJob):
     def job_variables(self, request: StartRequest, gpus: Sequence[str] = ()) -> dict[str, str]:
         """What one of the two processes gets."""
         job = self.run.job
-        fixed = self._fixed(request)
+        fixed = self._fixed_variables(request)
         if gpus:
             fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         env = job_environment(self.environ, job.pass_env, job.env, fixed)
-        return {**env, **command.activated(self.run, env)}
+        return {**env, **command.variables_of_activation(self.run, env)}
 
     @staticmethod
-    def _fixed(request: StartRequest) -> dict[str, str]:
+    def _fixed_variables(request: StartRequest) -> dict[str, str]:
         return {
             **command.FIXED_ENVIRONMENT,
             "RL_SUPERVISOR_RUN": request.run_id,

@@ -56,10 +56,10 @@ def main(argv: list[str]) -> None:
     module = load()
     settings = module.RLConfig
 
-    def configured(**given: Any) -> Any:
+    def make_settings(**given: Any) -> Any:
         return settings(**{**given, **values})
 
-    module.RLConfig = configured
+    module.RLConfig = make_settings
     module.RLTrainer = resumable(module.RLTrainer, checkpoint)
     sys.argv = ["vf-train", *rest]
     module.main()

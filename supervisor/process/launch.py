@@ -24,7 +24,7 @@ from threading import Event
 from typing import IO, Literal
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
-from supervisor.base.secrets import masked_list, remember_environment
+from supervisor.base.secrets import mask_texts, remember_environment
 from supervisor.jobs.base import Component
 from supervisor.process import own_cgroup, ports, shim, transient
 from supervisor.process.known_names import NANNY
@@ -105,7 +105,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     spec: shim.Spec = {
         "name": component.name,
         "argv": list(component.argv),
-        "shown_argv": masked_list(component.argv),
+        "shown_argv": mask_texts(component.argv),
         "cwd": str(component.cwd),
         "env": {**component.env, **markers(attempt_dir, run_id)},
         "nofile": component.nofile,
@@ -356,7 +356,7 @@ def abandon(component: Component, attempt_dir: Path, run_id: str, unit: str | No
     belongings = Belongings(attempt_dir, [component.name], run_id)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        left = belongings.living()
+        left = belongings.list_living()
         if not left:
             return
         for process in left:

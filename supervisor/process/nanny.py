@@ -108,7 +108,7 @@ def end_of(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def told(code: int) -> str:
+def describe_exit(code: int) -> str:
     """How a daemon ended, for people."""
     if code <= 128:
         return f"ended with {code}"
@@ -379,14 +379,16 @@ class Nanny:
             wait_s = next_wait(wait_s, lived_s, self.first_s)
             if not self.stopping:
                 lives = "" if code == TRY_AGAIN else " A job that runs lives on."
-                self.voice.say("warning", f"rl-supervisor {told(code)}; again in {wait_s:g} s.{lives}")
+                self.voice.say("warning", f"rl-supervisor {describe_exit(code)}; again in {wait_s:g} s.{lives}")
                 self.pause(wait_s)
                 wait_s = min(wait_s * 2, LONGEST_WAIT_S)
             if self.stopping:
                 if self.last:
                     return self.end_job()
                 self.last = True
-                self.voice.say("warning", f"Told to end, and rl-supervisor {told(code)}: one more ends what it left.")
+                self.voice.say(
+                    "warning", f"Told to end, and rl-supervisor {describe_exit(code)}: one more ends what it left."
+                )
                 self.waiting[signal.SIGTERM] = time.monotonic()
 
     def one_daemon(self, *, first: bool) -> int:
@@ -409,12 +411,12 @@ class Nanny:
             return TRY_AGAIN
         if self.beat is not None:
             self.beat.begin(self.daemon)
-        while (code := self.ended()) is None:
+        while (code := self.exit_code()) is None:
             self.turn(POLL_S if self.waiting else LOOK_S if self.beat is None else self.beat.look_s)
             self.watch()
         return code
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         """The daemon's exit code, None while it lives."""
         return self.code
 

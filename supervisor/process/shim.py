@@ -345,7 +345,7 @@ class Shim:
         os.close(failed_read)
         if failure:
             step, number, text = json.loads(failure)
-            self.ended(os.waitpid(self.child, 0)[1])
+            self.record_end(os.waitpid(self.child, 0)[1])
             raise explain(self.spec, step, number, text)
         return record
 
@@ -394,9 +394,9 @@ class Shim:
             if pid == 0:
                 return True
             if pid == self.child:
-                self.ended(status)
+                self.record_end(status)
 
-    def ended(self, status: int) -> None:
+    def record_end(self, status: int) -> None:
         """The child is gone: tell it first by name, which needs no disk, then by file."""
         signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_code = None if signum is not None else os.WEXITSTATUS(status)

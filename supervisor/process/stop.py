@@ -105,7 +105,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     free = _wait_for_gpus(gpu_free, gpu_wait_s)
     holders: tuple[str, ...] = ()
     if free is False:
-        holders = strangers.on_the_gpus(gpu_pids(), (process.identity for process in tree.living()))
+        holders = strangers.on_the_gpus(gpu_pids(), (process.identity for process in tree.list_living()))
     return StopReport(
         seconds=time.monotonic() - begun,
         survivors=tuple(map(describe_survivor, left)),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from supervisor.base.secrets import masked_words
+from supervisor.base.secrets import mask_command
 from supervisor.base.socket_paths import login_name
 from supervisor.process.survivors import Identity, Process, look_at
 
@@ -35,7 +35,7 @@ def command_of(pid: int) -> str:
             words = file.read(4096).decode(errors="replace").replace("\0", " ").split()
     except OSError:
         words = []
-    text = masked_words(words)
+    text = mask_command(words)
     return (f"{text[:LONGEST_COMMAND]}..." if len(text) > LONGEST_COMMAND else text) or name
 
 

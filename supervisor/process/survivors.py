@@ -188,7 +188,7 @@ class Belongings:
         self.known: set[Identity] = set(known) | self.shims | self.mains
         self.foreign: set[Identity] = set()
 
-    def living(self) -> list[Process]:
+    def list_living(self) -> list[Process]:
         """Everything of the attempt that is alive now, the shims included, oldest first."""
         found = self.among(process_table())
         return sorted((p for p in found if not p.dead), key=lambda p: (p.start_ticks, p.pid))
@@ -203,7 +203,7 @@ class Belongings:
             for process in processes.values()
             if process.identity in self.known
             or process.start_ticks >= sessions.get(process.session, never)
-            or self.marked(process)
+            or self.is_marked(process)
         }
         children: dict[int, list[int]] = {}
         for process in processes.values():
@@ -227,7 +227,7 @@ class Belongings:
 
     def jobs(self) -> list[Process]:
         """Everything that is alive but the shims, which end by themselves."""
-        return [process for process in self.living() if process.identity not in self.shims]
+        return [process for process in self.list_living() if process.identity not in self.shims]
 
     def sessions(self, processes: dict[int, Process]) -> dict[int, int]:
         """Sessions of the shims and children that can only be theirs, and when each began (start ticks).
@@ -245,7 +245,7 @@ class Belongings:
                 found[pid] = ticks
         return found
 
-    def marked(self, process: Process) -> bool:
+    def is_marked(self, process: Process) -> bool:
         """Does its cgroup or its environment name this attempt? Looked at once for each process."""
         if process.identity in self.foreign or process.dead:
             return False

@@ -39,7 +39,7 @@ class Sensor(Protocol):
 class Confirmed(Protocol):
     """A sensor that wants to know when the facts of its last look have been handed on (see ``logs``)."""
 
-    def posted(self) -> None:
+    def note_posted(self) -> None:
         """The facts of the last ``look`` were posted."""
 
 
@@ -71,7 +71,7 @@ class Looker:
         clock: Clock = time.monotonic,
     ) -> None:
         self.sensor = sensor
-        self._posted = sensor.posted if isinstance(sensor, Confirmed) else lambda: None
+        self._posted = sensor.note_posted if isinstance(sensor, Confirmed) else lambda: None
         self._again = sensor.again_s if isinstance(sensor, Hasty) else lambda took_s: None
         self._post = post
         self._interval_s = interval_s

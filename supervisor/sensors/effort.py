@@ -32,7 +32,7 @@ class EffortSensor:
         cores: dict[Role, list[float]] = {}
         waits: dict[Role, str] = {}
         for role, pid, ticks in self._processes():
-            used = self._used(pid, ticks)
+            used = self._read_cpu_use(pid, ticks)
             if used is None:
                 continue
             seconds, state = used
@@ -51,7 +51,7 @@ class EffortSensor:
         self._before = {}
         return (EffortLook(reason=reason),)
 
-    def _used(self, pid: int, ticks: int) -> tuple[float, str] | None:
+    def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str] | None:
         """CPU seconds so far of all its threads, and its state; None when it is gone."""
         try:
             text = (self._proc / str(pid) / "stat").read_text(errors="replace")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Clock
@@ -106,7 +106,7 @@ class LogSensor:
     def unknown(self, reason: str) -> Sequence[Fact]:
         return (LinesMissed(),)  # else a log that says nothing: silence is what deadlines are for
 
-    def posted(self) -> None:
+    def note_posted(self) -> None:
         """The facts of the last look have been handed on (called by the ``Looker``)."""
         self._confirmed = self._read
 
@@ -115,7 +115,7 @@ class LogSensor:
         """Did the last look leave something unread?"""
         return self._follower.behind
 
-    def ended(self) -> None:
+    def note_end_of_writer(self) -> None:
         """The writer has ended: from now on of a long backlog only the newest part is read. Any thread."""
         self._follower.ended = True
 
@@ -140,7 +140,7 @@ class LogSensor:
             facts = self._parser.parse_line(source.role, text)
             # Only the few lines that say something are masked, and whole: a fact quotes the beginning of its line, and
             # half a secret has no shape.
-            safe = masked(text) if facts else text
+            safe = mask_secrets(text) if facts else text
             return facts if safe == text else self._parser.parse_line(source.role, safe) or facts
         try:
             record = json.loads(line)
@@ -155,8 +155,8 @@ class CountedLogs(LogSensor):
     looks = 0
     posted_at = float("-inf")  # of any look, on the monotonic clock
 
-    def posted(self) -> None:
-        super().posted()
+    def note_posted(self) -> None:
+        super().note_posted()
         self.posted_at = time.monotonic()
         if not self.behind:
             self.looks += 1
@@ -166,7 +166,7 @@ class LastLines:
     """Have the last lines of a process that had ended been read? They say why."""
 
     def __init__(self, logs: CountedLogs) -> None:
-        logs.ended()
+        logs.note_end_of_writer()
         self._logs = logs
         self._since = time.monotonic()
         self._wanted = logs.looks + 2  # the look under way may have begun before the end

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.base.secrets import masked_words, printable, remember_processes
+from supervisor.base.secrets import mask_command, printable, remember_processes
 from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Role
 from supervisor.sensors.base import Clock
 
@@ -86,7 +86,7 @@ def read_title(pid: int) -> str:
         return ""
     # Masked before anything cuts it: half a secret has no shape.
     words = data.decode(errors="replace").rstrip("\0").split("\0")
-    return " ".join(printable(masked_words(words)).split())
+    return " ".join(printable(mask_command(words)).split())
 
 
 @dataclass
@@ -131,9 +131,9 @@ class _Table:
             stat = read_stat(seen.pid)
             entry = _Known(Identity(seen.pid, seen.start_ticks), stat.parent if stat else 0, titles=[seen.title])
             self.known[seen.pid] = entry
-            self.reported(entry, seen.role, key=seen.key)
+            self.watch_end(entry, seen.role, key=seen.key)
 
-    def reported(self, entry: _Known, role: Role, *, key: bool) -> None:
+    def watch_end(self, entry: _Known, role: Role, *, key: bool) -> None:
         """From now on the end of ``entry`` is watched for."""
         entry.role, entry.key = role, key
         if entry.pidfd is not None:
@@ -163,7 +163,7 @@ class _Table:
         self.unwatch(entry)
         self.known.pop(entry.id.pid, None)
 
-    def gone(self) -> list[_Known]:
+    def list_ended(self) -> list[_Known]:
         """Reported processes that have ended: a pidfd is readable when the last thread is gone, zombie or not."""
         ended = {self.by_fd[fd] for fd, _ in self.poll.poll(0)}
         return [
@@ -198,7 +198,7 @@ class ProcessWatcher:
         with table.lock:
             if table.closed:
                 return ()
-            for entry in table.gone():
+            for entry in table.list_ended():
                 facts += _gone_facts(table.attempt, entry, proof=True)
                 table.remove(entry)
         for exited in self._exits():
@@ -330,7 +330,7 @@ class ProcessScanner:
             facts = _gone_facts(table.attempt, entry, proof=False)
             table.unwatch(entry)
             return facts
-        table.reported(entry, found[0], key=found[1])
+        table.watch_end(entry, found[0], key=found[1])
         return [ProcessSeen(table.attempt, found[0], *entry.id, title=entry.title[:TITLE_LENGTH], key=found[1])]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from supervisor.storage import hashing
 from supervisor.storage.b2_composing import B2Composer
 from supervisor.storage.b2_large import CONTENT_TYPE, LargeFiles, hasher_of
-from supervisor.storage.b2client import B2Client, plain_sha1, renewing
+from supervisor.storage.b2client import B2Client, plain_sha1, retry_when_expired
 from supervisor.storage.b2http import Download
 from supervisor.storage.base import (
     Composer,
@@ -54,11 +54,11 @@ class B2Store(RemoteStore):
         found: list[StoredFile] = []
         start: str | None = None
         while True:
-            with self._client.explained(f"list {self.url}/{prefix}"):
+            with self._client.explain_errors(f"list {self.url}/{prefix}"):
                 page = self._client.session.list_file_names(
                     self._client.bucket_id, start_file_name=start, max_file_count=1000, prefix=full
                 )
-            found += [self._client.stored(entry) for entry in page["files"] if entry["action"] == "upload"]
+            found += [self._client.file_of_entry(entry) for entry in page["files"] if entry["action"] == "upload"]
             start = page["nextFileName"]
             if start is None:
                 return found
@@ -76,7 +76,7 @@ class B2Store(RemoteStore):
         name: str | None = None
         file_id: str | None = None
         while True:
-            with self._client.explained(f"list the versions of {self.url}/{prefix}"):
+            with self._client.explain_errors(f"list the versions of {self.url}/{prefix}"):
                 page = self._client.session.list_file_versions(
                     self._client.bucket_id,
                     start_file_name=name,
@@ -87,9 +87,9 @@ class B2Store(RemoteStore):
             for entry in page["files"]:  # newest first: what is older than a hide marker was deleted
                 if entry["action"] == "hide":
                     hidden.add(entry["fileName"])
-                    yield self._client.stored({**entry, "contentLength": 0}), "marker"
+                    yield self._client.file_of_entry({**entry, "contentLength": 0}), "marker"
                 elif entry["action"] == "upload":
-                    yield self._client.stored(entry), "hidden" if entry["fileName"] in hidden else "seen"
+                    yield self._client.file_of_entry(entry), "hidden" if entry["fileName"] in hidden else "seen"
             name, file_id = page["nextFileName"], page["nextFileId"]
             if name is None:
                 return
@@ -97,13 +97,13 @@ class B2Store(RemoteStore):
     def version(self, name: str, file_id: str) -> StoredFile | None:
         full = self._client.reach(name, "readFiles", "read")
         try:
-            with self._client.explained(f"look at {self.url}/{name}"):
+            with self._client.explain_errors(f"look at {self.url}/{name}"):
                 entry = self._client.session.get_file_info_by_id(file_id)
         except StoreError as error:
             if error.kind != "missing":
                 raise
             return None
-        return self._client.stored(entry) if entry["action"] == "upload" and entry["fileName"] == full else None
+        return self._client.file_of_entry(entry) if entry["action"] == "upload" and entry["fileName"] == full else None
 
     def claim(self, name: str, data: bytes) -> bool | None:
         """B2's native interface has no conditional write, and its S3 face refuses one (NotImplemented)."""
@@ -137,19 +137,19 @@ class B2Store(RemoteStore):
         part = known_part(parts, 0) if parts else Part(0, 0, hashing.EMPTY_SHA1)
         with SourceRange(path, part, hasher_of(parts, 0), progress) as stream:
             stored = self._upload(name, full, stream, part.size, "" if part.size else hashing.EMPTY_SHA1)
-            stream.arrived()
+            stream.report_confirmed()
         return stored
 
     def _upload(self, name: str, full: str, stream: Any, size: int, sha1: str) -> StoredFile:
         """Send a body in one request. Of a ``SourceRange`` that is not empty the hash may be found on the way."""
 
         def attempt() -> StoredFile:
-            with self._client.sending(name, stream):
+            with self._client.explain_send_errors(name, stream):
                 body = stream if size else b""  # requests would send an empty stream in chunks, which B2 refuses
                 answer = self._client.session.upload_file(
                     self._client.bucket_id, full, size, CONTENT_TYPE, sha1, {}, body
                 )
-            return self._client.stored(answer)
+            return self._client.file_of_entry(answer)
 
         stored = self._client.retry.call(attempt)
         if stored.sha1 != (sha1 or stream.sha1):
@@ -169,7 +169,7 @@ class B2Store(RemoteStore):
             url = self._client.api.get_download_url_for_file_name(self._client.bucket, full)
         else:
             url = self._client.api.get_download_url_for_fileid(file_id)
-        with self._client.explained(f"read {self.url}/{name}"):
+        with self._client.explain_errors(f"read {self.url}/{name}"):
             answer: Download = self._client.session.download_file_from_url(url, range_=span)
         with answer:
             head = answer.headers
@@ -184,7 +184,7 @@ class B2Store(RemoteStore):
         """
         pieces = response.blocks()
         while True:
-            with self._client.explained(f"read {self.url}/{name}"):
+            with self._client.explain_errors(f"read {self.url}/{name}"):
                 piece = next(pieces, None)
             if piece is None:
                 return
@@ -195,7 +195,7 @@ class B2Store(RemoteStore):
     def delete(self, file: StoredFile) -> None:
         full = self._client.reach(file.name, "deleteFiles", "delete")
         try:
-            with self._client.explained(f"delete {self.url}/{file.name}"):
+            with self._client.explain_errors(f"delete {self.url}/{file.name}"):
                 self._client.session.delete_file_version(file.file_id, full)
         except StoreError as error:
             if error.kind != "missing":
@@ -213,8 +213,10 @@ class B2Store(RemoteStore):
         """What the key may, and what the bucket does by itself (unknown to a key without listBuckets)."""
         rules = None
         if "listBuckets" in self._client.capabilities:
-            with self._client.explained(f"ask B2 for the rules of the bucket {self._client.bucket}"):
-                found = renewing(self._client.retry, self._client.api.list_buckets)(bucket_name=self._client.bucket)
+            with self._client.explain_errors(f"ask B2 for the rules of the bucket {self._client.bucket}"):
+                found = retry_when_expired(self._client.retry, self._client.api.list_buckets)(
+                    bucket_name=self._client.bucket
+                )
             rules = [dict(rule) for one in found for rule in one.lifecycle_rules or ()]
         return Bucket(self._client.key_id[-4:], self._client.capabilities, rules)
 

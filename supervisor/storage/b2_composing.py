@@ -36,11 +36,11 @@ class B2Composer:
         client, store = self._client, self._store
         full = client.reach(name, "writeFiles", "write")
         try:
-            with client.explained(f"copy {client.url}/{base.name} to {name}"):
+            with client.explain_errors(f"copy {client.url}/{base.name} to {name}"):
                 answer = client.session.copy_file(base.file_id, full)
         except StoreError:
             return store.put_file(name, path, part.size, [part], progress)
-        stored = client.stored(answer)
+        stored = client.file_of_entry(answer)
         if stored.size != part.size or stored.sha1 != part.sha1:
             return store.put_file(name, path, part.size, [part], progress)  # newer than the copy, so it is the current
         progress(part.size)
@@ -58,28 +58,28 @@ class B2Composer:
         full = self._client.reach(name, "writeFiles", "write")
         source = _Source(base)
         copies = {
-            number: partial(self._copied, source, number, piece.part)
+            number: partial(self._copy_part, source, number, piece.part)
             for number, piece in enumerate(pieces, 1)
             if piece.copied
         }
         return self._large.send(name, full, path, [piece.part for piece in pieces], progress, finishing, copies)
 
-    def _copied(self, source: _Source, number: int, part: Part, file_id: str) -> bool:
+    def _copy_part(self, source: _Source, number: int, part: Part, file_id: str) -> bool:
         """Did the server take this part from the source, byte for byte? Otherwise it has to be sent."""
         if source.given_up():
             return False
         client, file = self._client, source.file
         try:
-            with client.explained(f"copy a part of {client.url}/{file.name}"):
+            with client.explain_errors(f"copy a part of {client.url}/{file.name}"):
                 answer: Mapping[str, Any] = client.session.copy_part(
                     file.file_id, file_id, number, bytes_range=(part.offset, part.offset + part.size - 1)
                 )
         except StoreError as error:
-            source.refused(for_good=error.kind == "missing")
+            source.count_refusal(for_good=error.kind == "missing")
             return False
         if answer.get("contentLength") == part.size and answer.get("contentSha1") == part.sha1:
             return True
-        source.refused(for_good=False)
+        source.count_refusal(for_good=False)
         return False
 
 
@@ -95,6 +95,6 @@ class _Source:
         with self._lock:
             return self._refusals >= REFUSALS
 
-    def refused(self, *, for_good: bool) -> None:
+    def count_refusal(self, *, for_good: bool) -> None:
         with self._lock:
             self._refusals += REFUSALS if for_good else 1

@@ -102,7 +102,7 @@ class LargeFiles:
     def _cancel(self, file_id: str, what: str) -> bool:
         """Cancel an unfinished file; False when it had ended already."""
         try:
-            with self._client.explained(f"cancel an unfinished upload of {self._url}/{what}"):
+            with self._client.explain_errors(f"cancel an unfinished upload of {self._url}/{what}"):
                 self._client.session.cancel_large_file(file_id)
             return True
         except StoreError as error:
@@ -115,9 +115,9 @@ class LargeFiles:
     def _begin(self, name: str, full: str, ranges: Ranges) -> tuple[str, Listed]:
         """The id of an unfinished large file of this cut, begun before or now, and the parts that it holds."""
         info = {CUT_KEY: hashing.cut_digest(ranges)}
-        file_id, there = self._unfinished(name, full, info, len(ranges))
+        file_id, there = self._find_unfinished(name, full, info, len(ranges))
         if file_id is None:
-            with self._client.explained(f"start the upload of {self._url}/{name}"):
+            with self._client.explain_errors(f"start the upload of {self._url}/{name}"):
                 begun = self._client.session.start_large_file(self._client.bucket_id, full, CONTENT_TYPE, info)
                 file_id = begun["fileId"]
         return str(file_id), there
@@ -127,11 +127,11 @@ class LargeFiles:
             if stop.is_set():  # the first failure is what counts
                 raise StoreError("changed", f"the upload of {name} was given up")
             try:
-                with self._client.sending(name, stream, file_id):
+                with self._client.explain_send_errors(name, stream, file_id):
                     answer = self._client.session.upload_part(file_id, number, len(stream), stream.sha1, stream)
             except StoreError as error:
                 if isinstance(error.__cause__, b2.BadRequest) and self._is_over(file_id, name, error):
-                    return self._ended(name)  # no further try changes that
+                    return self._cancelled_error(name)  # no further try changes that
                 raise
             if answer["contentSha1"] != stream.sha1:
                 raise StoreError("transient", f"{self._url} confirmed another SHA-1 for part {number} of {name}")
@@ -140,10 +140,10 @@ class LargeFiles:
         ended = self._client.retry.call(attempt)
         if ended is not None:
             raise ended
-        stream.arrived()
+        stream.report_confirmed()
         self._count(len(stream))
 
-    def _ended(self, name: str) -> UploadEndedError:
+    def _cancelled_error(self, name: str) -> UploadEndedError:
         """B2 says of it "No active upload", or that it knows no such file."""
         return UploadEndedError(f"the upload of {self._url}/{name} was cancelled while it was under way, and not by us")
 
@@ -157,8 +157,8 @@ class LargeFiles:
         retry = self._client.retry
         for number in range(1, retry.tries + 1):
             try:
-                with self._client.explained(f"finish the upload of {self._url}/{name}"):
-                    return self._client.stored(
+                with self._client.explain_errors(f"finish the upload of {self._url}/{name}"):
+                    return self._client.file_of_entry(
                         self._client.session.finish_large_file(file_id, [part.sha1 for part in parts])
                     )
             except StoreError as error:
@@ -167,19 +167,19 @@ class LargeFiles:
                 break
             retry.sleep(retry.pause(number))
         try:
-            with self._client.explained(f"look at {self._url}/{name}"):
+            with self._client.explain_errors(f"look at {self._url}/{name}"):
                 answer = self._client.session.get_file_info_by_id(file_id)
         except StoreError as error:
-            raise self._ended(name) if error.kind == "missing" else failure from None
+            raise self._cancelled_error(name) if error.kind == "missing" else failure from None
         if answer["action"] == "upload" and answer["contentLength"] == size:
-            return self._client.stored(answer)
+            return self._client.file_of_entry(answer)
         if isinstance(failure.__cause__, b2.MissingPart):
             self._cancel(file_id, name)
         raise failure
 
     # ------------------------------------------------------------ what was left unfinished
 
-    def _unfinished(self, name: str, full: str, info: Mapping[str, str], most: int) -> tuple[str | None, Listed]:
+    def _find_unfinished(self, name: str, full: str, info: Mapping[str, str], most: int) -> tuple[str | None, Listed]:
         """The unfinished upload of this name and cut that is furthest, and the parts that it holds."""
         best: tuple[str | None, Listed] = (None, {})
         if "listFiles" not in self._client.capabilities:
@@ -200,7 +200,7 @@ class LargeFiles:
     def _all_unfinished(self, full_prefix: str, what: str) -> Iterator[dict[str, Any]]:
         start: str | None = None
         while True:
-            with self._client.explained(f"list unfinished uploads of {self._url}/{what}"):
+            with self._client.explain_errors(f"list unfinished uploads of {self._url}/{what}"):
                 page = self._client.session.list_unfinished_large_files(
                     self._client.bucket_id, start_file_id=start, max_file_count=100, prefix=full_prefix
                 )
@@ -214,7 +214,7 @@ class LargeFiles:
         if not isinstance(refused.__cause__, b2.BadRequest):
             return refused.kind == "missing"
         try:
-            with self._client.explained(f"look at an unfinished upload of {self._url}/{what}"):
+            with self._client.explain_errors(f"look at an unfinished upload of {self._url}/{what}"):
                 return bool(self._client.session.get_file_info_by_id(file_id)["action"] != "start")
         except StoreError as error:
             return error.kind == "missing"
@@ -224,7 +224,7 @@ class LargeFiles:
         there: Listed = {}
         start: int | None = None
         while True:
-            with self._client.explained(f"list the parts of {self._url}/{name}"):
+            with self._client.explain_errors(f"list the parts of {self._url}/{name}"):
                 page = self._client.session.list_parts(file_id, start, 1000)
             for entry in page["parts"]:
                 there[int(entry["partNumber"])] = (int(entry["contentLength"]), str(entry["contentSha1"]))

@@ -1,7 +1,7 @@
 """One bucket of B2 over b2sdk: the sign-in, what the key may, its requests, and their errors in our words.
 
-A request is a method of ``session``, called within ``explained`` (or ``sending``, when it has a body). What moves
-bodies is also given ``retry``, since b2sdk's own patience is not enough there (see ``base/retry.py``).
+A request is a method of ``session``, called within ``explain_errors`` (or ``explain_send_errors``, when it has a body).
+What moves bodies is also given ``retry``, since b2sdk's own patience is not enough there (see ``base/retry.py``).
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class B2Client:
         self._session = _Renewing(self.api.session, retry)
         raw_api: PartApi = self.session.raw_api
         raw_api.transport = Transport(raw_api.b2_http.user_agent, Throttle(limit_bytes_per_s))
-        with self.explained(f"sign in to B2 for the bucket {bucket}"):
+        with self.explain_errors(f"sign in to B2 for the bucket {bucket}"):
             self.api.authorize_account(key_id, key, realm=realm or "production")
-            self.bucket_id: str = renewing(retry, self.api.get_bucket_by_name)(bucket).id_
+            self.bucket_id: str = retry_when_expired(retry, self.api.get_bucket_by_name)(bucket).id_
         allowed = info.get_allowed()
         self.capabilities = frozenset(allowed["capabilities"])
         self._key_prefix: str = allowed["namePrefix"] or ""
@@ -97,20 +97,20 @@ class B2Client:
         return full
 
     @contextlib.contextmanager
-    def explained(self, tried: str) -> Iterator[None]:
+    def explain_errors(self, tried: str) -> Iterator[None]:
         try:
             yield
         except b2errors.CATCH as error:
             raise b2errors.explain(error, tried, self.bucket, self.key_id) from error
 
     @contextlib.contextmanager
-    def sending(self, name: str, stream: Any, file_id: str | None = None) -> Iterator[None]:
-        """As ``explained``; when B2 denies a part's SHA-1, tells a changed file from bytes that broke on the way.
+    def explain_send_errors(self, name: str, stream: Any, file_id: str | None = None) -> Iterator[None]:
+        """As ``explain_errors``; when B2 denies a part's SHA-1, tells a changed file from bytes that broke on the way.
 
         A refused token is an upload URL's, since the key itself was accepted at sign-in: all that wait are thrown away.
         """
         try:
-            with self.explained(f"send {self.url}/{name}"):
+            with self.explain_errors(f"send {self.url}/{name}"):
                 yield
         except StoreError as error:
             if isinstance(stream, SourceRange) and stream.failure is not None:
@@ -126,7 +126,7 @@ class B2Client:
                 raise StoreError("transient", void) from error.__cause__
             raise
 
-    def stored(self, entry: Mapping[str, Any]) -> StoredFile:
+    def file_of_entry(self, entry: Mapping[str, Any]) -> StoredFile:
         name = str(entry["fileName"])
         return StoredFile(
             name=name.removeprefix(self.prefix),
@@ -137,14 +137,14 @@ class B2Client:
         )
 
 
-def renewing(retry: Retry, call: Callable[..., Any]) -> Callable[..., Any]:
+def retry_when_expired(retry: Retry, call: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, made again while B2 says of an authorization just given that it has expired.
 
     b2sdk signs in anew once for each request (2.13.1, ``B2Session``), and B2's hosts do not always agree on a token at
     once. A key that B2 refuses is another answer: that of the sign-in.
     """
 
-    def made(*args: Any, **more: Any) -> Any:
+    def call_renewed(*args: Any, **more: Any) -> Any:
         for number in range(1, retry.tries):
             try:
                 return call(*args, **more)
@@ -154,11 +154,11 @@ def renewing(retry: Retry, call: Callable[..., Any]) -> Callable[..., Any]:
                 retry.sleep(retry.pause(number))
         return call(*args, **more)
 
-    return made
+    return call_renewed
 
 
 class _Renewing:
-    """A session of b2sdk: each of its requests is ``renewing``.
+    """A session of b2sdk: each of its requests goes through ``retry_when_expired``.
 
     But for those with a body: their token is an upload URL's, and who sends them throws that away and tries again.
     """
@@ -169,7 +169,7 @@ class _Renewing:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._wrapped, name)
         plain = not callable(found) or name in ("raw_api", "upload_file", "upload_part")
-        return found if plain else renewing(self._retry, found)
+        return found if plain else retry_when_expired(self._retry, found)
 
 
 def plain_sha1(value: object) -> str | None:

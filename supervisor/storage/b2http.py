@@ -53,7 +53,7 @@ class Pace:
         self._since = now
         self._moved = 0
 
-    def moved(self, size: int, now: float) -> None:
+    def count_moved_bytes(self, size: int, now: float) -> None:
         """``size`` bytes moved. Raises TimeoutError when the last window had too few."""
         self._moved += size
         if now - self._since < self._stall_s:
@@ -92,7 +92,7 @@ class Download:
                         missing = left - got
                         raise ConnectionResetError(f"the connection ended {missing} bytes before the end of the answer")
                     got += count
-                    pace.moved(count, time.monotonic())
+                    pace.count_moved_bytes(count, time.monotonic())
                 left -= got
                 yield buffer[:got]
         self._clean = True
@@ -169,7 +169,7 @@ class Transport:
         self._local = threading.local()
         self._through_proxy: dict[Address, bool] = {}
 
-    def proxied(self, url: str) -> bool:
+    def has_proxy(self, url: str) -> bool:
         """Does the environment name a proxy for this host? Asked once for each: requests looks at every variable of it,
         which cost as much as all else that a small file costs.
         """
@@ -244,7 +244,7 @@ class Transport:
                 while sent < block:
                     count = link.send(buffer[sent:block])
                     sent += count
-                    pace.moved(count, time.monotonic())
+                    pace.count_moved_bytes(count, time.monotonic())
                     source.on_its_way(count)
             if digest is not None:
                 source.sha1 = digest.hexdigest()
@@ -264,7 +264,7 @@ class Transport:
                 if count == 0:
                     source.fail_short(sent)
                 sent += count
-                pace.moved(count, time.monotonic())
+                pace.count_moved_bytes(count, time.monotonic())
                 source.on_its_way(count)
 
     # ------------------------------------------------------------ in
@@ -358,7 +358,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         self, upload_url: str, upload_auth_token: str, part_number: int, content_length: int, content_sha1: str,
         data_stream: Any, *rest: Any,
     ) -> Any:  # fmt: skip
-        if not isinstance(data_stream, SourceRange) or self.transport.proxied(upload_url):
+        if not isinstance(data_stream, SourceRange) or self.transport.has_proxy(upload_url):
             sha1 = data_stream.find_sha1() if isinstance(data_stream, SourceRange) else content_sha1
             return super().upload_part(
                 upload_url, upload_auth_token, part_number, content_length, sha1, data_stream, *rest
@@ -375,7 +375,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         self, upload_url: str, upload_auth_token: str, file_name: str, content_length: int, content_type: str,
         content_sha1: str, file_info: dict[str, str], data_stream: Any, *rest: Any, **more: Any,
     ) -> Any:  # fmt: skip
-        if not isinstance(data_stream, SourceRange) or self.transport.proxied(upload_url):
+        if not isinstance(data_stream, SourceRange) or self.transport.has_proxy(upload_url):
             sha1 = data_stream.find_sha1() if isinstance(data_stream, SourceRange) else content_sha1
             return super().upload_file(
                 upload_url, upload_auth_token, file_name, content_length, content_type, sha1, file_info,
@@ -404,7 +404,7 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
         range_: tuple[int, int] | None = None,
         encryption: Any = None,
     ) -> Download | Proxied:
-        if self.transport.proxied(url):
+        if self.transport.has_proxy(url):
             return Proxied(super().download_file_from_url(account_auth_token_or_none, url, range_, encryption))
         headers = {"Accept-Encoding": "identity"}
         if range_ is not None:

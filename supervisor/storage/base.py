@@ -65,7 +65,7 @@ class Cut(Sequence[Part]):
         """The part with its SHA-1. Raises kind "changed" when the file vanished or became shorter."""
 
     @abstractmethod
-    def known(self, index: int) -> str:
+    def known_sha1(self, index: int) -> str:
         """The SHA-1 of a part if it is known already, else nothing: then a reader of it can find it out."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ def ranges_of(parts: Sequence[Part]) -> Sequence[tuple[int, int]]:
 
 def known_part(parts: Sequence[Part], index: int) -> Part:
     """A part with its SHA-1 if that is known already, else with none ("")."""
-    return Part(*parts.ranges[index], parts.known(index)) if isinstance(parts, Cut) else parts[index]
+    return Part(*parts.ranges[index], parts.known_sha1(index)) if isinstance(parts, Cut) else parts[index]
 
 
 @dataclass(frozen=True)

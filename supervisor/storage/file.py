@@ -60,7 +60,7 @@ class FileStore(CountingStore):
                     except FileNotFoundError:  # deleted or replaced since the folder was read
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        found.append(_stored(path.relative_to(self.root).as_posix(), status))
+                        found.append(_file_of_status(path.relative_to(self.root).as_posix(), status))
             return sorted(found, key=lambda file: file.name)
 
     def list_versions(self, prefix: str) -> Sequence[StoredFile]:
@@ -71,7 +71,7 @@ class FileStore(CountingStore):
                 status = self._path(prefix).lstat() if self._exists() else None
             except (FileNotFoundError, NotADirectoryError):
                 status = None
-            return [_stored(prefix, status)] if status is not None and stat.S_ISREG(status.st_mode) else []
+            return [_file_of_status(prefix, status)] if status is not None and stat.S_ISREG(status.st_mode) else []
 
     def version(self, name: str, file_id: str) -> StoredFile | None:
         return next((file for file in self.list_versions(name) if file.file_id == file_id), None)
@@ -84,7 +84,7 @@ class FileStore(CountingStore):
         target = self._path(name)
         with self._explain("write", name):
             try:
-                with self._incoming(target, claim=True) as incoming:
+                with self._open_for_writing(target, claim=True) as incoming:
                     _write_all(incoming, data)
             except FileExistsError:
                 return False
@@ -112,7 +112,7 @@ class FileStore(CountingStore):
         try:
             if os.fstat(descriptor).st_size != size:
                 raise StoreError("changed", f"{path} has another size than when its hashes were taken")
-            with self._explain("write", name), self._incoming(target, finishing=finishing) as incoming:
+            with self._explain("write", name), self._open_for_writing(target, finishing=finishing) as incoming:
                 for part in parts:
                     digest = hashlib.sha1(usedforsecurity=False)
                     for piece in source.read_pieces(descriptor, path, part.offset, part.size):
@@ -133,13 +133,13 @@ class FileStore(CountingStore):
 
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
         target = self._path(name)
-        with self._explain("write", name), self._incoming(target) as incoming:
+        with self._explain("write", name), self._open_for_writing(target) as incoming:
             _write_all(incoming, data)
         self._count_sent(len(data))
         return self._current(name)
 
     def get_bytes(self, name: str, file_id: str | None = None, limit: int = 16 << 20) -> bytes:
-        with self._explain("read", name), self._opened(name, file_id) as descriptor:
+        with self._explain("read", name), self._open_for_reading(name, file_id) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > limit:
                 raise StoreError("damaged", f"{name} in {self.url} has {size} bytes, more than the {limit} it may have")
@@ -147,7 +147,7 @@ class FileStore(CountingStore):
 
     def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         end = offset + size
-        with self._opened(file.name, file.file_id) as descriptor:
+        with self._open_for_reading(file.name, file.file_id) as descriptor:
             while offset < end:
                 with self._explain("read", file.name):
                     piece = os.pread(descriptor, min(hashing.CHUNK_BYTES, end - offset), offset)
@@ -228,7 +228,7 @@ class FileStore(CountingStore):
 
     def _current(self, name: str) -> StoredFile:
         with self._explain("read", name):
-            return _stored(name, self._path(name).lstat())
+            return _file_of_status(name, self._path(name).lstat())
 
     def _holds(self, target: Path, size: int, parts: Sequence[Part]) -> bool:
         """Is the very file there already? (A killed transfer finished this file, and its memory of it was lost.)"""
@@ -243,7 +243,7 @@ class FileStore(CountingStore):
     # ------------------------------------------------------------ reading and writing
 
     @contextlib.contextmanager
-    def _incoming(self, target: Path, *, claim: bool = False, finishing: Finishing = unheard) -> Iterator[int]:
+    def _open_for_writing(self, target: Path, *, claim: bool = False, finishing: Finishing = unheard) -> Iterator[int]:
         """A descriptor to write to; becomes ``target`` when the block ends well, and ``finishing`` does.
 
         Where there was no ``target`` at first, it does not replace one that came meanwhile: that is another writer's,
@@ -273,7 +273,7 @@ class FileStore(CountingStore):
                 break
 
     @contextlib.contextmanager
-    def _opened(self, name: str, file_id: str | None) -> Iterator[int]:
+    def _open_for_reading(self, name: str, file_id: str | None) -> Iterator[int]:
         self._exists()
         try:
             descriptor = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -308,7 +308,7 @@ class FileStore(CountingStore):
 
 
 def _link(temporary: Path, target: Path, *, claim: bool) -> bool:
-    """Give it a name that nothing has; False where the file system has no links. Raises as ``_incoming``."""
+    """Give it a name that nothing has; False where the file system has no links. Raises as ``_open_for_writing``."""
     try:
         os.link(temporary, target, follow_symlinks=False)
     except FileExistsError as error:
@@ -363,7 +363,7 @@ def _is_dead(descriptor: int) -> bool:
     return True
 
 
-def _stored(name: str, status: os.stat_result) -> StoredFile:
+def _file_of_status(name: str, status: os.stat_result) -> StoredFile:
     return StoredFile(name=name, size=status.st_size, file_id=_identity(status), uploaded_at=status.st_mtime)
 
 

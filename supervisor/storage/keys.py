@@ -50,7 +50,9 @@ def s3_keys_from(environ: Mapping[str, str]) -> tuple[str, str, str | None]:
     )
 
 
-def missing(url: str, name: str, environ: Mapping[str, str], stores: Iterable[Path] | None = None) -> list[str]:
+def find_missing_keys(
+    url: str, name: str, environ: Mapping[str, str], stores: Iterable[Path] | None = None
+) -> list[str]:
     """Which keys of the store at ``url`` the run ``name`` has nowhere: neither in ``environ``, nor as a credential in
     the folder that it names, nor in ``stores``, where systemd finds them (None: all that it looks in).
     """

@@ -30,7 +30,7 @@ from supervisor.storage.s3_multipart import (
     explain_source,
     md5_of,
 )
-from supervisor.storage.s3client import S3Client, denied, unsupported
+from supervisor.storage.s3client import S3Client, is_denied, is_unsupported
 from supervisor.storage.source import SourceRange
 
 PART_BYTES = 64 << 20
@@ -83,7 +83,7 @@ class S3Store(RemoteStore):
         asked: dict[str, Any] = {"Prefix": self._key(prefix, folder=True)}
         while True:
             page = self._client.call(f"list {self.url}/{prefix}", "list_objects_v2", **asked)
-            yield from (self._stored(entry) for entry in page.get("Contents", ()))
+            yield from (self._file_of_entry(entry) for entry in page.get("Contents", ()))
             if not page.get("IsTruncated"):
                 return
             asked["ContinuationToken"] = page["NextContinuationToken"]
@@ -107,9 +107,9 @@ class S3Store(RemoteStore):
                 yield StoredFile(name, 0, f"{VERSION}{marker['VersionId']}"), "marker"
             for entry in page.get("Versions", ()):
                 if _unix(entry["LastModified"]) < hidden.get(entry["Key"], 0.0):
-                    yield self._stored(entry), "hidden"
+                    yield self._file_of_entry(entry), "hidden"
                 else:
-                    yield self._stored(entry), "current" if entry["IsLatest"] else "older"
+                    yield self._file_of_entry(entry), "current" if entry["IsLatest"] else "older"
             if not page.get("IsTruncated"):
                 return
             asked["KeyMarker"] = page["NextKeyMarker"]
@@ -170,7 +170,7 @@ class S3Store(RemoteStore):
         md5 = md5_of(path, part)
         with SourceRange(path, part, progress=progress) as stream:
             stored = self._upload(name, key, stream, part.size, md5, part.sha1, finishing)
-            stream.arrived()
+            stream.report_confirmed()
         return stored
 
     def _upload(  # noqa: PLR0917
@@ -220,7 +220,7 @@ class S3Store(RemoteStore):
                 "transient",
                 f"{self.url}/{name} was replaced just after it was sent (does another pod write the same step?)",
             )
-        return self._stored({**seen, "Key": key, "Size": seen["ContentLength"]})
+        return self._file_of_entry({**seen, "Key": key, "Size": seen["ContentLength"]})
 
     # ------------------------------------------------------------ fetching
 
@@ -251,7 +251,7 @@ class S3Store(RemoteStore):
 
     def _pieces(self, answer: Mapping[str, Any], name: str) -> Iterator[bytes]:
         while True:
-            with self._client.explained(f"read {self.url}/{name}"):
+            with self._client.explain_errors(f"read {self.url}/{name}"):
                 piece: bytes = answer["Body"].read(hashing.CHUNK_BYTES)
             if not piece:
                 return
@@ -275,7 +275,7 @@ class S3Store(RemoteStore):
                     self._client.call(tried, "delete_object", Key=key, **chosen)
                     return
                 except StoreError as error:
-                    if not unsupported(error):
+                    if not is_unsupported(error):
                         raise
                     self._deletes_by_etag = False
             self._client.call(tried, "delete_object", Key=key, **version)
@@ -314,13 +314,13 @@ class S3Store(RemoteStore):
             answer = self._client.call(tried, "get_bucket_versioning")
             return answer.get("Status") in ("Enabled", "Suspended")
         except StoreError as error:
-            if not (unsupported(error) or denied(error)):
+            if not (is_unsupported(error) or is_denied(error)):
                 raise
         try:  # a narrow key may not ask, and R2 does not know the question; listing versions tells as well
             self._client.call(tried, "list_object_versions", Prefix=self._prefix, MaxKeys=1)
             return True
         except StoreError as error:
-            if not (unsupported(error) or denied(error)):
+            if not (is_unsupported(error) or is_denied(error)):
                 raise
         self._client.call(tried, "list_objects_v2", Prefix=self._prefix, MaxKeys=1)
         return False
@@ -335,7 +335,7 @@ class S3Store(RemoteStore):
                     made.append(self._put_bytes(probe, b"!", IfNoneMatch="*"))
                     self._claims = False
                 except StoreError as error:
-                    if not (_precondition(error) or unsupported(error)):
+                    if not (_precondition(error) or is_unsupported(error)):
                         raise
                     self._claims = _precondition(error)
                 finally:
@@ -354,7 +354,7 @@ class S3Store(RemoteStore):
             raise StoreError("permanent", f"{name!r} cannot be a name in {self.url}: {problem}")
         return self._prefix + name
 
-    def _stored(self, entry: Mapping[str, Any]) -> StoredFile:
+    def _file_of_entry(self, entry: Mapping[str, Any]) -> StoredFile:
         sha1 = entry.get("Metadata", {}).get(SHA1_KEY)
         return StoredFile(
             name=str(entry["Key"]).removeprefix(self._prefix),

@@ -20,7 +20,7 @@ from typing import Any
 from supervisor.storage import s3errors
 from supervisor.storage.base import Finishing, Part, Progress, StoreError, unheard
 from supervisor.storage.parallel import all_of
-from supervisor.storage.s3client import S3Client, unsupported
+from supervisor.storage.s3client import S3Client, is_unsupported
 from supervisor.storage.source import SourceRange, open_source, read_pieces
 
 CONTENT_TYPE = "application/octet-stream"
@@ -58,7 +58,7 @@ class Multipart:
         finishing: Finishing = unheard,
     ) -> str:
         """Send the file and make it an object; returns the object's ETag and leaves the version to the caller."""
-        upload = self._unfinished(name, key, path, parts) or self._begin(name, key)
+        upload = self._find_unfinished(name, key, path, parts) or self._begin(name, key)
         progress(sum(parts[number - 1].size for number in upload.etags))
         stop = threading.Event()
 
@@ -68,7 +68,7 @@ class Multipart:
             part = parts[number - 1]  # which reads it, unless its hash is known
             with SourceRange(path, part, progress=progress) as stream:
                 self._send_part(name, key, stream, upload, number, part, stop)
-                stream.arrived()
+                stream.report_confirmed()
 
         todo = [number for number in range(1, len(parts) + 1) if number not in upload.etags]
         all_of([self._pool.submit(send, number) for number in todo], stop)
@@ -106,7 +106,7 @@ class Multipart:
                 answer = self._client.call(tried, "create_multipart_upload", **asked, ChecksumAlgorithm="SHA1")
                 return Upload(answer["UploadId"], answer.get("ChecksumAlgorithm") == "SHA1")
             except StoreError as error:
-                if not unsupported(error):  # B2: 400, "Unsupported header 'x-amz-checksum-algorithm'"
+                if not is_unsupported(error):  # B2: 400, "Unsupported header 'x-amz-checksum-algorithm'"
                     raise
                 self._takes_sha1 = False
         return Upload(self._client.call(tried, "create_multipart_upload", **asked)["UploadId"], sha1=False)
@@ -140,7 +140,7 @@ class Multipart:
                 )
             except StoreError as error:
                 explain_source(error, stream)
-                if by_sha1 and upload.resumed and unsupported(error):  # it was begun as one without SHA-1
+                if by_sha1 and upload.resumed and is_unsupported(error):  # it was begun as one without SHA-1
                     upload.sha1 = False
                     raise StoreError("transient", str(error)) from error
                 raise
@@ -184,7 +184,7 @@ class Multipart:
 
     # ------------------------------------------------------------ what was left unfinished
 
-    def _unfinished(self, name: str, key: str, path: Path, parts: Sequence[Part]) -> Upload | None:
+    def _find_unfinished(self, name: str, key: str, path: Path, parts: Sequence[Part]) -> Upload | None:
         """The unfinished upload of this name that holds most of this file, or None when none holds any of it."""
         best: Upload | None = None
         for entry in self._all_unfinished(name, key):

@@ -95,24 +95,24 @@ class S3Client:
 
     def once(self, tried: str, operation: str, **asked: Any) -> dict[str, Any]:
         """One request, tried once."""
-        with self.explained(tried):
+        with self.explain_errors(tried):
             answer: dict[str, Any] = getattr(self._client, operation)(Bucket=self.bucket, **asked)
             return answer
 
     @contextlib.contextmanager
-    def explained(self, tried: str) -> Iterator[None]:
+    def explain_errors(self, tried: str) -> Iterator[None]:
         try:
             yield
         except s3errors.CATCH as error:
             raise s3errors.explain(error, tried, self.bucket, self.key_id) from error
 
 
-def unsupported(error: StoreError) -> bool:
+def is_unsupported(error: StoreError) -> bool:
     """Does the service not know that operation or header? (A bad name or key is answered with other codes.)"""
     cause = error.__cause__
     return s3errors.code_of(cause) in s3errors.UNSUPPORTED or s3errors.status_of(cause) == 501
 
 
-def denied(error: StoreError) -> bool:
+def is_denied(error: StoreError) -> bool:
     """May the key not do that? (A wrong key is another matter.)"""
     return s3errors.code_of(error.__cause__) in ("AccessDenied", "403")

@@ -102,10 +102,10 @@ def _without_answer(error: Exception, could_not: str) -> StoreError:
         where = urlsplit(str(error.kwargs.get("endpoint_url") or "")).netloc
         return StoreError("transient", f"{could_not}: no connection{f' to {where}' if where else ''}")
     if isinstance(error, aws.SSLError):
-        return StoreError("transient", f"{could_not}: the TLS connection failed ({_shortened(error)})")
+        return StoreError("transient", f"{could_not}: the TLS connection failed ({_shorten_message(error)})")
     if isinstance(error, (aws.HTTPClientError, aws.IncompleteReadError, OSError)):
-        return StoreError("transient", f"{could_not}: the connection broke ({_shortened(error)})")
-    return StoreError("permanent", f"{could_not}: {_shortened(error)}")
+        return StoreError("transient", f"{could_not}: the connection broke ({_shorten_message(error)})")
+    return StoreError("permanent", f"{could_not}: {_shorten_message(error)}")
 
 
 def _answer_of(error: aws.ClientError) -> Mapping[str, Any]:
@@ -126,5 +126,5 @@ def _text_of_error(error: aws.ClientError) -> str:
     return textwrap.shorten(text, 200, placeholder=" ...") or f"status {status_of(error)}"
 
 
-def _shortened(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     return textwrap.shorten(str(error), 200, placeholder=" ...") or type(error).__name__

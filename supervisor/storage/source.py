@@ -109,7 +109,7 @@ class SourceRange(io.RawIOBase):
         if told:
             self._progress(-told)
 
-    def arrived(self) -> None:
+    def report_confirmed(self) -> None:
         """The store confirmed all of it."""
         told, self._told = self._told, len(self)
         self._progress(len(self) - told)

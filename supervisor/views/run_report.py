@@ -194,7 +194,7 @@ def _part_of_ledger(ledger: Ledger) -> dict[str, Any]:
         "ettr_while_wanted": ledger.seconds.get(k.PRODUCTIVE, 0.0) / wanted if wanted > 0 else 0.0,
         "seconds": ledger.total_s,
         "categories": {name: ledger.seconds[name] for name in k.CATEGORIES if ledger.seconds.get(name)},
-        "steps_kept": ledger.kept,
+        "steps_kept": ledger.steps_kept,
         "steps_lost": ledger.steps_lost,
         "restarts": ledger.restarts,
         "incident_count": ledger.incidents,

@@ -202,7 +202,7 @@ def goodput(state: State) -> dict[str, Any] | None:
         "pods": len(across(ledgers)),
         "categories": {name: round(seconds, 3) for name, seconds in run.seconds.items() if seconds},
         "lost_most_to": max(lost, key=lambda name: lost[name]) if lost else None,
-        "steps_kept": run.kept,
+        "steps_kept": run.steps_kept,
         "steps_lost": run.steps_lost,
     }
 

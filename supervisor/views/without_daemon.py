@@ -147,7 +147,7 @@ def _living_job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
         return None
     folder = attempt_dir(state_dir, numbers[-1])
     belongings = Belongings(folder, (), run_id)
-    living = [one.pid for one in belongings.living() if one.identity not in belongings.shims]
+    living = [one.pid for one in belongings.list_living() if one.identity not in belongings.shims]
     if (by_hand := attached.find_living(folder)) is not None:
         living.append(by_hand.process[0])
     if not living:

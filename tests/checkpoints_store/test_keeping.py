@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.checkpoints import keeping
 from supervisor.checkpoints.catalogue import delete_step, list_steps
-from supervisor.checkpoints.keeping import Hold, kept, read_pins, reading, set_holds, set_pin, tidy
+from supervisor.checkpoints.keeping import Hold, announce_restore, read_kept_steps, read_pins, set_holds, set_pin, tidy
 from supervisor.checkpoints.publish import publish
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server, Key
@@ -46,8 +46,8 @@ NAN = Hold("loss-nan", 21, "The loss is nan for 2 steps, up to step 22: the weig
 def test_a_step_from_before_training_became_worthless_is_not_deleted_by_anybody(store: Store, tmp_path: Path) -> None:
     publish_all(store, tmp_path, 10, 20, 30, 40)
     set_holds(store, RUN, [20], [NAN])
-    assert kept(store, RUN).held == (20,)
-    assert kept(store, RUN).holds == (NAN,)
+    assert read_kept_steps(store, RUN).held == (20,)
+    assert read_kept_steps(store, RUN).holds == (NAN,)
     assert refused(store, 20) == (
         f"step 20 of {RUN} is not deleted: it is from before training became worthless (The loss is nan for 2 steps, "
         "up to step 22: the weights are most likely lost)"
@@ -63,7 +63,7 @@ def test_a_pin_and_a_hold_know_nothing_of_each_other(store: Store) -> None:
     set_pin(store, RUN, 20, pinned=True)
     assert read_pins(store, RUN) == (10, 20)
     set_pin(store, RUN, 20, pinned=False)
-    assert kept(store, RUN).held == (10, 20)
+    assert read_kept_steps(store, RUN).held == (10, 20)
     set_holds(store, RUN, [], [])
     assert read_pins(store, RUN) == (10,)
     assert len(store.list_versions(f"{RUN}/pins.json")) == 1
@@ -109,7 +109,7 @@ def test_while_the_pins_cannot_be_read_nothing_is_deleted(store: Store, tmp_path
     publish_all(store, tmp_path, 10, 20, 30)
     store.put_bytes(f"{RUN}/pins.json", data)
     assert "the pins are unknown" in refused(store, 10)
-    assert kept(store, RUN).problem
+    assert read_kept_steps(store, RUN).problem
     with pytest.raises(StoreError):
         set_pin(store, RUN, 10, pinned=False)
     assert set_pin(store, RUN, 20, pinned=True) == (20,)
@@ -120,10 +120,10 @@ def test_a_step_that_somebody_restores_stays_and_a_dead_reader_is_forgotten(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_all(store, tmp_path, 10, 20, 30)
-    with reading(store, RUN, 10):
-        assert kept(store, RUN).reading == (10,)
+    with announce_restore(store, RUN, 10):
+        assert read_kept_steps(store, RUN).reading == (10,)
         assert "it is being restored" in refused(store, 10)
-    assert kept(store, RUN).reading == ()
+    assert read_kept_steps(store, RUN).reading == ()
     store.put_bytes(f"{RUN}/readers/step_10.{'0' * 16}.json", b"{}")  # its pod died
     assert "it is being restored" in refused(store, 10)
     monkeypatch.setattr(keeping, "READING_S", -60.0)

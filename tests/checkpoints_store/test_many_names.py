@@ -107,7 +107,7 @@ def test_the_local_plan_of_ten_thousand_large_files_writes_each_of_them_once(tmp
             plan = LocalPlan(tmp_path / str(count) / "publish-r-step_1.json", "file:///store")
             for number in range(count):
                 wanted = Wanted(f"{number}.distcp", Path(f"/{number}"), Identity(9, 1, number), 5, 1)
-                plan.known(wanted)
+                plan.recall_hashes(wanted)
                 plan.remember(wanted, 0, ("a" * 40, b"blocks"))
                 plan.confirm(wanted, f"id{number}", now=True)
 
@@ -157,7 +157,7 @@ class Many:
         assert list_steps(self.store, RUN).steps[20].committed
 
     def scrub(self) -> None:
-        assert not scrub(self.store, RUN, quiet, deep=100.0).damaged
+        assert not scrub(self.store, RUN, quiet, deep=100.0).is_damaged
 
     def tidy(self) -> None:
         keeping.tidy(self.store, RUN, (20,))
@@ -239,28 +239,28 @@ def a_plan(place: Path) -> LocalPlan:
 def test_a_plan_whose_last_line_a_kill_cut_keeps_all_lines_before_and_takes_more(tmp_path: Path) -> None:
     first = a_plan(tmp_path)
     for number in range(3):
-        first.known(wanted(number))
+        first.recall_hashes(wanted(number))
         first.remember(wanted(number), 0, ("a" * 40, b"blocks"))
         first.confirm(wanted(number), f"id{number}", now=True)
     path = tmp_path / "publish-r-step_1.json"
     path.write_bytes(path.read_bytes()[:-7])
 
     second = a_plan(tmp_path)
-    assert second.known(wanted(1)) == ({0: ("a" * 40, b"blocks")}, "id1")
-    assert second.known(wanted(2)) == ({}, "")
+    assert second.recall_hashes(wanted(1)) == ({0: ("a" * 40, b"blocks")}, "id1")
+    assert second.recall_hashes(wanted(2)) == ({}, "")
     second.remember(wanted(2), 1, ("b" * 40, b""))
     second.confirm(wanted(2), "id2", now=True)
     third = a_plan(tmp_path)
-    assert third.known(wanted(1)) == ({0: ("a" * 40, b"blocks")}, "id1")
-    assert third.known(wanted(2)) == ({1: ("b" * 40, b"")}, "id2")
-    assert third.known(wanted(2, mtime_ns=2)) == ({}, ""), "it was rewritten"
+    assert third.recall_hashes(wanted(1)) == ({0: ("a" * 40, b"blocks")}, "id1")
+    assert third.recall_hashes(wanted(2)) == ({1: ("b" * 40, b"")}, "id2")
+    assert third.recall_hashes(wanted(2, mtime_ns=2)) == ({}, ""), "it was rewritten"
 
 
 def test_a_plan_that_a_full_disk_cut_is_whole_again_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = a_plan(tmp_path)
-    plan.known(wanted(0))
+    plan.recall_hashes(wanted(0))
     plan.confirm(wanted(0), "id0", now=True)
 
     def full(descriptor: int) -> None:
@@ -269,19 +269,19 @@ def test_a_plan_that_a_full_disk_cut_is_whole_again_when_there_is_room(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        plan.known(wanted(1))
+        plan.recall_hashes(wanted(1))
         plan.confirm(wanted(1), "id1", now=True)
         assert "could not be written" in plan.problem
-    plan.known(wanted(2))
+    plan.recall_hashes(wanted(2))
     plan.confirm(wanted(2), "id2", now=True)
     assert plan.problem == ""
     again = a_plan(tmp_path)
-    assert [again.known(wanted(number))[1] for number in range(3)] == ["id0", "id1", "id2"]
+    assert [again.recall_hashes(wanted(number))[1] for number in range(3)] == ["id0", "id1", "id2"]
 
 
 def test_what_a_plan_forgot_stays_forgotten(tmp_path: Path) -> None:
     plan = a_plan(tmp_path)
-    plan.known(wanted(0))
+    plan.recall_hashes(wanted(0))
     plan.confirm(wanted(0), "id0", now=True)
     plan.forget("0.distcp")
-    assert a_plan(tmp_path).known(wanted(0)) == ({}, "")
+    assert a_plan(tmp_path).recall_hashes(wanted(0)) == ({}, "")

@@ -174,7 +174,7 @@ def test_a_manifest_that_rotted_and_can_still_be_read_is_written_anew(tmp_path: 
     rot(None, tmp_path / "store", manifest, store.get_bytes(manifest).index(b"pod-a") + 4)
     assert "vouches for another manifest.json" in deep(store).problems[0]
     mended(store, step, tmp_path / "state")
-    assert not deep(store).damaged
+    assert not deep(store).is_damaged
 
 
 def test_a_pointer_that_nobody_can_read_is_replaced_by_one_to_the_newest_good_step(
@@ -185,7 +185,7 @@ def test_a_pointer_that_nobody_can_read_is_replaced_by_one_to_the_newest_good_st
     mended(store, steps[0], tmp_path / "state")
     latest = list_steps(store, RUN).latest
     assert latest is not None and latest.step == 30
-    assert not deep(store).damaged
+    assert not deep(store).is_damaged
 
 
 def test_a_pointer_to_a_step_that_a_person_deleted_goes_back_with_the_next_publish(
@@ -194,11 +194,11 @@ def test_a_pointer_to_a_step_that_a_person_deleted_goes_back_with_the_next_publi
     """It is higher than any step that is there, and higher than the one that is published."""
     for file in store.list_versions(f"{RUN}/step_30/"):
         store.delete(file)
-    assert deep(store).damaged
+    assert deep(store).is_damaged
     assert mended(store, steps[0], tmp_path / "state").pointer_moved
     latest = list_steps(store, RUN).latest
     assert latest is not None and latest.step == 20
-    assert not deep(store).damaged
+    assert not deep(store).is_damaged
 
 
 @pytest.mark.parametrize("where", ["file", pytest.param("b2", marks=pytest.mark.soak)])
@@ -237,7 +237,7 @@ def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_ne
             with Machine(pod.home):
                 mend()
             assert pod.committed() == {20: "", 40: ""} and pod.pointer() == 40, told
-            assert pod.holds(40, pod.expected[40]) and not deep(pod.open()).damaged, told
+            assert pod.holds(40, pod.expected[40]) and not deep(pod.open()).is_damaged, told
             assert pod.garbage() == [], told
 
 

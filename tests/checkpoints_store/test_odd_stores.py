@@ -237,13 +237,13 @@ def test_who_restores_is_heard_however_far_the_stores_clock_is_from_ours(
     set_clock(hours)
     for number in (10, 20, 30):
         send(store, tmp_path, number)
-    with keeping.reading(store, RUN, 10), pytest.raises(StoreError, match="it is being restored"):
+    with keeping.announce_restore(store, RUN, 10), pytest.raises(StoreError, match="it is being restored"):
         delete_step(store, RUN, 10)
     store.put_bytes(f"{RUN}/readers/step_10.{'0' * 16}.json", b"{}")  # its pod died
     set_clock(hours + 13)
     claim(store)
     claims.beat(store, RUN, 1, WRITER, 1)
-    assert keeping.kept(store, RUN).reading == ()
+    assert keeping.read_kept_steps(store, RUN).reading == ()
     assert delete_step(store, RUN, 10) > 0
 
 

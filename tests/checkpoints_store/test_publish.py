@@ -232,13 +232,13 @@ def test_the_first_part_is_on_its_way_before_the_rest_of_the_file_was_read(
     b2: B2Server, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived_at_read: list[int] = []
-    real = blocks.PartHasher.found
+    real = blocks.PartHasher.finish_hashing
 
     def found(hasher: blocks.PartHasher) -> tuple[str, bytes]:
         arrived_at_read.append(len([e for e in b2.journal("b2_upload_part") if e.get("accepted")]))
         return real(hasher)
 
-    monkeypatch.setattr(blocks.PartHasher, "found", found)
+    monkeypatch.setattr(blocks.PartHasher, "finish_hashing", found)
     store = open_store("b2://the-bucket/team", b2.url, b2.environ(), streams=1, retry=QUICK)
     publish(store, step.plan(tmp_path / "state"), quiet)
     assert arrived_at_read[-1] >= 5  # when the last part is read, those before it are there

@@ -33,7 +33,7 @@ def test_a_whole_store_is_good_and_looking_changes_nothing(store: Store, tmp_pat
         publish(store, Step(tmp_path / str(number), number).fill().plan(tmp_path / "state"), quiet)
     before = store.list(f"{RUN}/")
     found = scrub(store, RUN, quiet, deep=100)
-    assert not found.damaged and [(one.step, one.problems) for one in found.steps] == [(10, ()), (20, ())]
+    assert not found.is_damaged and [(one.step, one.problems) for one in found.steps] == [(10, ()), (20, ())]
     assert found.read_bytes == sum(one.size_bytes for one in found.steps)
     assert store.list(f"{RUN}/") == before
 
@@ -74,7 +74,7 @@ def _flip_small(b2: B2Server) -> None:
 def test_the_cheap_look_finds_what_a_listing_shows(b2: B2Server, published: Store, damage: Break, words: str) -> None:
     damage(b2)
     found = scrub(published, RUN, quiet)
-    assert found.damaged and found.read_bytes == 0
+    assert found.is_damaged and found.read_bytes == 0
     (problem,) = found.steps[0].problems
     assert words in problem and not found.steps[1].problems
 
@@ -83,10 +83,10 @@ def test_a_flipped_byte_is_found_by_reading_and_healthy_data_that_came_wrong_onc
     b2: B2Server, published: Store
 ) -> None:
     b2.fail("download", name="step_20/trainer/__0_0", flip=3)
-    assert not scrub(published, RUN, quiet, deep=100).damaged
+    assert not scrub(published, RUN, quiet, deep=100).is_damaged
     found = version(b2, "step_10/trainer/__0_0.distcp")
     found.data = found.data[:50_000] + bytes([found.data[50_000] ^ 1]) + found.data[50_001:]
-    assert not scrub(published, RUN, quiet).damaged, "no listing can tell"
+    assert not scrub(published, RUN, quiet).is_damaged, "no listing can tell"
     (problem,) = scrub(published, RUN, quiet, deep=100).steps[0].problems
     assert problem.endswith(f"with other bytes than were published (bytes {2 * PART} to {3 * PART})")
 
@@ -116,13 +116,13 @@ def test_a_sample_is_as_large_as_asked_for_and_the_same_for_a_seed(b2: B2Server,
 def test_a_pointer_to_nothing_is_told(b2: B2Server, published: Store, pointer: bytes, words: str) -> None:
     b2.put(f"team/{RUN}/latest.json", pointer)
     found = scrub(published, RUN, quiet)
-    assert found.damaged and words in found.problems[0]
+    assert found.is_damaged and words in found.problems[0]
 
 
 def test_a_step_that_was_never_published_to_its_end_is_no_damage(b2: B2Server, published: Store) -> None:
     b2.put(f"team/{RUN}/step_30/trainer/x", b"x")
     found = scrub(published, RUN, quiet)
-    assert not found.damaged and found.steps[2].problems == (
+    assert not found.is_damaged and found.steps[2].problems == (
         "it has no manifest.json: it was never published to its end",
     )
 

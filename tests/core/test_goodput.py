@@ -54,7 +54,7 @@ def test_a_healthy_run_is_start_up_and_then_steps(world: World) -> None:
     world.running_at(4)
     assert spent(world) == {k.STARTUP: 8 + 200, k.PRODUCTIVE: 3 * 200}
     ledger = world.state.books.ledger
-    assert (ledger.steps, ledger.kept, ledger.timed, ledger.timed_s) == (4, 4, 3, 600.0)
+    assert (ledger.steps, ledger.steps_kept, ledger.timed, ledger.timed_s) == (4, 4, 3, 600.0)
     assert ledger.began_wall == 1.7e9 + 1000
     adds_up(world.state, 1000)
 
@@ -171,7 +171,7 @@ def test_where_steps_count_from_0_the_step_that_the_checkpoint_is_called_after_i
     world.job_up()
     world.step(5)
     assert (world.state.books.ledger.steps_lost, world.state.books.ledger.floor) == (3, g.FROM_SCRATCH)
-    assert world.state.books.ledger.kept == 6
+    assert world.state.books.ledger.steps_kept == 6
     adds_up(world.state, 1000)
 
 
@@ -198,7 +198,7 @@ def test_a_fresh_start_by_a_persons_wish_wastes_what_was_there(world: World) -> 
     world.state = replace(world.state, ending=replace(world.state.ending, said=True))
     world.boot()
     ledger = world.state.books.ledger
-    assert (ledger.kept, ledger.floor) == (0, g.FROM_SCRATCH)
+    assert (ledger.steps_kept, ledger.floor) == (0, g.FROM_SCRATCH)
     assert not ledger.seconds.get(k.PRODUCTIVE)
 
 
@@ -295,7 +295,7 @@ def test_a_lost_pods_gap_and_the_steps_it_had_not_published_are_in_the_runs_ledg
     assert run.total_s == 2500, "all time from the first pod's first second to the last pod's last"
     assert run.seconds[k.INFRASTRUCTURE] == 950
     assert run.seconds[k.WASTED] == 200
-    assert (run.steps, run.steps_lost, run.kept) == (11, 2, 9)
+    assert (run.steps, run.steps_lost, run.steps_kept) == (11, 2, 9)
     assert g.ettr({"aa": first, "bb": second}) == pytest.approx(900 / 2500)
     assert list(g.across({"bb": second, "aa": first})) == ["aa", "bb"]
 
@@ -334,7 +334,7 @@ def test_a_step_under_way_on_a_lost_pod_is_wasted_when_the_next_one_does_it_agai
     run = g.sum_ledgers({"one": first, "two": ledger_until_now(second.state)})
     assert run.seconds[k.WASTED] == 90
     assert run.seconds[k.INFRASTRUCTURE] == pytest.approx(600)
-    assert (run.steps, run.kept) == (6, 6)
+    assert (run.steps, run.steps_kept) == (6, 6)
 
 
 # ---------------------------------------------------------------- a pod that comes back
@@ -365,22 +365,22 @@ def told(**journals: Journal) -> tuple[Ledger, dict[str, int]]:
     walls = [(one.began_wall or 0.0, one.wall) for one in ledgers.values()]
     gaps = sum(max(0.0, began - max(until for _, until in walls[:n])) for n, (began, _) in enumerate(walls) if n)
     assert run.total_s == pytest.approx(sum(until - began for began, until in walls) + gaps)
-    assert run.seconds[k.PRODUCTIVE] == pytest.approx(10.0 * run.kept)
+    assert run.seconds[k.PRODUCTIVE] == pytest.approx(10.0 * run.steps_kept)
     assert run.seconds[k.WASTED] == pytest.approx(10.0 * run.steps_lost)
-    return run, {name: one.kept for name, one in g.across(ledgers).items()}
+    return run, {name: one.steps_kept for name, one in g.across(ledgers).items()}
 
 
 def test_one_pod_after_another_keeps_what_the_second_did_not_do_again() -> None:
     run, kept = told(a=Journal(0).trains(0, 0, 51), b=Journal(1000).trains(1000, 40, 106))
     assert kept == {"a": 40, "b": 66}
-    assert (run.kept, run.steps_lost) == (106, 11)
+    assert (run.steps_kept, run.steps_lost) == (106, 11)
 
 
 def test_a_pod_that_comes_back_keeps_the_steps_that_it_did_since() -> None:
     a = Journal(0).trains(0, 0, 51).trains(3000, 92, 286)
     run, kept = told(a=a, b=Journal(1000).trains(1000, 40, 106))
     assert kept == {"a": 40 + 194, "b": 52}
-    assert (run.kept, run.steps_lost) == (286, 11 + 14)
+    assert (run.steps_kept, run.steps_lost) == (286, 11 + 14)
 
 
 def test_two_pods_that_take_turns_lose_only_what_the_other_did_again() -> None:
@@ -388,20 +388,20 @@ def test_two_pods_that_take_turns_lose_only_what_the_other_did_again() -> None:
     b = Journal(1000).trains(1000, 40, 106).trains(9000, 250, 400)
     run, kept = told(a=a, b=b)
     assert kept == {"a": 40 + 158, "b": 52 + 150}
-    assert (run.kept, run.steps_lost) == (400, 11 + 14 + 36)
+    assert (run.steps_kept, run.steps_lost) == (400, 11 + 14 + 36)
 
 
 def test_a_pod_that_goes_back_further_than_the_other_began_replaces_all_of_it() -> None:
     a = Journal(0).trains(0, 0, 51).trains(3000, 20, 60)
     run, kept = told(a=a, b=Journal(1000).trains(1000, 40, 106))
     assert kept == {"a": 60, "b": 0}
-    assert run.kept == 60
+    assert run.steps_kept == 60
 
 
 def test_a_pod_that_went_on_after_it_was_replaced_did_that_for_nothing() -> None:
     run, kept = told(a=Journal(0).trains(0, 0, 300), b=Journal(1000).trains(1000, 40, 106))
     assert kept == {"a": 40, "b": 66}
-    assert run.kept == 106
+    assert run.steps_kept == 106
 
 
 def test_a_record_of_before_starts_were_kept_counts_from_its_begin() -> None:
@@ -434,7 +434,7 @@ def test_whoever_takes_turns_each_step_of_the_run_stays_once(turns: list[tuple[i
         wall += 10.0 * more + 100
     run, _ = told(a=pods[0], b=pods[1])
     if len(turns) <= g.MOST_STARTS:
-        assert run.kept == pytest.approx(step, abs=1e-6)
+        assert run.steps_kept == pytest.approx(step, abs=1e-6)
     assert 0 <= run.steps_lost <= run.steps
 
 
@@ -445,7 +445,9 @@ def test_a_pod_that_takes_the_run_back_under_a_living_job_keeps_what_follows(wor
     assert world.state.books.ledger.starts[-1] == (1.7e9 + world.t - 200, 6)
     other = Journal(world.state.books.ledger.wall - 600).trains(world.state.books.ledger.wall - 600, 5, 12)
     kept = g.across({"a": world.state.books.ledger, "b": other.ledger})
-    assert (kept["a"].kept, kept["b"].kept) == (6, 1), "its step 6 was the other's to do; from 7 on it has the run"
+    assert (kept["a"].steps_kept, kept["b"].steps_kept) == (6, 1), (
+        "its step 6 was the other's to do; from 7 on it has the run"
+    )
 
 
 def test_an_attempt_has_the_run_since_its_launch_and_not_since_its_first_step(world: World) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from supervisor.diagnosis.causes import Diagnosis, diagnose
-from supervisor.diagnosis.places import opened, sources
+from supervisor.diagnosis.places import open_unpacked, sources
 from supervisor.diagnosis.scan import scan
 
 CORPUS: Final = Path(__file__).parent / "corpus"
@@ -69,7 +69,7 @@ def cases_of(corpus: str) -> list[Case]:
 def diagnosed(folder: Path) -> Diagnosis:
     logs = []
     for source in sources(folder):
-        with opened(source, None) as stream:  # type: ignore[arg-type]  # it has files of its own
+        with open_unpacked(source, None) as stream:  # type: ignore[arg-type]  # it has files of its own
             logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
     return diagnose(logs)[-1]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.diagnosis.causes import Diagnosis, diagnose
-from supervisor.diagnosis.places import opened, sources
+from supervisor.diagnosis.places import open_unpacked, sources
 from supervisor.diagnosis.scan import scan
 from supervisor.diagnosis.seen import Log
 from supervisor.diagnosis.telling import as_json, text
@@ -28,7 +28,7 @@ def laid_out(case: dict[str, Any], folder: Path) -> None:
 def read(folder: Path) -> tuple[list[Diagnosis], list[Log]]:
     logs: list[Log] = []
     for source in sources(folder):
-        with opened(source, io.BytesIO()) as stream:
+        with open_unpacked(source, io.BytesIO()) as stream:
             logs += scan(stream, source.name, source.role, attempt=source.attempt, kernel=source.kernel)
     return diagnose(logs), logs
 
@@ -42,7 +42,7 @@ def test_a_case(path: Path, tmp_path: Path) -> None:
     if "root" not in case:
         assert told.root is None, said
         assert told.outcome == case["outcome"], said
-        assert not told.named
+        assert not told.has_named_cause
         assert {one.name for one in told.survived} >= set(case.get("survived", [])), said
         return
     assert told.root is not None, said
@@ -66,5 +66,5 @@ def test_a_case(path: Path, tmp_path: Path) -> None:
     if "attempt" in case:
         assert told.attempt == case["attempt"]
     assert [one.root.name for one in earlier if one.root] == case.get("earlier", [])
-    assert told.named is case.get("named", True)
+    assert told.has_named_cause is case.get("named", True)
     assert as_json(*found)["root"]["name"] == told.root.name

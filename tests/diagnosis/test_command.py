@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.diagnosis import places
-from supervisor.diagnosis.places import named, sources
+from supervisor.diagnosis.places import identify_log, sources
 from supervisor.diagnosis.scan import BLOCK_BYTES, LINE_BYTES, scan
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +260,7 @@ def test_a_text_that_joins_several_logs_is_several_logs() -> None:
     ],
 )
 def test_whose_log_it_is_by_its_name(name: str, role: str | None, kernel: bool) -> None:
-    assert named(name) == (role, kernel)
+    assert identify_log(name) == (role, kernel)
 
 
 def test_of_our_own_folders_every_attempt_is_read_with_its_pieces(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_an_error_of_no_known_kind_with_which_a_log_ends_is_shown(line: str) -> 
     said = text([found], logs)
     assert said.startswith(("Root cause: an error (unknown)\n", "Root cause: ")), said
     assert line[-30:] in said
-    assert not found.named  # the exit code says so
+    assert not found.has_named_cause  # the exit code says so
 
 
 @pytest.mark.parametrize(

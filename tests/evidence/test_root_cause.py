@@ -54,7 +54,7 @@ def test_where_no_evidence_can_be_kept_the_logs_themselves_are_looked_at(tmp_pat
     def no_room(self: Any) -> Path:
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr(bundle._Work, "_made", no_room)
+    monkeypatch.setattr(bundle._Work, "_make_folder", no_room)
     posted: list[f.Fact] = []
     logs = logs_in(tmp_path)
     effects = effects_of(tmp_path, posted, lambda: logs)

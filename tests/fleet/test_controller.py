@@ -222,7 +222,7 @@ def test_a_provider_that_is_away_is_no_second_signal() -> None:
         world.sleep(30)
         assert told.decision.action is None
     assert "It is convicted after 10 min" in told.decision.sentence
-    assert all(one.living and one.missing_since is None for one in book.states[RUN].rented)
+    assert all(one.is_living and one.missing_since is None for one in book.states[RUN].rented)
 
 
 def test_a_pod_that_another_controller_made_meanwhile_is_seen_right_before_the_create() -> None:

@@ -245,7 +245,7 @@ def reopened(folder: Path) -> State:
         journal.record(seen, state, after.state, after.actions)
         for event in journal.events(-1, 100):
             json.dumps([event.id, event.wall, event.level, event.event, event.sentence, event.fields])
-        assert isinstance(journal.kept("log_positions"), dict)
+        assert isinstance(journal.get_json("log_positions"), dict)
     finally:
         journal.close()
     try:
@@ -356,7 +356,7 @@ def test_any_bundle_is_shown_as_far_as_it_can_be_read(
     lines = pages.one(json.loads(json.dumps(item)))
     # One of another journal belongs to another incident of this number.
     assert any(line.startswith(("Evidence: ", "There is no evidence")) for line in lines)
-    pages.listed([item], only_open=False)
+    pages.describe_incidents([item], only_open=False)
 
 
 def incidents_manifest() -> str:

@@ -110,7 +110,7 @@ def test_any_lineage_is_read_or_nobody_resumes_by_guess(data: bytes) -> None:
         found = lineage.parse(data, RUN)
         assert lineage.parse(lineage.to_bytes(found, RUN, "pod"), RUN) == found
         for step in (0, 10, 10**9):
-            found.left(step, 0)
+            found.reason_against_step(step, 0)
 
 
 @fuzzed(2)
@@ -178,7 +178,7 @@ LOOKS: dict[str, Callable[[Store], object]] = {
     "manifest": lambda store: read_manifest(store, RUN, 20),
     "lineage": lambda store: lineage.read(store, RUN),
     "claims": lambda store: claims.look(store, RUN),
-    "kept": lambda store: keeping.kept(store, RUN),
+    "kept": lambda store: keeping.read_kept_steps(store, RUN),
     "records": lambda store: run_records.of_others(record_files.get_records(store, RUN), "f" * 16, NOW),
     "run files": lambda store: get_run_files(store, RUN),
     "logs": lambda store: [log_files.get_logs(store, RUN, log.attempt) for log in log_files.list_logs(store, RUN)],
@@ -216,7 +216,7 @@ def test_a_step_and_a_generation_have_one_spelling(monkeypatch: pytest.MonkeyPat
     claimed = {f"{RUN}/writers/gen_00007.json": dumped(CLAIM), f"{RUN}/writers/gen_٠٠٠٠٩.json": dumped(CLAIM)}
     assert claims.look(Strangers(claimed), RUN).generation == 7  # type: ignore[arg-type]
     reading = {f"{RUN}/readers/step_٣.0123456789abcdef.json": b"{}"}
-    assert keeping.kept(Strangers(reading), RUN).reading == ()  # type: ignore[arg-type]
+    assert keeping.read_kept_steps(Strangers(reading), RUN).reading == ()  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="damaged"):
         parse_latest(dumped({**LEGACY, "step": "step_٣"}), RUN)
 

@@ -270,12 +270,12 @@ def test_on_a_terminal_it_is_shown_how_far_a_transfer_is(monkeypatch: pytest.Mon
     transfers.moving["restore"] = Moving("restore", 1 << 20, 4 << 20, "fetching")
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(moving, "LOOK_S", 0.001)
-    with moving.shown(transfers):
+    with moving.show_transfers(transfers):
         while "fetching" not in terminal.getvalue():
             pass
     assert "fetching 1.0 MiB of 4.0 MiB (25 %)" in terminal.getvalue()
     assert terminal.getvalue().endswith(moving.CLEAR)
-    with moving.shown(transfers, quiet=True):
+    with moving.show_transfers(transfers, quiet=True):
         pass
 
 

@@ -45,7 +45,7 @@ def test_a_publish_by_hand_beats_while_it_lasts(
     monkeypatch.setattr(store_commands, "beat_time", lambda patience_s: 0.05)
     seen: list[claims.Standing] = []
     deadline = time.monotonic() + 60
-    with store_commands.held(run_file) as signed:
+    with store_commands.hold_run(run_file) as signed:
         while len({standing.mark for standing in seen}) < 3:
             assert time.monotonic() < deadline, f"others take it for dead: {seen}"
             seen.append(claims.look(store, RUN))
@@ -97,7 +97,7 @@ def test_one_503_at_the_end_of_a_publish_by_hand_still_gives_the_run_back(
     run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusing = Refusing(monkeypatch, 1, StoreError("transient", "503 service_unavailable"))
-    with pytest.raises(KeyboardInterrupt), store_commands.held(run_file):
+    with pytest.raises(KeyboardInterrupt), store_commands.hold_run(run_file):
         raise KeyboardInterrupt
     assert refusing.tries == 2
     assert claims.look(store, RUN).released
@@ -111,7 +111,7 @@ def test_a_run_that_could_not_be_given_back_by_hand_says_what_that_costs(
     short = run_file.store.model_copy(update={"take_over_after": 2.0})
     run_file = run_file.model_copy(update={"store": short})
     Refusing(monkeypatch, 1000, StoreError(kind, "the key was deleted"))
-    with store_commands.held(run_file):
+    with store_commands.hold_run(run_file):
         pass
     told = capsys.readouterr().err
     assert "The run could not be given back in the store, so another pod waits 2 s for its heartbeat before it" in told
@@ -122,7 +122,7 @@ def test_a_run_that_could_not_be_given_back_by_hand_says_what_that_costs(
 def test_a_run_that_another_pod_took_meanwhile_is_given_back_without_a_word(
     run_file: RunFile, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with store_commands.held(run_file) as signed:
+    with store_commands.hold_run(run_file) as signed:
         assert claims.claim(store, RUN, OTHER, 0.0, take_over=True).generation == signed["generation"] + 1
     assert "could not be given back" not in capsys.readouterr().err
     assert not claims.look(store, RUN).released

@@ -50,7 +50,7 @@ def written(one: Pod, draft: Draft | None = None) -> tuple[str, RunFile]:
 
 
 def test_gpus_disks_and_variables_are_named_with_their_numbers() -> None:
-    told = pod.told(pod_of("runpod", persistent=(GIVEN,), netrc_wandb=True))
+    told = pod.describe_pod(pod_of("runpod", persistent=(GIVEN,), netrc_wandb=True))
     assert "GPUs: 2 x NVIDIA H100 80GB HBM3 with 79.6 GiB." in told
     assert "Pod: RunPod." in told
     assert "Disk: outputs would lie on / (overlay): 18.6 GiB free of 46.6 GiB." in told
@@ -62,7 +62,7 @@ def test_gpus_disks_and_variables_are_named_with_their_numbers() -> None:
 
 def test_what_only_process_one_has_is_told_by_name() -> None:
     one = replace(pod_of("vast"), process_one=["B2_APPLICATION_KEY", "VAST_CONTAINERLABEL"])
-    assert any("only process 1 has B2_APPLICATION_KEY" in line for line in pod.told(one))
+    assert any("only process 1 has B2_APPLICATION_KEY" in line for line in pod.describe_pod(one))
 
 
 def test_a_pod_without_anything_has_a_run_file_all_the_same() -> None:

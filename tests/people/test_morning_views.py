@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import render
-from supervisor.cli.incidents import listed
+from supervisor.cli.incidents import describe_incidents
 from supervisor.cli.main import main
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
@@ -62,7 +62,9 @@ def test_each_view_breaks_between_words_on_a_narrow_terminal() -> None:
         *render.fold(render.headline(status, "practice"), "  "),
         *render.status_block(status),
         *render.explanation({"sentence": WORDS, "history": [WORDS]}),
-        *listed([{"id": 1, "opened": 0, "open": True, "down_s": 3, "cause": "x", "sentence": WORDS}], only_open=False),
+        *describe_incidents(
+            [{"id": 1, "opened": 0, "open": True, "down_s": 3, "cause": "x", "sentence": WORDS}], only_open=False
+        ),
     ]
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines).split()).count("its process 4711 has been gone") == 3 * 6
@@ -95,7 +97,7 @@ def test_what_was_done_repeats_neither_the_incident_nor_a_long_command(tmp_path:
         }
     ]
     assert "Attempt 2 is launched, resuming at step 10." in one["done"]
-    text = " ".join(" ".join(listed([one], only_open=False)).split())
+    text = " ".join(" ".join(describe_incidents([one], only_open=False)).split())
     assert 'Root cause: cuda-oom in the trainer: "torch.OutOfMemoryError' in text
     assert "Remedy: Smaller." in text
     assert text.count("Trainer failed with exit code 1") == 1, text
@@ -183,13 +185,13 @@ def test_what_helps_against_an_incident_that_is_over_is_told_as_help_for_its_ret
     one = {"id": 1, "opened": 0, "down_s": 3, "cause": "x", "sentence": "vLLM died.", "roots": [root]}
     of_open = [
         "\n".join(render.status_block({"incident": one})),
-        "\n".join(listed([{**one, "open": True}], only_open=False)),
+        "\n".join(describe_incidents([{**one, "open": True}], only_open=False)),
     ]
     assert "  remedy        Read the first error." in of_open[0] and "Remedy: Read the first error." in of_open[1]
     over = [
         *(
             "\n".join(render.status_block({"last_incident": one})),
-            "\n".join(listed([{**one, "open": False}], only_open=False)),
+            "\n".join(describe_incidents([{**one, "open": False}], only_open=False)),
         ),
         "\n".join(render.unwatched_block({"incident": {**one, "open": False}})),
     ]
@@ -243,7 +245,7 @@ def test_a_daemon_that_ended_says_with_which_code_and_why(tmp_path: Path) -> Non
     found = without_daemon.look(tmp_path, "r1")
     assert (found["ended"], found["job"]) == (93, None)
     assert "A restart cannot cure this" in found["last_words"]["sentence"]
-    said = render.unwatched(found, COMMANDS)
+    said = render.headline_without_daemon(found, COMMANDS)
     assert said.endswith("it ended with exit code 93. Mend the cause, then start it: bash /x/onstart.sh practice")
 
 
@@ -258,7 +260,7 @@ def test_a_daemon_that_was_killed_is_told_by_the_last_line_of_its_log(tmp_path: 
     found = without_daemon.look(tmp_path, "r1", (log,))
     assert found["last_words"]["sentence"] == "Segmentation fault (core dumped)"
     assert found["ended"] is None
-    said = render.unwatched(found, COMMANDS)
+    said = render.headline_without_daemon(found, COMMANDS)
     assert "it was killed, or it crashed. Start it: bash /x/onstart.sh practice" in said
     assert "Segmentation fault" in "\n".join(render.unwatched_block({**found, "sentence": said}))
 
@@ -270,10 +272,10 @@ def test_a_parent_that_starts_the_daemon_again_is_waited_for(tmp_path: Path) -> 
     me = f"{os.getpid()}-{shim.start_ticks(os.getpid())}"
     (tmp_path / "lock").write_text(f"1-1 {me}\n")
     assert run_lock.read_holder(tmp_path / "lock")[1] == (os.getpid(), shim.start_ticks(os.getpid()))
-    said = render.unwatched(without_daemon.look(tmp_path, "r1"), COMMANDS)
+    said = render.headline_without_daemon(without_daemon.look(tmp_path, "r1"), COMMANDS)
     assert f"Its parent (process {os.getpid()}) starts it again: nothing to type." in said
     (tmp_path / "lock").write_text(f"{me}\n")
-    said = render.unwatched(without_daemon.look(tmp_path, "r1"), COMMANDS)
+    said = render.headline_without_daemon(without_daemon.look(tmp_path, "r1"), COMMANDS)
     assert f"Its daemon (process {os.getpid()}) lives, and does not answer" in said
 
 
@@ -285,7 +287,9 @@ def test_a_folder_that_no_daemon_ever_wrote_to_or_that_is_damaged_is_no_crash(tm
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db:
         db.execute("CREATE TABLE meta (key TEXT)")
     found = without_daemon.look(tmp_path, "r1")
-    assert render.unwatched(found, COMMANDS).endswith(f"Start it: {shlex.join(shlex.split(COMMANDS['start']))}")
+    assert render.headline_without_daemon(found, COMMANDS).endswith(
+        f"Start it: {shlex.join(shlex.split(COMMANDS['start']))}"
+    )
 
 
 def test_a_run_that_a_person_stopped_names_the_command_that_starts_it_again() -> None:
@@ -341,7 +345,7 @@ def test_a_daemon_that_was_told_to_end_is_no_failure_and_its_last_step_is_told(t
     world.after(30)
     recorded(tmp_path, world)
     found = without_daemon.look(tmp_path, "r1")
-    said = render.unwatched({**found, "run": "r1"}, COMMANDS)
+    said = render.headline_without_daemon({**found, "run": "r1"}, COMMANDS)
     assert "it was told to end, by SIGTERM, as `systemctl stop` or the end of a pod sends it." in said, said
     assert said.endswith("Start it: bash /x/onstart.sh practice"), said
     block = " ".join(" ".join(render.unwatched_block({**found, "sentence": said})).split())
@@ -356,7 +360,7 @@ def test_a_run_that_a_person_stopped_needs_two_commands_once_its_daemon_has_ende
     recorded(tmp_path, world)
     (tmp_path / "witness.json").write_text(json.dumps({"orders": {"wanted": False}}))
     found = without_daemon.look(tmp_path, "r1")
-    said = render.unwatched({**found, "run": "r1"}, COMMANDS)
+    said = render.headline_without_daemon({**found, "run": "r1"}, COMMANDS)
     assert said.endswith(
         "Start it: bash /x/onstart.sh practice. A person had stopped the run, so then type: supervisorctl start r1"
     ), said
@@ -373,5 +377,5 @@ def test_what_helps_stands_once_in_the_view_of_a_run_that_was_given_up(tmp_path:
     world.after(60)
     recorded(tmp_path, world)
     found = without_daemon.look(tmp_path, "r1")
-    block = "\n".join(render.unwatched_block({**found, "sentence": render.unwatched(found, COMMANDS)}))
+    block = "\n".join(render.unwatched_block({**found, "sentence": render.headline_without_daemon(found, COMMANDS)}))
     assert block.count("Mend the named setting.") == 1, block

@@ -122,16 +122,16 @@ def test_several_runs_have_to_be_named_and_run_files_say_where_a_run_keeps_its_s
     monkeypatch.setenv("RL_SUPERVISOR_ETC", str(tmp_path / "etc"))
     monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(tmp_path / "no-sockets"))
     monkeypatch.setenv("XDG_STATE_HOME", str(state.parents[1]))
-    assert which.meant(None).folder() == state
+    assert which.find_run(None).folder() == state
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "attempts").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "a.toml").write_text(f'[run]\nid = "second"\nstate_dir = "{elsewhere}"\n')
     (tmp_path / "etc" / "b.toml").write_text("[run\n")
     (tmp_path / "etc" / "c.toml").write_text("run = 7\n")
-    assert which.meant("second").folder() == elsewhere
+    assert which.find_run("second").folder() == elsewhere
     with pytest.raises(UsageError, match=r"There are 2 runs on this machine, name one: my-run, second\."):
-        which.meant(None)
+        which.find_run(None)
 
 
 def test_logs_that_were_deleted_are_said_to_be(state: Path) -> None:

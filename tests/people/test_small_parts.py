@@ -31,7 +31,7 @@ def test_a_secret_comes_from_the_environment_else_from_systemds_credentials(
     monkeypatch.setenv("B2_APPLICATION_KEY", "from-the-environment")
     assert secrets.secret("B2_APPLICATION_KEY") == "from-the-environment"
     assert secrets.secret("NO_SUCH_SECRET") is None
-    assert secrets.masked("a from-the-credential b from-the-environment c") == "a *** b *** c"
+    assert secrets.mask_secrets("a from-the-credential b from-the-environment c") == "a *** b *** c"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_secret_comes_from_the_environment_else_from_systemds_credentials(
     ],
 )
 def test_what_looks_like_a_secret_is_masked_and_what_does_not_is_left(text: str, kept: str) -> None:
-    assert secrets.masked(text) == kept
+    assert secrets.mask_secrets(text) == kept
 
 
 def test_masking_takes_linear_time_on_hostile_text() -> None:
@@ -62,7 +62,7 @@ def test_masking_takes_linear_time_on_hostile_text() -> None:
         "K00" * 75_000,
         "x:" * 120_000,
     ):
-        secrets.masked(text)
+        secrets.mask_secrets(text)
     assert time.process_time() - began < 10
 
 
@@ -78,11 +78,11 @@ def test_systemd_is_told_and_children_cannot_speak_for_the_daemon(tmp_path: Path
         notifier = systemd.notifier(env)
         assert env == {"X": "y"}
         assert notifier.watchdog_s == 120
-        notifier.ready("watching\nbs4")
+        notifier.tell_ready("watching\nbs4")
         notifier.status("restoring step 410")
         notifier.ping()
-        notifier.reloading()
-        notifier.stopping()
+        notifier.tell_reloading()
+        notifier.tell_stopping()
         got = [manager.recv(1000).decode() for _ in range(5)]
     assert got[:3] == [
         "READY=1\nSTATUS=watching bs4",
@@ -103,7 +103,7 @@ def test_a_beginning_waits_for_room_where_a_ping_is_lost(tmp_path: Path, monkeyp
         room = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
         for _ in range(room + 10):
             notifier.ping()
-        sender = threading.Thread(target=notifier.ready)
+        sender = threading.Thread(target=notifier.tell_ready)
         sender.start()
         got = [manager.recv(1000).decode() for _ in range(room + 1)]
         sender.join()
@@ -117,8 +117,8 @@ def test_who_never_reads_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Mon
         notifier = systemd.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
         for _ in range(1000):
             notifier.ping()
-        notifier.ready()
-        notifier.stopping()
+        notifier.tell_ready()
+        notifier.tell_stopping()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_watchdog_of_another_process_is_not_ours(env: dict[str, str], kind: ty
     notifier = systemd.notifier(env)
     assert isinstance(notifier, kind)
     assert notifier.watchdog_s == watchdog_s
-    notifier.ready("nobody listens")
+    notifier.tell_ready("nobody listens")
 
 
 # ---------------------------------------------------------------- metrics

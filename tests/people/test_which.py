@@ -287,9 +287,9 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
     left_a_run(sockets / "state/rl-supervisor/two", os.geteuid())
     assert [line.split()[0] for line in typed(capsys)[1].splitlines() if line[0] != " "] == ["one", "two"]
     with pytest.raises(UsageError, match="There are 2 runs on this machine, name one: one, two"):
-        which.meant(None)
+        which.find_run(None)
     with pytest.raises(NotThereError, match="No daemon watches two now"):
-        _ = which.meant("two").client
+        _ = which.find_run("two").client
 
 
 def test_an_upgrade_without_a_daemon_says_what_to_do_instead(

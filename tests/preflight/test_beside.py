@@ -51,12 +51,12 @@ def test_what_is_seen_comes_in_the_order_that_was_asked_for() -> None:
 def test_one_that_hangs_or_fails_tells_nothing() -> None:
     back = threading.Event()
     hangs = Beside(back.wait)
-    assert hangs.told(time.monotonic()) is None
+    assert hangs.result_or_none(time.monotonic()) is None
     assert hangs.hangs
     back.set()
     assert hangs.result(None) is True
-    assert Beside(fails).told(time.monotonic() + 10) is None
-    assert Beside(Path("a\0b").stat).told(time.monotonic() + 10) is None
+    assert Beside(fails).result_or_none(time.monotonic() + 10) is None
+    assert Beside(Path("a\0b").stat).result_or_none(time.monotonic() + 10) is None
 
 
 def test_a_slow_look_that_hangs_is_named_and_the_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_store_that_is_silent_is_given_up_soon(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(online, "open_store", lambda *_, **__: back.wait(30))
     monkeypatch.setattr(online, "OPEN_S", 0.0)
     with pytest.raises(StoreError, match="no answer came within 0 s, as where there is no network"):
-        online.opened(RUN, {})
+        online.open_run_store(RUN, {})
     back.set()
     assert max(online.OPEN_S, online.HUB_S) < 8
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from supervisor.preflight import Finding, examine
-from supervisor.preflight.gate import stopping
+from supervisor.preflight.gate import find_stopping_errors
 from supervisor.preflight.gather import gather
 from supervisor.preflight.site import Site
 
@@ -90,7 +90,7 @@ def _line(text: str, part: str) -> int:
 def _errors(case: Broken, folder: Path) -> Sequence[Finding]:
     path = folder / "config.toml"
     path.write_text(case.text, encoding="utf-8")
-    return stopping(examine(gather(path, environ={}, site=Site(), as_of=case.day)), frozenset())
+    return find_stopping_errors(examine(gather(path, environ={}, site=Site(), as_of=case.day)), frozenset())
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.era}: {case.name}")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from supervisor.cli import check
-from supervisor.config.run_file import parsed
+from supervisor.config.run_file import parse_toml
 from supervisor.config.settings import RunFile
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import dry_run, environments, online
@@ -197,10 +197,10 @@ class Checkout:
         table = {"kind": "rl", "dir": str(self.folder), "config": "config.toml", **job}
         run = RunFile.model_validate({"run": {"id": "dry"}, "job": table})
         config = self.folder / "config.toml"
-        text = ConfigText(config, "", CONFIG, parsed(CONFIG), key_positions(CONFIG))
+        text = ConfigText(config, "", CONFIG, parse_toml(CONFIG), key_positions(CONFIG))
         return Subject(
             kind="rl",
-            settings=Settings(parsed(CONFIG), str(config)),
+            settings=Settings(parse_toml(CONFIG), str(config)),
             texts=[text],
             args=run.job.args,
             run_file=run,
@@ -371,8 +371,8 @@ def test_the_real_prime_rl_passes_a_sound_configuration_and_refuses_a_broken_one
         job = {"kind": "rl", "dir": str(folder), "config": str(config)}
         over = Subject(
             kind="rl",
-            settings=Settings(parsed(text), str(config)),
-            texts=[ConfigText(config, "", text, parsed(text), key_positions(text))],
+            settings=Settings(parse_toml(text), str(config)),
+            texts=[ConfigText(config, "", text, parse_toml(text), key_positions(text))],
             run_file=RunFile.model_validate({"run": {"id": "dry"}, "job": job}),
             roots=find_roots(folder, folder / ".venv/bin/python"),
         )

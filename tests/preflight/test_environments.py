@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config.settings import RunFile
 from supervisor.preflight import environments
-from supervisor.preflight.environments import named, slow_findings
+from supervisor.preflight.environments import list_environments, slow_findings
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.subject import Subject
 from tests.preflight.subjects import ids, site, subject
@@ -88,7 +88,7 @@ serve = { address = "tcp://other:5001" }
 
 
 def test_environments_are_found_in_the_spelling_of_every_era() -> None:
-    found = {one.id: one.modules[-1] for one in named(subject(OF_ALL_ERAS))}
+    found = {one.id: one.modules[-1] for one in list_environments(subject(OF_ALL_ERAS))}
     assert found == {
         "owner/autumn-env@0.1": "autumn_env",
         "spring": "spring",
@@ -100,8 +100,8 @@ def test_environments_are_found_in_the_spelling_of_every_era() -> None:
         "eval-one": "eval_one",
         "eval-two": "eval_two",
     }
-    assert [one.id for one in named(subject('[env]\nid = "wordle"', kind="vf-rl"))] == ["wordle"]
-    assert named(subject('[env]\nid = "wordle"', kind="sft")) == []
+    assert [one.id for one in list_environments(subject('[env]\nid = "wordle"', kind="vf-rl"))] == ["wordle"]
+    assert list_environments(subject('[env]\nid = "wordle"', kind="sft")) == []
 
 
 TWO = """\

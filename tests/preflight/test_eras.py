@@ -17,7 +17,7 @@ CLONE, VERIFIERS = os.environ.get("PRIME_RL_GIT", ""), os.environ.get("VERIFIERS
 
 
 def test_the_eras_are_in_the_order_of_time_and_speak_as_their_commits_did() -> None:
-    known = eras.known()
+    known = eras.load_eras()
     assert [era.day for era in known] == sorted(era.day for era in known)
     assert known[0].commit == eras.FIRST
     listed = [era for era in known if era.commit in ERAS]
@@ -27,13 +27,13 @@ def test_the_eras_are_in_the_order_of_time_and_speak_as_their_commits_did() -> N
 
 
 def test_each_way_to_speak_of_the_history_has_an_era() -> None:
-    spoken = {era.dialect for era in eras.known()}
+    spoken = {era.dialect for era in eras.load_eras()}
     assert {era.dialect for era in ERAS.values()} <= spoken
 
 
 def test_the_keys_of_an_era_are_not_certain_of_the_version_that_will_run() -> None:
     for kind in eras.KINDS:
-        for era in eras.known()[::9]:
+        for era in eras.load_eras()[::9]:
             schema = era.schema(kind)
             assert not schema.exact
             assert (era.commit in schema.version, schema.day) == (True, era.day)
@@ -80,7 +80,7 @@ enforce_eager = true
 
 
 def test_a_configuration_tells_its_time_by_its_keys() -> None:
-    era = eras.fitting(tomllib.loads(OF_JANUARY))[-1]
+    era = eras.find_fitting_eras(tomllib.loads(OF_JANUARY))[-1]
     # trainer.model.lora came on 17 Dec 2025, and orchestrator.lora_name went on 7 Jan 2026.
     assert date(2025, 12, 17) <= era.day <= date(2026, 1, 7)
     assert era.dialect.gpus == "ids"
@@ -105,20 +105,20 @@ NEWEST = [
 
 @pytest.mark.parametrize(("text", "since", "before"), NEWEST)
 def test_the_guess_is_the_newest_version_that_knows_all_keys(text: str, since: str, before: str) -> None:
-    era = eras.fitting(tomllib.loads(text))[-1]
+    era = eras.find_fitting_eras(tomllib.loads(text))[-1]
     assert date.fromisoformat(since) <= era.day <= date.fromisoformat(before)
 
 
 def test_one_slip_does_not_change_the_guess() -> None:
     tree = tomllib.loads(OF_JANUARY)
-    era = eras.fitting(tree)[-1]
+    era = eras.find_fitting_eras(tree)[-1]
     tree["max_step"] = 10
-    assert eras.fitting(tree)[-1] == era
+    assert eras.find_fitting_eras(tree)[-1] == era
 
 
 @pytest.mark.parametrize("tree", [{}, {"max_steps": 10}, {"a": 1, "b": {"c": 2}}, {"trainer": "x"}, {"": {"": []}}])
 def test_keys_that_say_nothing_give_no_guess(tree: dict[str, object]) -> None:
-    assert not eras.fitting(tree)
+    assert not eras.find_fitting_eras(tree)
 
 
 def test_when_a_key_was_known() -> None:

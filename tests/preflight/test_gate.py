@@ -10,7 +10,15 @@ from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import gate
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding, Where
-from supervisor.preflight.gate import UNYIELDING, beaten, lasting, overrule_mistakes, standing, stopping, yielding
+from supervisor.preflight.gate import (
+    UNYIELDING,
+    add_standing_refusals,
+    beaten,
+    find_stopping_errors,
+    lower_passing_errors,
+    may_be_overruled,
+    overrule_mistakes,
+)
 from supervisor.preflight.subject import Subject
 from supervisor.primerl.configs import Settings
 
@@ -36,20 +44,20 @@ def subject(*found: Finding, overrule: list[str] | None = None) -> Subject:
 
 
 def test_errors_stop_and_warnings_and_overruled_errors_do_not() -> None:
-    assert stopping([BATCH, NO_GPU], ()) == [BATCH]
-    assert stopping([BATCH, NO_GPU], {"batch-of-whole-groups"}) == []
+    assert find_stopping_errors([BATCH, NO_GPU], ()) == [BATCH]
+    assert find_stopping_errors([BATCH, NO_GPU], {"batch-of-whole-groups"}) == []
     assert not beaten(NO_GPU, {"no-gpu"}), "a warning need not be overruled"
 
 
 def test_what_passes_by_itself_is_no_error_of_a_start() -> None:
     port, gpu = Finding("port-in-use", "8000."), Finding("gpu-busy", "70 GiB.", severity="error")
-    assert stopping([port, gpu, BATCH], ()) == [port, gpu, BATCH]
-    assert [one.weight for one in lasting([port, gpu, BATCH])] == ["warning", "warning", "error"]
+    assert find_stopping_errors([port, gpu, BATCH], ()) == [port, gpu, BATCH]
+    assert [one.weight for one in lower_passing_errors([port, gpu, BATCH])] == ["warning", "warning", "error"]
 
 
 def test_what_cannot_be_started_cannot_be_overruled() -> None:
     for name in UNYIELDING:
-        assert stopping([Finding(name, "x")], {name})
+        assert find_stopping_errors([Finding(name, "x")], {name})
 
 
 def test_a_file_that_cannot_be_read_is_never_called_one_that_can_be_started() -> None:
@@ -62,11 +70,11 @@ def test_a_refusal_gives_way_to_what_says_more_at_its_place_and_comes_back_when_
     told = subject(REFUSED)
     found = in_order([REFUSED, BETTER, BATCH])
     assert found == [BETTER, BATCH]
-    assert standing(found, told, ()) == found
-    assert standing(found, told, {"slurm"}) == [BETTER, REFUSED, BATCH]
-    assert stopping(standing(found, told, {"slurm"}), {"slurm"}) == [REFUSED, BATCH]
+    assert add_standing_refusals(found, told, ()) == found
+    assert add_standing_refusals(found, told, {"slurm"}) == [BETTER, REFUSED, BATCH]
+    assert find_stopping_errors(add_standing_refusals(found, told, {"slurm"}), {"slurm"}) == [REFUSED, BATCH]
     alone = in_order([REFUSED, BATCH])
-    assert standing(alone, told, ()) == alone == [REFUSED, BATCH]
+    assert add_standing_refusals(alone, told, ()) == alone == [REFUSED, BATCH]
 
 
 def test_a_refusal_without_a_place_gives_way_to_nothing() -> None:
@@ -75,9 +83,9 @@ def test_a_refusal_without_a_place_gives_way_to_nothing() -> None:
 
 
 def test_a_run_that_is_refused_whatever_is_overruled_does_not_yield() -> None:
-    assert yielding([BATCH, NO_GPU], subject(), ())
-    assert not yielding([BETTER], subject(REFUSED), ())
-    assert not yielding([BETTER, BATCH], subject(REFUSED), {"slurm"})
+    assert may_be_overruled([BATCH, NO_GPU], subject(), ())
+    assert not may_be_overruled([BETTER], subject(REFUSED), ())
+    assert not may_be_overruled([BETTER, BATCH], subject(REFUSED), {"slurm"})
 
 
 def test_an_id_that_is_none_or_helps_nothing_is_told_where_it_stands() -> None:

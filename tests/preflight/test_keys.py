@@ -16,12 +16,12 @@ from supervisor.config.settings import RunFile
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import eras, job_args, keys
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.kinds import beyond, fits, wanted, written
-from supervisor.preflight.renames import gone, known_as, renames
+from supervisor.preflight.kinds import beyond, correct_value, describe_field, fits
+from supervisor.preflight.renames import find_removal, known_as, renames
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
-from supervisor.preflight.toml_text import mended
-from supervisor.primerl.configs import Settings, merged
+from supervisor.preflight.toml_text import mend_text
+from supervisor.primerl.configs import Settings, merge_configs
 from tests.primerl.eras import ERAS
 
 FILE = Path("/run/rl.toml")
@@ -35,9 +35,9 @@ def _schema(commit: str, kind: str = "rl", *, exact: bool = True) -> Schema:
 
 def _subject(text: str, commit: str = JANUARY, *, table: str = "", exact: bool = True, args: Sequence[str] = (),
              kind: str = "rl") -> Subject:  # fmt: skip
-    data = mended(FILE, text).data or {}
+    data = mend_text(FILE, text).data or {}
     file = ConfigText(FILE, table, text, data, key_positions(text))
-    tree = merged([(table, data)], args)
+    tree = merge_configs([(table, data)], args)
     era = eras.on(ERAS[commit].day)[-1]
     schema = _schema(commit, kind, exact=exact)
     return Subject(kind, Settings(tree, str(FILE)), (file,), tuple(args), dialect=era.dialect, schema=schema)  # type: ignore[arg-type]
@@ -299,10 +299,10 @@ def test_of_a_version_that_is_near_a_bound_is_certain_where_all_versions_have_it
 
 
 def test_what_is_wanted_is_said_in_words() -> None:
-    assert wanted(Field(frozenset({"int", "none"}))) == 'a whole number or "None"'
-    assert wanted(Field(frozenset({"int", "float"}))) == "a number"
-    assert wanted(Field(frozenset({"int", "str"}), choices=("auto",))) == 'a whole number or "auto"'
-    assert written("x", Field(frozenset({"table"}), {"y": Field(frozenset({"str"}), required=True)})) is None
+    assert describe_field(Field(frozenset({"int", "none"}))) == 'a whole number or "None"'
+    assert describe_field(Field(frozenset({"int", "float"}))) == "a number"
+    assert describe_field(Field(frozenset({"int", "str"}), choices=("auto",))) == 'a whole number or "auto"'
+    assert correct_value("x", Field(frozenset({"table"}), {"y": Field(frozenset({"str"}), required=True)})) is None
 
 
 # ---------------------------------------------------------------- flags, and what is missing
@@ -429,7 +429,7 @@ def test_runs_of_this_pod_alone(text: str) -> None:
 
 
 def test_each_change_of_name_is_true_of_the_versions_before_and_after_it() -> None:
-    known = eras.known()
+    known = eras.load_eras()
     for one in renames():
         old = [era.day for era in known if era.schema("rl").get(one.old)]
         new = [era.day for era in known if one.new and era.schema("rl").get(one.new)]
@@ -449,4 +449,4 @@ def test_names_are_followed_through_several_changes_and_both_ways() -> None:
     assert known_as("trainer.wandb.project", august).path == "trainer.monitors.wandb.project"  # type: ignore[union-attr]
     assert known_as("wandb.project", _schema(AUGUST, "sft"), "sft").path == "monitors.wandb.project"  # type: ignore[union-attr]
     assert known_as("no.such.thing", august) is None
-    assert gone("orchestrator.async_level").commit == "e792f9cf8"  # type: ignore[union-attr]
+    assert find_removal("orchestrator.async_level").commit == "e792f9cf8"  # type: ignore[union-attr]

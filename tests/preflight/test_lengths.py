@@ -228,11 +228,13 @@ def test_prompts_are_counted_in_the_logs_of_earlier_attempts(tmp_path: Path) -> 
         (folder / "rl.log").write_text(f"{text}\n{text}\n")
     own = tmp_path / "inference.log"
     own.write_text("\n".join(lines))
-    seen = prompts.refused(tmp_path, [own])
+    seen = prompts.find_refused_prompts(tmp_path, [own])
     assert [(one.prompt, one.asked, one.context, one.log.endswith("0001/rl.log")) for one in seen] == [
         (1297, 4000, 4096, True)
     ]
-    assert [(one.prompt, one.asked, one.context) for one in prompts.refused(None, [tmp_path / "none.log", own])] == [
+    assert [
+        (one.prompt, one.asked, one.context) for one in prompts.find_refused_prompts(None, [tmp_path / "none.log", own])
+    ] == [
         (1297, 4000, 4096),
         (1030, 1024, 2048),
     ]

@@ -138,11 +138,11 @@ def test_no_driver_is_no_gpu_but_an_answer_that_is_not_understood_is_unknown(tmp
 def test_who_listens_on_a_port_is_told_and_a_free_port_is_not_mentioned() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        held = look.listening([port, 1], {})
+        held = look.find_other_listeners([port, 1], {})
         assert list(held) == [port]
         assert f"pid {os.getpid()}" in held[port]
-        assert look.listening([port], {}, lambda: {(os.getpid(), shim.start_ticks(os.getpid()) or 0)}) == {}
-    assert look.listening([port], {}) == {}
+        assert look.find_other_listeners([port], {}, lambda: {(os.getpid(), shim.start_ticks(os.getpid()) or 0)}) == {}
+    assert look.find_other_listeners([port], {}) == {}
 
 
 def write_record(state: Path, attempt: int, pid: int, ticks: int) -> None:
@@ -230,7 +230,7 @@ def test_what_a_container_was_given_is_neither_its_own_nor_the_systems(
         Mount(tmp_path, "nfs4"),
         Mount(tmp_path / "gone", "nfs4"),
     ]
-    assert [one.mount for one in volumes.given(mounts)] == [str(tmp_path)]
+    assert [one.mount for one in volumes.list_given_volumes(mounts)] == [str(tmp_path)]
 
 
 def test_the_model_that_main_names_is_the_one_in_the_cache(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def run_with_journal(folder: Path, seconds_to_publish: float, seconds_a_step: fl
 
 
 def test_publishing_that_does_not_keep_up_is_told_with_the_interval_that_would(tmp_path: Path) -> None:
-    (found,) = online.publishing(run_with_journal(tmp_path, 3000, 200))
+    (found,) = online.publish_times(run_with_journal(tmp_path, 3000, 200))
     assert (found.id, found.weight) == ("publishing-too-slow", "warning")
     assert "took 50 min to publish (median of the last 3)" in found.sentence
     assert "every 33 min there is a new one" in found.sentence
@@ -210,11 +210,11 @@ def test_publishing_that_does_not_keep_up_is_told_with_the_interval_that_would(t
 
 
 def test_publishing_that_keeps_up_and_a_run_without_a_history_say_nothing(tmp_path: Path) -> None:
-    assert list(online.publishing(run_with_journal(tmp_path, 600, 200))) == []
-    assert list(online.publishing(subject(""))) == []
+    assert list(online.publish_times(run_with_journal(tmp_path, 600, 200))) == []
+    assert list(online.publish_times(subject(""))) == []
     (tmp_path / "journal.db").write_text("no database")
     table = {"run": {"id": "x", "state_dir": str(tmp_path)}, "job": {"dir": "/x", "config": "config.toml"}}
-    assert list(online.publishing(subject("", run_file=RunFile.model_validate(table), interval=10))) == []
+    assert list(online.publish_times(subject("", run_file=RunFile.model_validate(table), interval=10))) == []
 
 
 def test_what_a_survey_of_the_store_tells_has_rules_of_its_own(b2: B2Server) -> None:

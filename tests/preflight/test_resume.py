@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.checkpoints.manifest import Latest, Manifest, ManifestFile, sha256
-from supervisor.config.run_file import parsed
+from supervisor.config.run_file import parse_toml
 from supervisor.config.settings import RunFile
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import resume
@@ -63,7 +63,7 @@ class Run:
 
     def subject(self, **given: Any) -> Subject:
         text = self.config.read_text()
-        tree = parsed(text)
+        tree = parse_toml(text)
         return Subject(
             **{
                 "kind": "rl",
@@ -158,15 +158,15 @@ def test_each_change_is_weighed_by_what_it_does(  # noqa: PLR0917
 
 
 def test_another_optimizer_by_name_fails_unless_its_state_is_left_out(run: Run) -> None:
-    old = Settings(parsed('[trainer.optim]\ntype = "adamw"'), "x")
+    old = Settings(parse_toml('[trainer.optim]\ntype = "adamw"'), "x")
     run.config.write_text('[trainer.optim]\ntype = "muon"\n')
-    (found,) = resume.changed(run.subject(), Before(10, old))
+    (found,) = resume.changed_settings(run.subject(), Before(10, old))
     assert found.weight == "error"
     run.config.write_text('[ckpt]\nskip_optimizer = true\n[trainer.optim]\ntype = "muon"\n')
-    assert list(resume.changed(run.subject(), Before(10, old))) == []
+    assert list(resume.changed_settings(run.subject(), Before(10, old))) == []
     run.config.write_text('[trainer.optim]\ntype = "muon"\n')
     early = replace(probe(run.roots), broadcasts=False)  # it did not load the optimizer at all
-    (found,) = resume.changed(run.subject(dialect=early), Before(10, old))
+    (found,) = resume.changed_settings(run.subject(dialect=early), Before(10, old))
     assert found.weight == "warning"
 
 

@@ -17,7 +17,7 @@ from supervisor.preflight import keys
 from supervisor.preflight.pydantic_source import schema_of
 from supervisor.preflight.schema import Field, Schema, read, walk
 from supervisor.preflight.subject import ConfigText, Subject
-from supervisor.primerl.configs import Settings, merged
+from supervisor.primerl.configs import Settings, merge_configs
 from tests.primerl.eras import ERAS
 
 LAUNCHER = "from prime_rl.configs.rl import RLConfig\ndef main():\n    rl(cli(RLConfig))\n"
@@ -353,7 +353,7 @@ def test_what_prime_rl_ships_is_taken_by_its_own_classes(commit: str) -> None:
             continue
         looked += 1
         file = ConfigText(Path(name), table, text, data, key_positions(text))
-        settings = Settings(merged([(table, data)]), name)
+        settings = Settings(merge_configs([(table, data)]), name)
         subject = Subject(kind, settings, (file,), schema=schemas[kind])  # type: ignore[arg-type]
         checks = [keys.unknown_keys, keys.wrong_values, *([] if table else [keys.missing_keys])]
         found = [one for check in checks for one in check(subject)]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.preflight import toml_text
-from supervisor.preflight.toml_text import mended
+from supervisor.preflight.toml_text import mend_text
 
 FILE = Path("/run/rl.toml")
 
@@ -76,7 +76,7 @@ ONE_LINE = [
 def test_a_mistake_is_named_at_its_line_with_the_line_that_was_meant(line: str, rule: str, meant: str) -> None:
     above = '# a comment\n[trainer.model]\nseq_len = 4096\nnote = """\nx = nothing\n"""\n'
     below = "\n[trainer.optim]\nlr = 1e-5\n"
-    found = mended(FILE, above + line + below)
+    found = mend_text(FILE, above + line + below)
 
     assert [(one.id, one.where.line) for one in found.findings] == [(rule, 7)]
     finding = found.findings[0]
@@ -100,7 +100,7 @@ clean = True
 [orchestrator.buffer]
 type = online-difficulty
 """
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     assert [(one.where.line, one.id) for one in found.findings] == [
         (1, "odd-number"),
         (3, "unquoted-text"),
@@ -119,13 +119,13 @@ type = online-difficulty
 
 def test_in_a_list_of_several_lines_only_the_wrong_ones_are_named() -> None:
     text = 'modules = [\n  "q_proj",\n  k_proj,\n  "v_proj",\n]\nx = 1\n'
-    (finding,) = mended(FILE, text).findings
+    (finding,) = mend_text(FILE, text).findings
     assert (finding.where.line, finding.edits[0].first, finding.edits[0].last) == (3, 3, 3)
     assert finding.edits[0].lines == ('  "k_proj",',)
 
 
 def test_an_unclosed_list_does_not_swallow_what_follows() -> None:
-    found = mended(FILE, 'modules = [\n  "q_proj",\n  "k_proj",  # and that is all\n\n[trainer.optim]\nlr = 1\n')
+    found = mend_text(FILE, 'modules = [\n  "q_proj",\n  "k_proj",  # and that is all\n\n[trainer.optim]\nlr = 1\n')
     (finding,) = found.findings
     assert (finding.id, finding.where.line) == ("unclosed", 3)
     assert found.data == {"modules": ["q_proj", "k_proj"], "trainer": {"optim": {"lr": 1}}}
@@ -133,7 +133,7 @@ def test_an_unclosed_list_does_not_swallow_what_follows() -> None:
 
 def test_an_inline_table_over_several_lines_becomes_one_line() -> None:
     text = "[trainer.model]\nlora = {\n  rank = 8,\n  alpha = 32,\n}\nseq_len = 1\n"
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     (finding,) = found.findings
     assert (finding.id, finding.where.line) == ("inline-table", 2)
     assert finding.edits[0].lines == ("lora = { rank = 8, alpha = 32 }",)
@@ -144,7 +144,7 @@ def test_an_inline_table_over_several_lines_becomes_one_line() -> None:
 
 def test_a_section_that_stands_twice_is_moved_to_the_first() -> None:
     text = "[trainer]\na = 1\n\n[orchestrator]\nb = 2\n\n[trainer]\nc = 3\n"
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     (finding,) = found.findings
     assert (finding.id, finding.where.line) == ("duplicate-table", 7)
     assert finding.sentence == "[trainer] stands in line 1 and again in line 7, which TOML forbids."
@@ -155,7 +155,7 @@ def test_a_section_that_stands_twice_is_moved_to_the_first() -> None:
 
 
 def test_one_table_and_a_list_of_tables_of_the_same_name() -> None:
-    found = mended(FILE, '[orchestrator.env]\nid = "a"\n[[orchestrator.env]]\nid = "b"\n')
+    found = mend_text(FILE, '[orchestrator.env]\nid = "a"\n[[orchestrator.env]]\nid = "b"\n')
     (finding,) = found.findings
     assert (finding.id, finding.where.line) == ("duplicate-table", 1)
     assert finding.edits[0].lines == ("[[orchestrator.env]]",)
@@ -163,7 +163,7 @@ def test_one_table_and_a_list_of_tables_of_the_same_name() -> None:
 
 
 def test_the_same_key_with_the_same_value_can_go() -> None:
-    (finding,) = mended(FILE, "a = 1\nb = 2\na = 1\n").findings
+    (finding,) = mend_text(FILE, "a = 1\nb = 2\na = 1\n").findings
     assert (finding.id, finding.where.line) == ("duplicate-key", 3)
     assert (finding.edits[0].first, finding.edits[0].last, finding.edits[0].lines) == (3, 3, ())
 
@@ -184,14 +184,14 @@ def test_the_same_key_with_the_same_value_can_go() -> None:
     ],
 )
 def test_what_nobody_can_mend_is_said_with_its_line_and_without_a_guess(text: str, line: int) -> None:
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     assert [(one.id, one.where.line, one.edits) for one in found.findings] == [("toml-syntax", line, ())]
     assert found.data is not None
     assert found.text.count("\n") == text.count("\n")
 
 
 def test_keys_below_a_header_that_is_not_understood_are_left_out() -> None:
-    found = mended(FILE, "[a]\nx = 1\n[b]] c\nx = 2\n[d]\ny = 3\n")
+    found = mend_text(FILE, "[a]\nx = 1\n[b]] c\nx = 2\n[d]\ny = 3\n")
     assert found.data == {"a": {"x": 1}, "d": {"y": 3}}
     assert [one.where.line for one in found.findings] == [3]
 
@@ -205,17 +205,17 @@ def test_keys_below_a_header_that_is_not_understood_are_left_out() -> None:
     ],
 )
 def test_a_file_of_another_kind_gets_one_finding(text: str, word: str) -> None:
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     assert [one.id for one in found.findings] == ["not-toml"]
     assert word in found.findings[0].sentence
     assert found.data is None
 
 
 def test_json_is_read_as_json() -> None:
-    assert mended(Path("/c/rl.json"), '{"max_steps": 3}').data == {"max_steps": 3}
-    found = mended(Path("/c/rl.json"), '{\n"max_steps": 3,\n}')
+    assert mend_text(Path("/c/rl.json"), '{"max_steps": 3}').data == {"max_steps": 3}
+    found = mend_text(Path("/c/rl.json"), '{\n"max_steps": 3,\n}')
     assert [(one.id, one.where.line) for one in found.findings] == [("json-syntax", 3)]
-    assert mended(Path("/c/rl.json"), "[1]").findings[0].id == "json-syntax"
+    assert mend_text(Path("/c/rl.json"), "[1]").findings[0].id == "json-syntax"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_json_is_read_as_json() -> None:
     ],
 )
 def test_sound_text_has_no_findings(text: str) -> None:
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     assert found.findings == ()
     assert found.text == text
     assert found.data == tomllib.loads(text.removeprefix("\ufeff"))
@@ -240,7 +240,7 @@ def test_sound_text_has_no_findings(text: str) -> None:
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_line_ends_do_not_matter(ends: str) -> None:
     text = ends.join(["a = 1", "b = Qwen", "c = 3", ""])
-    (finding,) = mended(FILE, text).findings
+    (finding,) = mend_text(FILE, text).findings
     assert (finding.where.line, finding.edits[0].lines) == (2, ('b = "Qwen"',))
 
 
@@ -264,7 +264,7 @@ def test_line_ends_do_not_matter(ends: str) -> None:
 )
 def test_no_text_takes_long_or_raises(text: str) -> None:
     started = time.monotonic()
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     assert time.monotonic() - started < 5
     assert found.findings
     assert len(found.findings) <= toml_text.MOST_MISTAKES + 1
@@ -276,7 +276,7 @@ def test_no_text_takes_long_or_raises(text: str) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="ab =\"'[]{},.#\n\\“:1tT-", max_size=60))
 def test_any_text_gives_findings_or_data(text: str) -> None:
-    found = mended(FILE, text)
+    found = mend_text(FILE, text)
     try:
         expected = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -300,7 +300,7 @@ def test_what_a_mended_file_says_is_what_the_mended_text_says(tree: dict[str, di
     for table, content in tree.items():
         lines.append(f"[{table}]")
         lines += [f"{key} = {_toml(value)}" for key, value in content.items()]
-    found = mended(FILE, "\n".join(lines))
+    found = mend_text(FILE, "\n".join(lines))
     assert [one.where.line for one in found.findings] == [1]
     assert found.data == tomllib.loads(found.text)
 

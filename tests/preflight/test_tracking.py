@@ -122,7 +122,7 @@ def test_the_port_that_is_asked_is_the_port_that_listens(era: str, text: str, ot
 
 def test_the_url_is_not_told_as_a_list_where_only_a_text_is_taken() -> None:
     text = '[inference]\n[orchestrator.model.client]\nbase_url = ["http://localhost:8001/v1"]\n'
-    schema = eras.known()[-1].schema("rl")
+    schema = eras.load_eras()[-1].schema("rl")
     remedies = {
         one.id: one.remedy for check in tracking.CHECKS for one in check(replace(of(NEWEST, text), schema=schema))
     }

@@ -105,7 +105,7 @@ def attempt(tmp_path: Path) -> Iterator[Attempt]:
     folder.mkdir()
     made = Attempt(folder, f"test-{os.getpid()}-{tmp_path.name}"[:90])
     yield made
-    left = [p.identity for p in survivors.Belongings(folder, [], made.run_id, made.mine).living()]
+    left = [p.identity for p in survivors.Belongings(folder, [], made.run_id, made.mine).list_living()]
     kill(left)
 
 

@@ -278,5 +278,5 @@ def test_whatever_the_core_asks_no_process_is_signalled_and_no_file_touched(
         acting.close()
         assert not survivors.alive((launched.child_pid, launched.child_start_ticks))
     finally:
-        for process in survivors.Belongings(folder, [], "mine", running.mine).living():
+        for process in survivors.Belongings(folder, [], "mine", running.mine).list_living():
             survivors.send_signal(process.identity, signal.SIGKILL)

@@ -68,11 +68,11 @@ class Desk:
 def test_nothing_is_signed_before_the_run_is_held_and_after_it_was_given_back() -> None:
     desk = Desk()
     with pytest.raises(StoreError, match="does not hold the run now") as caught:
-        desk.claiming.signed()
+        desk.claiming.sign_request()
     assert caught.value.kind == "transient", "what was asked for is asked for again"
     desk.claiming.want(take_over=False)
     assert desk.told == [f.Claimed(3)]
-    assert desk.claiming.signed()["generation"] == 3
+    assert desk.claiming.sign_request()["generation"] == 3
     desk.claiming.give_back()
     sent: list[dict[str, Any]] = []
     with pytest.raises(StoreError):
@@ -81,7 +81,7 @@ def test_nothing_is_signed_before_the_run_is_held_and_after_it_was_given_back() 
 
 
 def test_the_store_of_one_machine_needs_no_claim() -> None:
-    assert Desk(needed=False).claiming.signed()["generation"] is None
+    assert Desk(needed=False).claiming.sign_request()["generation"] is None
 
 
 def test_the_core_is_told_by_whichever_request_is_refused() -> None:

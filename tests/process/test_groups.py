@@ -69,7 +69,7 @@ def test_what_forks_faster_than_anybody_looks_is_ended(grouped: Attempt, each: s
     assert report.survivors == ()
     assert report.seconds < 10
     assert nobody_in(folder)
-    assert survivors.Belongings(grouped.folder, [], grouped.run_id).living() == []
+    assert survivors.Belongings(grouped.folder, [], grouped.run_id).list_living() == []
 
 
 def test_without_a_group_of_its_own_the_process_group_is_ended_as_a_whole(
@@ -81,7 +81,7 @@ def test_without_a_group_of_its_own_the_process_group_is_ended_as_a_whole(
     wait_for(lambda: (attempt.folder / "up").exists(), "the forking begins")
     report = attempt.stop(BLUNT, budget_s=10.0)
     assert report.survivors == ()
-    assert survivors.Belongings(attempt.folder, [], attempt.run_id).living() == []
+    assert survivors.Belongings(attempt.folder, [], attempt.run_id).list_living() == []
 
 
 def test_who_lost_shim_session_and_environment_is_found_in_the_group(grouped: Attempt) -> None:

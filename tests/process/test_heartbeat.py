@@ -186,12 +186,12 @@ def test_its_address_is_a_secret_wherever_it_comes_from(monkeypatch: pytest.Monk
     url = "https://hc-ping.com/8e2d6c1e-77aa-41f0-a1c2-5f0b9d1e2a33/rl-run"
     texts, _ = describe(run_file_with(heartbeat={"url": url}), {})
     assert "8e2d6c1e" not in texts["run.json"], "the store's copy of the run file"
-    assert "8e2d6c1e" not in secrets.masked(f"no answer from {url}") + secrets.masked(
+    assert "8e2d6c1e" not in secrets.mask_secrets(f"no answer from {url}") + secrets.mask_secrets(
         "GET /8e2d6c1e-77aa-41f0-a1c2-5f0b9d1e2a33/x"
     )
     monkeypatch.setenv("RL_HEARTBEAT_URL", "https://hc-ping.com/11112222-3333-4444-5555-666677778888")
     desk = Desk()
-    assert "11112222" not in secrets.masked("https://hc-ping.com/11112222-3333-4444-5555-666677778888")
+    assert "11112222" not in secrets.mask_secrets("https://hc-ping.com/11112222-3333-4444-5555-666677778888")
     assert desk.told == []
     monkeypatch.setenv("RL_HEARTBEAT_URL", "hc-ping.com/99998888")
     odd = Desk()

@@ -91,7 +91,7 @@ class Driver:
         self.effects.close()
         deadline = time.monotonic() + 20
         folders = [*(self.run_file.state_dir / "attempts").glob("*"), *(self.run_file.state_dir / "engines").glob("*")]
-        while left := [one for folder in folders for one in Belongings(folder, (), "practice").living()]:
+        while left := [one for folder in folders for one in Belongings(folder, (), "practice").list_living()]:
             for one in left:
                 send_signal(one.identity, signal.SIGKILL)  # which may have ended since
             assert time.monotonic() < deadline, left

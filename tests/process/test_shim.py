@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.base.errors import ConfigError, SupervisorError
-from supervisor.base.secrets import masked_list
+from supervisor.base.secrets import mask_texts
 from supervisor.process import shim, survivors
 from supervisor.process.launch import launch, look_at_component
 from tests.process.conftest import Attempt, gone, wait_for
@@ -194,7 +194,7 @@ def test_no_secret_is_left_on_disk_or_on_a_command_line(attempt: Attempt) -> Non
 
 
 def test_words_that_look_like_secrets_are_not_recorded() -> None:
-    shown = masked_list(["rl", "@", "a.toml", "--wandb.api-key", "abc", "--hub-token=xyz", "--ckpt.interval", "10"])
+    shown = mask_texts(["rl", "@", "a.toml", "--wandb.api-key", "abc", "--hub-token=xyz", "--ckpt.interval", "10"])
     assert shown == ["rl", "@", "a.toml", "--wandb.api-key", "***", "--hub-token=***", "--ckpt.interval", "10"]
 
 

@@ -144,7 +144,7 @@ def test_survivors_of_a_killed_shim_are_found_by_session_and_by_marker(attempt: 
     os.kill(launched.shim_pid, signal.SIGKILL)
     assert attempt.ended().state == "lost"
     kill([job])  # now nobody of the tree above is left: only the marker in the environment tells
-    assert [p.pid for p in survivors.Belongings(attempt.folder, [], attempt.run_id).living()] == [
+    assert [p.pid for p in survivors.Belongings(attempt.folder, [], attempt.run_id).list_living()] == [
         int((attempt.folder / "hidden").read_text())
     ]
     report = attempt.stop(BLUNT)
@@ -308,7 +308,7 @@ def test_the_daemon_and_its_transfers_are_never_counted(attempt: Attempt) -> Non
     """Even a daemon that was itself started with the marker, from inside a job, does not stop itself."""
     source = (
         "import os, signal, sys; from pathlib import Path; from supervisor.process.survivors import Belongings\n"
-        f"print(len(Belongings(Path({str(attempt.folder)!r}), [], {attempt.run_id!r}).living()))"
+        f"print(len(Belongings(Path({str(attempt.folder)!r}), [], {attempt.run_id!r}).list_living()))"
     )
     env = {
         "PATH": os.environ["PATH"],

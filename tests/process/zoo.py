@@ -275,7 +275,12 @@ class Innocents:
         self.hurt()
         kill([one for one in self.neighbour.mine if survivors.alive(one)])
         with contextlib.suppress(OSError):
-            kill([p.identity for p in survivors.Belongings(self.neighbour.folder, [], self.neighbour.run_id).living()])
+            kill(
+                [
+                    p.identity
+                    for p in survivors.Belongings(self.neighbour.folder, [], self.neighbour.run_id).list_living()
+                ]
+            )
 
 
 def recycled(pid: int) -> subprocess.Popen[bytes] | None:
@@ -396,7 +401,9 @@ def stops(folder: Path, number: int, seed: int, count: Count, *, grouped: bool, 
                 error.add_note(f"stop {turn} of seed {seed}: {victim}, {'with' if grouped else 'without'} a group")
                 raise
             finally:
-                left: list[Identity] = [p.identity for p in survivors.Belongings(home, [], attempt.run_id).living()]
+                left: list[Identity] = [
+                    p.identity for p in survivors.Belongings(home, [], attempt.run_id).list_living()
+                ]
                 left += [(pid, ticks_of(pid)) for pid in (int(one.split()[0]) for one in alive_in(home))]
                 kill(left)
     finally:
@@ -445,7 +452,7 @@ class Hands(PlainHands):
         """End all that runs."""
         self.effects.close()
         for folder in (self.run_file.state_dir / "attempts").glob("*"):
-            kill([p.identity for p in survivors.Belongings(folder, [], self.run_file.run.id).living()])
+            kill([p.identity for p in survivors.Belongings(folder, [], self.run_file.run.id).list_living()])
 
 
 def incidents(folder: Path, number: int, seed: int, count: Count, *, grouped: bool, patch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_facts_of_a_look_are_confirmed_after_they_were_posted() -> None:
         def unknown(self, reason: str) -> Sequence[Fact]:
             return []
 
-        def posted(self) -> None:
+        def note_posted(self) -> None:
             order.append("posted")
 
     looker = Looker(Reader(), lambda fact: order.append("post"), interval_s=3600)

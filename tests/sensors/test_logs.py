@@ -95,7 +95,7 @@ def test_positions_never_run_ahead_of_what_was_posted(tmp_path: Path) -> None:
     before = sensor.positions()
     assert sensor.look() == [StepDone("trainer", 1)]
     assert sensor.positions() == before == [], "the daemon could die here: the line would be lost"
-    sensor.posted()
+    sensor.note_posted()
     (position,) = sensor.positions()
     assert position["offset"] == 7
     sensor.close()
@@ -110,7 +110,7 @@ def test_positions_of_a_file_that_cannot_be_read_at_present_are_kept(tmp_path: P
     log.parent.rename(tmp_path / "unmounted")
     sensor = LogSensor(sources, Parser(), positions=kept, discover_s=0)
     assert sensor.look() == []
-    sensor.posted()
+    sensor.note_posted()
     assert sensor.positions() == kept
     (tmp_path / "unmounted").rename(log.parent)
     append(log, "Step 2\n")
@@ -316,10 +316,10 @@ def test_the_last_lines_are_waited_for_while_they_are_being_read(
         now += 4.0
         told += sensor.look()
         assert not last.are_read(), "a finished run would be restarted for want of its last line"
-        sensor.posted()
+        sensor.note_posted()
     assert [fact.step for fact in told if isinstance(fact, StepDone)] == [9]
     sensor.look()
-    sensor.posted()
+    sensor.note_posted()
     assert last.are_read()
     sensor.close()
 
@@ -339,7 +339,7 @@ def test_last_lines_that_nobody_can_read_or_that_do_not_end_hide_no_end(
     passed = [fact for fact in sensor.look() if isinstance(fact, Remark)]
     assert passed, "nobody waits for twelve megabytes of somebody who has ended: the newest eight are read"
     while not last.are_read():
-        sensor.posted()
+        sensor.note_posted()
         now += 5.0
         assert now < 80.0
     assert now > 60.0
@@ -384,9 +384,9 @@ def test_a_look_that_left_lines_unread_does_not_count_as_having_seen_the_last_on
     append(log, (b"x" * 4000 + b"\n") * 200 + b"Step 1\n")
     sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
     sensor.look()
-    sensor.posted()
+    sensor.note_posted()
     assert sensor.looks == 0
     assert any(isinstance(fact, StepDone) for fact in sensor.look())
-    sensor.posted()
+    sensor.note_posted()
     assert sensor.looks == 1
     sensor.close()

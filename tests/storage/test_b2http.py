@@ -110,13 +110,13 @@ def test_a_stream_that_drips_is_cancelled_though_it_is_never_silent() -> None:
     pace = Pace(60, now=0.0)
     with pytest.raises(TimeoutError, match="moved 61 bytes in 60 s"):
         for second in range(200):
-            pace.moved(1, float(second))
+            pace.count_moved_bytes(1, float(second))
 
 
 def test_a_slow_stream_that_goes_on_is_left_alone() -> None:
     pace = Pace(60, now=0.0)
     for second in range(600):
-        pace.moved(STALL_BYTES // 30, float(second))
+        pace.count_moved_bytes(STALL_BYTES // 30, float(second))
 
 
 def test_a_server_that_takes_no_byte_is_given_up(scripted: Callable[..., Scripted], part: SourceRange) -> None:

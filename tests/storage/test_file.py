@@ -75,7 +75,7 @@ def _full_store() -> Store:
     from supervisor.storage.file import FileStore
 
     class OnFullDisk(FileStore):
-        def _incoming(self, target: Path):  # type: ignore[no-untyped-def]
+        def _open_for_writing(self, target: Path):  # type: ignore[no-untyped-def]
             import contextlib
 
             @contextlib.contextmanager

@@ -113,14 +113,14 @@ def test_what_rotted_there_is_sent_anew_when_the_step_is_published_by_hand(
     publish(store, step.plan(tmp_path / "state"), quiet)
     assert publish(store, step.plan(tmp_path / "state", reread=True), quiet).already
     rot = s3.fail("GetObject", header="Range", flip_answer=True, times=1 << 30)
-    assert scrub(store, RUN, quiet, deep=100).damaged
+    assert scrub(store, RUN, quiet, deep=100).is_damaged
     before = len(s3.journal.of("PutObject"))
     done = publish(store, step.plan(tmp_path / "state", reread=True), quiet)
     sent = [e["key"] for e in s3.journal.of("PutObject")[before:]]
     assert not done.already and any(key.endswith("__0_0.distcp") for key in sent) and "sent anew" in done.note
     assert not any(key.endswith("trainer/empty") for key in sent), "nothing in it can rot"
     rot.times = 0
-    assert not scrub(store, RUN, quiet, deep=100).damaged
+    assert not scrub(store, RUN, quiet, deep=100).is_damaged
 
 
 def test_what_is_sent_twice_within_a_second_is_not_deleted_as_its_own_older_state(

@@ -200,7 +200,7 @@ def test_an_older_unit_of_ours_is_replaced_and_the_difference_shown(at: Callable
     machine = at(False)
     machine.install()
     older = machine.unit.read_text().partition("\n")[2].replace("WatchdogSec=120", "WatchdogSec=60")
-    machine.unit.write_text(unit_files.marked(older))
+    machine.unit.write_text(unit_files.mark_text(older))
     text = machine.install("--dry-run")
     assert "-WatchdogSec=60\n+WatchdogSec=120\n" in text
     text = machine.install()

@@ -20,7 +20,7 @@ from supervisor.checkpoints.catalogue import (
     sweep_run,
 )
 from supervisor.checkpoints.claims import Fence, Standing, beat, claim, look, mark_leaving, release
-from supervisor.checkpoints.keeping import read_pins, reading, set_pin, tidy
+from supervisor.checkpoints.keeping import announce_restore, read_pins, set_pin, tidy
 from supervisor.checkpoints.lineage import Entry
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.publish import publish
@@ -193,7 +193,7 @@ def restore_step_40(pod: Pod) -> None:
 
 def restore_and_say_so(pod: Pod) -> None:
     store = pod.open()
-    with reading(store, RUN, 40):
+    with announce_restore(store, RUN, 40):
         restore(store, RUN, 40, Place("checkpoints/step_40"), pod.output, quiet)
 
 

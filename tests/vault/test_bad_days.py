@@ -233,7 +233,7 @@ def test_sweeping_leaves_alone_what_a_living_pod_is_writing_and_what_is_spared(q
     left = pod.vault / RUN / "step_40" / ".incoming-0123456789abcdef"
     left.parent.mkdir()
     left.write_bytes(b"of a dead pod")
-    with FileStore(pod.vault)._incoming(pod.vault / RUN / "step_60") as descriptor:
+    with FileStore(pod.vault)._open_for_writing(pod.vault / RUN / "step_60") as descriptor:
         assert sweep_run(pod.open(), RUN, spare=[40].__contains__) == 0 and left.exists()
         assert sweep_run(pod.open(), RUN) == 1 and not left.exists()
         os.write(descriptor, b"whole")

@@ -122,9 +122,11 @@ def test_what_is_deleted_is_listed_after_the_look_at_the_claims(
 
 
 def test_a_late_quarantine_of_a_fenced_pod_counts(quick_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = lineage.Lineage.left
+    real = lineage.Lineage.reason_against_step
     monkeypatch.setattr(
-        lineage.Lineage, "left", lambda self, step, published_in, generation=0: real(self, step, published_in)
+        lineage.Lineage,
+        "reason_against_step",
+        lambda self, step, published_in, generation=0: real(self, step, published_in),
     )
     found_by_taking_over(quick_dir, "quarantine", "same step", "promise 9")
 

@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any, cast
 
-from supervisor.base.secrets import masked
+from supervisor.base.secrets import mask_secrets
 
 Row = dict[str, Any]
 
@@ -50,5 +50,5 @@ def read_text(value: object, secret: str = "") -> str:
     """One printable line of at most 200 characters, without ``secret``; "" where it is no text."""
     text = value if isinstance(value, str) else ""
     if secret:
-        text = masked(text.replace(secret, "***"))
+        text = mask_secrets(text.replace(secret, "***"))
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
