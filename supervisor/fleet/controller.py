@@ -150,6 +150,11 @@ class Controller:
                 market.instances[name] = provider.list_instances()
             except PlaceError as error:
                 market.away[name] = str(error)
+        for state in states.values():
+            for one in state.rented:
+                if one.is_living and one.pod.provider not in providers:
+                    why = f"no place in use is at {one.pod.provider}, so it is unknown what became of pod {one.id}."
+                    market.away[one.pod.provider] = why
         return market
 
     def _look(self, name: str, run: Run, market: _Market) -> Seen:
@@ -166,9 +171,7 @@ class Controller:
             pods=tuple(_pods_of(name, market)),
             away=market.away,
             spent=sum(one.dollars for one in rented),
-            spending=sum(
-                one.per_hour or 0.0 for one in rented if one.is_living and one.pod.instance.phase != "stopped"
-            ),
+            spending=sum(_price_now(state) for state in market.states.values()),
             creates=sum(1 for state in market.states.values() for at in state.creates if now - at < 3600.0),
         )
 
@@ -229,6 +232,13 @@ def _bid(place: Place, offer: Offer) -> Offer | None:
         bid = (offer.per_hour - offer.disk_per_hour) * place.bid_factor
         price = min(bid + offer.disk_per_hour, max(place.want.most_per_hour, offer.per_hour))
     return replace(offer, per_hour=price) if price <= place.want.most_per_hour else None
+
+
+def _price_now(state: State) -> float:
+    """Dollars an hour for what runs for one run, and for what was just asked for."""
+    running = [one for one in state.rented if one.is_living and one.pod.instance.phase != "stopped"]
+    asked = 0.0 if state.intent is None else state.intent.per_hour
+    return asked + sum(one.per_hour or 0.0 for one in running)
 
 
 def _pods_of(name: str, market: _Market) -> Iterator[Pod]:

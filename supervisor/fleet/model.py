@@ -93,7 +93,7 @@ class Rented:
 
     pod: Pod  # as it was listed last
     since: float
-    seen_at: float  # the last look that found it listed
+    seen_at: float  # until when it is paid for: the last look that found it listed, or the first that did not
     per_hour: float | None  # the last price that is known; None: never
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat

@@ -97,12 +97,14 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         one = replace(one, ended=None, how=None, missing_since=None)
     if pod is None and one.pod.provider in seen.away:
         return one  # the provider does not answer: that says nothing of the pod
-    if pod is not None:
-        bills = one.pod.instance.phase != "stopped"  # until this look, as the last one found it
+    if pod is not None or one.missing_since is None:
+        # Until this look, as the last one found it: when a pod that is gone went is not told.
+        bills = one.pod.instance.phase != "stopped"
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
-        dollars = one.dollars + bills * hours * (one.per_hour or 0.0)
+        one = replace(one, seen_at=seen.now, dollars=one.dollars + bills * hours * (one.per_hour or 0.0))
+    if pod is not None:
         price = one.per_hour if pod.instance.per_hour is None else pod.instance.per_hour
-        one = replace(one, pod=pod, seen_at=seen.now, per_hour=price, dollars=dollars)
+        one = replace(one, pod=pod, per_hour=price)
         if pod.instance.phase != "stopped":
             return replace(one, missing_since=None)
     if one.missing_since is None:

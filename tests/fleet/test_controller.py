@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.fleet.places.base import Offer, Want
-from tests.fleet.world import RUN, KilledError, VirtualBook, World, default_rules
+from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
 
 
 def run_until(world: World, book: VirtualBook, over: Callable[[], bool], hours: float = 12.0) -> None:
@@ -281,6 +281,51 @@ def test_limits_stop_renting_and_not_a_pod_that_trains() -> None:
         world.controller(book, rules).tick()
         world.sleep(30)
     assert len(world.pods) == 1
+
+
+def test_two_runs_in_one_tick_stay_below_the_limit_together() -> None:
+    world = World(21)
+    book = VirtualBook(world)
+    rules = replace(default_rules(), per_hour=4.0)  # one pod is 2.40
+    one = world.controller(book, rules)
+    one._runs["other"] = replace(one._runs[RUN], rules=replace(rules, run_id="other"))  # type: ignore[index]
+    first, second = one.tick()
+    assert first.did and not second.did
+    assert "nothing fits" in second.decision.sentence
+    assert len(world.pods) == 1
+
+
+def test_a_pod_at_a_place_that_is_no_more_in_the_file_is_unknown_and_not_gone() -> None:
+    world = World(22)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    other = VirtualProvider(World(99))  # which lists none of them
+    other.name = "elsewhere"
+    rules = replace(default_rules(), places={"spot": "elsewhere"})
+    first.online = False
+    for _ in range(12):
+        controller = world.controller(book, rules)
+        controller._places = {"spot": replace(controller._places["spot"], provider=other)}
+        told = controller.tick()[0]
+        world.sleep(30)
+        assert told.decision.action is None
+    assert "It is convicted after 10 min" in told.decision.sentence
+    assert [one.is_living for one in book.states[RUN].rented] == [True]
+
+
+def test_what_a_pod_cost_is_counted_until_the_look_that_missed_it() -> None:
+    world = World(23)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    world.sleep(5 * 3600)  # no controller looks, and the pod dies in the last minute
+    world.die(first)
+    world.controller(book).tick()
+    [one] = [one for one in book.states[RUN].rented if one.id == first.id]
+    assert one.dollars >= 5 * first.per_hour
 
 
 def test_down_destroys_what_is_rented_and_rents_no_more() -> None:
