@@ -119,6 +119,7 @@ def published(folder: Path) -> int:
         return 0
 
 
+@pytest.mark.soak
 def test_a_pod_that_vanishes_is_followed_by_the_next_which_finishes(fleet: Assembly, tmp_path: Path) -> None:
     said = tick_until(fleet, lambda: published(tmp_path) >= 10)
     assert any("in first at $0.00 an hour: the run has not begun" in one for one in said), said
