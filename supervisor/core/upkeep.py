@@ -6,7 +6,7 @@ from supervisor.core import actions as a
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.account import ledger_until_now
 from supervisor.core.evolve import replace
-from supervisor.core.moves import EXIT_TRY_AGAIN, Actions, say, stop_budget
+from supervisor.core.moves import EXIT_OK, EXIT_TRY_AGAIN, Actions, say, stop_budget
 from supervisor.core.observe_steps import remember_begun
 from supervisor.core.retention import (
     disk_critical,
@@ -212,7 +212,10 @@ def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
         state, why=f"{state.why} {unpublished}".rstrip(), ending=replace(state.ending, said=True, code=code)
     )
     last = f"{reason} {unpublished}".rstrip()
-    return state, [*told, *fencing.release(state, code, last), a.Exit(code, last)]
+    # A daemon that is shut down, or whose pod goes, ends well (0). The run has not: another pod goes on with it.
+    goes_on = state.mode == "leaving" and state.attempt.after_stop != "finish" and code == EXIT_OK
+    left_with = EXIT_TRY_AGAIN if goes_on else code
+    return state, [*told, *fencing.release(state, left_with, last), a.Exit(code, last)]
 
 
 def publish_until(state: State) -> float:

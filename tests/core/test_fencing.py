@@ -259,7 +259,7 @@ def test_the_run_is_given_back_when_the_daemon_ends_and_not_when_a_person_stops_
     assert not one.asked(a.Release), "the daemon goes on, and may start it again"
     one.see(f.Command("shutdown", "ana"))
     one.after(60)
-    assert one.asked(a.Release) == [a.Release(1, code=0, reason="The daemon is shut down by ana.")]
+    assert one.asked(a.Release) == [a.Release(1, code=75, reason="The daemon is shut down by ana.")]
     kinds = [type(action) for action in one.actions]
     assert kinds.index(a.Release) < kinds.index(a.Exit)
 

@@ -127,6 +127,7 @@ def test_a_step_that_is_nearly_published_is_finished_and_then_the_daemon_ends() 
     one.after(0.5, 0.25)
     assert kinds(one)[-2:] == ["Release", "Exit"]
     assert ended(one) == a.Exit(0, "This pod is about to go (SIGTERM).")
+    assert one.asked(a.Release)[-1].code == 75, "the daemon ended well, and the run goes on elsewhere"
 
 
 def test_what_cannot_be_done_in_time_is_tried_until_a_second_before_the_end() -> None:

@@ -150,3 +150,12 @@ def test_a_pod_whose_processes_are_gone_is_followed_at_once(fleet: Assembly, tmp
     assert float(renting.partition("no beat for ")[2].partition(" s")[0]) < 15, "not the whole patience of 20 s"
     log = (tmp_path / "first/out/steps").read_text().split()
     assert log.count(str(STEPS)) == 1
+
+
+def test_a_pod_that_is_told_to_go_gives_the_run_back_and_another_one_goes_on(fleet: Assembly, tmp_path: Path) -> None:
+    """SIGTERM of a host that goes, or is stopped: the daemon ends with 0, and the run has not ended."""
+    tick_until(fleet, lambda: published(tmp_path) >= 5)
+    (pid,) = [int(one.read_text()) for one in tmp_path.glob(f"first/{FOLDER}/*/pid")]
+    os.kill(pid, signal.SIGTERM)
+    said = tick_until(fleet, lambda: published(tmp_path) == STEPS and not list(tmp_path.glob(f"*/{FOLDER}/*")))
+    assert any("The run has ended: The run is finished: step 60 of 60" in one for one in said), said
