@@ -125,6 +125,7 @@ def claim(
     writer: str,
     settle_s: float,
     *,
+    label: str = "",
     over: Standing | None = None,
     take_over: bool = False,
     sleep: Callable[[float], None] = time.sleep,
@@ -133,7 +134,8 @@ def claim(
     """Try to hold the run; returns who does: us when ``writer`` is ours.
 
     A run that another pod holds is claimed only when its standing is still ``over`` (its heartbeat has been seen to
-    stand still since), or with ``take_over``, by a person. Raises StoreError.
+    stand still since), or with ``take_over``, by a person. ``label``: of the pod, as a fleet named it, so that a
+    controller knows the holder before its first beat. Raises StoreError.
     """
     pointed: int | None = None  # read once: with a pointer that rotted that alone may take longer than a claim may
     for _ in range(TRIES):
@@ -154,7 +156,7 @@ def claim(
                 raise StoreError(
                     "permanent", f"{store.url} names a generation that no run has: look at {run_id}/writers"
                 )
-            data = _dump_claim(writer, target)
+            data = _dump_claim(writer, target, {"label": label} if label else None)
             made = store.claim(_claim_name(run_id, target), data)
             if made is None:
                 store.put_bytes(_claim_name(run_id, target), data)

@@ -244,7 +244,10 @@ def _look_at_claim(verb: verbs.LookAtClaim, run: _Run) -> Answer:
 @_carry_out.register
 def _claim(verb: verbs.Claim, run: _Run) -> Answer:
     over = claims.Standing(**verb.over) if verb.over is not None else None
-    return asdict(claims.claim(run.store, run.id, verb.writer, verb.settle_s, over=over, take_over=verb.take_over))
+    held = claims.claim(
+        run.store, run.id, verb.writer, verb.settle_s, label=verb.label, over=over, take_over=verb.take_over
+    )
+    return asdict(held)
 
 
 @_carry_out.register

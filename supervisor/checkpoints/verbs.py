@@ -120,6 +120,7 @@ class Claim(Verb, do="claim"):
 
     writer: str
     settle_s: float
+    label: str = ""  # of this pod, as a fleet named it
     take_over: bool = False
     over: dict[str, Any] | None = None  # what "standing" answered
 
@@ -132,7 +133,7 @@ class Beat(Verb, do="beat"):
     count: int
     state_dir: str | None = None
     urgent: bool = False
-    about: dict[str, Any] | None = None  # what it says besides: label, step, complete, published, unpublished
+    about: dict[str, Any] | None = None  # what it says besides: the pod's label, and ``Sights.beat``
 
 
 class Leave(Verb, do="leave"):

@@ -124,21 +124,22 @@ class Claiming:
         lost: Callable[[StoreError], None] = lambda error: None,
         cancel: Callable[[], None] = lambda: None,
         about: Callable[[], Mapping[str, Any]] = dict,
+        label: str = "",
         convicted: str = "",
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
         when another pod holds the run; ``cancel`` ends the heartbeat that is under way; ``patience_s``: for so long
         another pod's heartbeat may stand still. ``needed``: other pods reach the store, too. ``about``: what a
-        heartbeat says of this pod besides. ``convicted``: the standing that a fleet's controller gave this pod to
-        claim over.
+        heartbeat says of this pod besides. ``label``: of this pod, as a fleet named it. ``convicted``: the standing
+        that a fleet's controller gave this pod to claim over.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
         self._needed = needed
         self._listed = listed
         self._lost, self._cancel = lost, cancel
-        self._about = about
+        self._about, self._label = about, label
         self._convicted = read_conviction(convicted)
         if convicted and self._convicted is None:
             self._post(f.Remark("conviction", f"{CONVICTED} is no GENERATION:MARK: this pod waits as any other."))
@@ -302,7 +303,11 @@ class Claiming:
             self._again_in(beat_time(self._patience_s) if holding else pause)
 
     def _try_to_claim(self) -> None:
-        asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s)}
+        asked: dict[str, Any] = {
+            "writer": self.writer,
+            "settle_s": settle_time(self._patience_s),
+            "label": self._label,
+        }
         if self._take_over:
             asked["take_over"] = True
         elif self._seen is not None and self._clock() - self._since >= self._patience_with(self._seen):
@@ -353,7 +358,7 @@ class Claiming:
                         "generation": generation,
                         "writer": self.writer,
                         "count": self._count,
-                        "about": dict(self._about()),
+                        "about": {"label": self._label, **self._about()},
                         **more,
                     },
                 )

@@ -78,7 +78,8 @@ class StoreWork:
             listed=lambda: self.catalogue(force=True),
             lost=lambda error: self.transfers.cancel("publish", str(error)),
             cancel=lambda: self.transfers.cancel("heartbeat", "This pod is about to go."),
-            about=lambda: {"label": run.environ.get(LABEL, ""), **sights.beat()},
+            about=sights.beat,
+            label=run.environ.get(LABEL, ""),
             convicted=run.environ.get(CONVICTED, ""),
         )
         self.claiming.place = pod_identity.place_of_pod(run.environ, run.state_dir)
