@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import pytest
 
 from supervisor.base.errors import ConfigError
 from supervisor.fleet.assemble import assemble
+from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT
-from supervisor.fleet.places.base import Instance, Offer, Phase, PlaceError, Provider, Want, label_of
+from supervisor.fleet.model import Claim, Rules, State
+from supervisor.fleet.places.base import Instance, Offer, Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.prime import ONSTART, Prime
 from tests.fleet.conformance import ORDER, SECRET, Clock, ProviderConformance, Rig
 from tests.fleet.fake_prime import KEY, OFFER, TEMPLATE, FakePrime
@@ -581,6 +583,60 @@ def test_an_account_without_money_rents_nothing(prime: Prime, fake: FakePrime) -
     error = error_of(lambda: rent(prime, fake))
     assert (error.kind, fake.ledger) == ("credit", [])
     assert str(error) == "The Prime account has no credit to rent the offer (HTTP 402). Add credit."
+
+
+# ---------------------------------------------------------------- with the controller
+
+
+@dataclass
+class Memory:
+    """The controller's book, in memory. Its clock is the one of the test."""
+
+    clock: Clock
+    state: State = field(default_factory=State)
+
+    def read_state(self, run_id: str) -> State:
+        return self.state
+
+    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+        self.state = state
+
+    def read_clock(self) -> float:
+        return self.clock()
+
+
+def test_a_lost_answer_a_failed_start_and_a_list_that_is_away_end_with_one_pod(
+    prime: Prime, fake: FakePrime, clock: Clock
+) -> None:
+    """The first pod's create is not answered, then its image cannot be pulled while Prime itself is away."""
+
+    def order(place: Place, label: str, convicted: str) -> Order:
+        return replace(ORDER, label=label)
+
+    def tick() -> str:
+        clock.sleep(30)
+        (told,) = controller.tick()
+        assert len(fake.living()) <= 1
+        return f"{told.decision.sentence} | {' '.join(told.did)} | {told.failed}"
+
+    run = Run(Rules("sober-otter", {"market": "prime"}), lambda: RunLook(Claim(), None), order)
+    place = Place("market", prime, WANT)
+    controller = Controller({"sober-otter": run}, {"market": place}, Memory(clock), sleep=clock.sleep)
+    fake.add_offer()
+    fake.add_offer(provider="dc_gnu", prices=OFFER["prices"] | {"onDemand": 5.0})
+    fake.fail("lost", "create")
+    assert "It is unknown if Prime did rent the offer" in tick()
+    (first,) = fake.living()
+    assert "starts since" in tick()
+    fake.set_state(first.pod, "ACTIVE", "ERROR", "pull access denied")
+    fake.fail("502", "list", times=1)
+    assert "prime does not answer: Prime did not list the pods: HTTP 502" in tick()
+    said = tick()
+    assert f"Pod {first.pod} ended before it began: it is destroyed." in said
+    assert "Renting 2 x H100_80GB in market at $5.10 an hour" in said
+    (second,) = fake.living()
+    assert second.pod != first.pod
+    assert len(fake.ledger) == 2
 
 
 # ---------------------------------------------------------------- fleet.toml
