@@ -117,6 +117,20 @@ def test_its_script_hands_over_to_our_own_start_script_and_passes_the_exit_code_
     assert "RL_SUPERVISOR_RUN_FILE_B64 could not be written" in done.stderr
 
 
+def test_its_script_stays_as_long_as_the_run(tmp_path: Path) -> None:
+    """Or SkyPilot would take a run that has just begun for one that is done."""
+    stands_in = {"bin/rl-supervisor": "", "bin/python": f"echo {tmp_path}", "units/onstart.sh": 'echo "given: $*"'}
+    for name, text in stands_in.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    script = read_script(make_task(write_run(tmp_path), "H100", "i", None, []))
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "RL_SUPERVISOR_VENV": "/none"}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "given: --foreground\n"
+
+
 def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, output = write_run(tmp_path), tmp_path / "task.yaml"
     words = ["export", "sky", str(path), "--gpu", "H100", "--package", "git+https://host/x", "-o", str(output)]
