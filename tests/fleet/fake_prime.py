@@ -371,6 +371,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(307)
             self.send_header("Location", f"{self.prime.url}{slashed}{'?' if query else ''}{query}")
             self.send_header("Content-Length", "0")
+            self.send_header("Connection", "close")  # or the redirected request may come on the one that is closed here
             self.end_headers()
         else:
             self._send(*STATUS_FAULTS["404"])
