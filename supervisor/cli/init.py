@@ -52,7 +52,7 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     python = wanted.settings.get("job.python")
     pod = survey(machine, environ, Path(python) if python else None)
     name = wanted.name if re.fullmatch(RUN_ID, wanted.name) else _run_id(output.stem, machine, wanted)
-    _write_file(output, run_file_text(pod, wanted, name))
+    write_new_file(output, run_file_text(pod, wanted, name))
     run = load(output).run.id
     print(f"{output} is written, for the run {run}.")
     _print_notes(wanted, [] if given is not None else machine.notes)
@@ -61,7 +61,8 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     return 0
 
 
-def _write_file(output: Path, text: str) -> None:
+def write_new_file(output: Path, text: str) -> None:
+    """Write it; a file that is there already is left as it is. Raises ConfigError."""
     try:
         with output.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -130,6 +130,7 @@ def _build_parser() -> argparse.ArgumentParser:
         verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", "simulate.run")
     )
     _add_fleet(verbs)
+    _add_export(verbs)
     verb("version", "print the version", _show_version)
     return parser
 
@@ -163,6 +164,25 @@ def _add_fleet(verbs: Any) -> None:
         elif name == "run":
             sub.add_argument("--observe", action="store_true", help="say what would be done, and do nothing")
         sub.add_argument("--file", type=Path, default=Path("fleet.toml"), metavar="FILE", help="default: fleet.toml")
+
+
+def _add_export(verbs: Any) -> None:
+    """A run file in another program's words."""
+    about = "write what another program needs to hold the run"
+    commands = verbs.add_parser("export", help=about, description=about).add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    about = "write a managed job of SkyPilot; docs/fleet.md says when to use it"
+    sub = commands.add_parser("sky", help=about, description=about)
+    sub.set_defaults(verb="export.sky")
+    sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+    gpu = "as SkyPilot spells it; COUNT is needed where the run file has no [gpus]"
+    sub.add_argument("--gpu", required=True, metavar="KIND[:COUNT]", help=gpu)
+    sub.add_argument("--image", metavar="IMAGE", help="Docker image of the pod, with rl-supervisor in it")
+    sub.add_argument("--package", metavar="WHAT", help="or what pip installs on the pod: a git URL, a wheel's URL")
+    sub.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: RUN.sky.yaml in this folder")
+    about = "a variable that the pod gets beside the store's keys; may be given several times"
+    sub.add_argument("--secret", action="append", default=[], metavar="NAME", help=about)
 
 
 def _add_store_commands(verb: AddVerb) -> None:

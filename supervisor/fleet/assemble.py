@@ -13,6 +13,7 @@ from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
+from supervisor.fleet.places import prime
 from supervisor.fleet.places.base import Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
@@ -79,14 +80,21 @@ class Assembly:
     def provider(self, table: PlaceTable) -> Provider:
         """The account at a provider, or a host. Raises ConfigError without its key."""
         if table.account not in self._providers:
-            self._providers[table.account] = Ssh(table.host) if table.provider == "ssh" else self._open_vast()
+            self._providers[table.account] = self._open_provider(table)
         return self._providers[table.account]
 
-    def _open_vast(self) -> Provider:
-        key = self.environ.get("VAST_API_KEY")
+    def _open_provider(self, table: PlaceTable) -> Provider:
+        if table.provider == "ssh":
+            return Ssh(table.host)
+        if table.provider == "prime":
+            return prime.Prime(self._key("PRIME_API_KEY"), self.environ.get("PRIME_API_BASE_URL", prime.URL))
+        return Vast(self._key("VAST_API_KEY"), self.environ.get("VAST_URL", "https://console.vast.ai"))
+
+    def _key(self, name: str) -> str:
+        key = self.environ.get(name)
         if not key:
-            raise ConfigError("VAST_API_KEY is not set: put the account's key into this environment.")
-        return Vast(key, self.environ.get("VAST_URL", "https://console.vast.ai"))
+            raise ConfigError(f"{name} is not set: put the account's key into this environment.")
+        return key
 
     def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
         if (url, realm) not in self._stores:
@@ -98,8 +106,20 @@ def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
     """Read ``fleet.toml`` and its run files. Raises ConfigError."""
     file = load(path)
     files = {name: load_run(path, name, table, file.fleet) for name, table in file.run.items()}
+    for name, run_file in files.items():
+        _check_label(path, file, name, run_file.run.id)
     ids = [one.run.id for one in files.values()]
     for one in ids:
         if ids.count(one) > 1:
             raise ConfigError(f"{path}: two runs have the id {one}.")
     return Assembly(path, file, files, environ)
+
+
+def _check_label(path: Path, file: FleetFile, name: str, run_id: str) -> None:
+    """Raises ConfigError where a place could not name a pod of the run."""
+    for place in file.run[name].places:
+        if file.place[place].provider == "prime" and not prime.RUN_ID.fullmatch(run_id):
+            raise ConfigError(
+                f"{path}: run.{name} cannot be in {place}: names of pods at Prime Intellect have letters, digits and "
+                f"dashes only, and the run's id is {run_id}. Take another id, or leave that place out."
+            )

@@ -86,7 +86,7 @@ class Limits(Section):
 class PlaceTable(Section):
     """A place where pods may be rented."""
 
-    provider: Literal["vast", "ssh"]
+    provider: Literal["vast", "prime", "ssh"]
     """Who lets machines there. `ssh`: a machine of your own, one a place."""
     host: str = ""
     """For `ssh`: the host, as `~/.ssh/config` knows it."""
@@ -103,7 +103,7 @@ class PlaceTable(Section):
     disk_gb: Annotated[float, Field(gt=0)] = 400
     """Disk of the pod."""
     image: str = ""
-    """Docker image of the pod."""
+    """Docker image of the pod. For `prime`: the id of a custom template of your account."""
     region: str = ""
     """Where, as the provider spells it. Default: anywhere."""
     least_down_mbit: Annotated[float, Field(ge=0)] = 0

@@ -13,20 +13,17 @@ Facts from vast-ai/docs (rate limits, reference of each endpoint), vast-ai/vast-
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from supervisor.base import http
 from supervisor.fleet.places.base import ErrorKind, Instance, Offer, Order, Phase, PlaceError, Want, read_label
 from supervisor.fleet.places.fields import Row, read_amount, read_id, read_number, read_object, read_text
+from supervisor.fleet.places.rest import KINDS_BY_STATUS, Endpoint, Rest
 
 URL = "https://console.vast.ai"
-ANSWER_BYTES = 8 << 20
 LOG_BYTES = 1 << 20
 LOG_WAIT_S = 20.0
 LOG_POLL_S = 1.0
@@ -48,27 +45,6 @@ KINDS_BY_WORD: Mapping[str, ErrorKind] = {
     SEARCH_QUOTA: "rate",
     "no_such_ask": "taken",
 }
-KINDS_BY_STATUS: Mapping[int, ErrorKind] = {401: "key", 403: "key", 402: "credit", 429: "rate"}
-SENTENCES: Mapping[ErrorKind, str] = {
-    "key": "Vast refused the API key and did not {task} ({clause}). Check the key.",
-    "credit": "The Vast account has no credit to {task} ({clause}). Add credit.",
-    "rate": "Vast was asked too often to {task} ({clause}). Retry in {wait_s:g} s.",
-    "taken": "Vast did not rent the offer: it is gone ({clause}).",
-    "refused": "Vast refused to {task} ({clause}).",
-    "away": "Vast did not {task}: {clause}.",
-    "unsure": "It is unknown if Vast did {task}: {clause}.",
-}
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """``task``: what it does, for a sentence. ``gap_s``: seconds that Vast wants between two requests."""
-
-    task: str
-    gap_s: float
-    no_answer: ErrorKind = "away"
-
-
 LIST = Endpoint("list the instances", 1.0)
 SEARCH = Endpoint("search for offers", 6.0)
 CREATE = Endpoint("rent the offer", 4.5, "unsure")
@@ -92,9 +68,8 @@ class Vast:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._key, self._url, self._timeout_s = key.strip(), url.rstrip("/"), timeout_s
-        self._clock, self._sleep = clock, sleep
-        self._asked_at: dict[Endpoint, float] = {}
+        self._timeout_s, self._clock, self._sleep = timeout_s, clock, sleep
+        self._rest = Rest("Vast", key, url.rstrip("/"), timeout_s=timeout_s, clock=clock, sleep=sleep)
 
     def list_instances(self) -> list[Instance]:
         # Only equality of a whole label can be asked for, so all instances are listed and most are dropped here.
@@ -102,9 +77,10 @@ class Vast:
         found: dict[str, Instance] = {}
         for _ in range(MOST_PAGES):
             answer = self._ask(LIST, "GET", f"/api/v1/instances/?{urlencode(query)}")
-            for row in _rows_of(LIST, answer, "instances"):
-                one = _read_instance(row)
-                if one:
+            for row in self._rest.rows_of(LIST, answer, "instances"):
+                if not read_id(row.get("id")) or "label" not in row:
+                    raise self._rest.unread(LIST, "an instance has no id or no field for its label")
+                if one := _read_instance(row):
                     found[one.id] = one
             token = answer.get("next_token")
             if not token:
@@ -112,7 +88,7 @@ class Vast:
             if token == query.get("after_token") or not isinstance(token, str | int):
                 break
             query["after_token"] = str(token)
-        raise _unread(LIST, "its pages do not end")
+        raise self._rest.unread(LIST, "its pages do not end")
 
     def find_offers(self, want: Want) -> list[Offer]:
         # Not `rented: false`, which the vendor's client sends: it hides hosts where this account rents already.
@@ -135,7 +111,7 @@ class Vast:
         for field, least in (("inet_down", want.least_down_mbit), ("inet_up", want.least_up_mbit)):
             if least > 0:
                 filters[field] = {"gte": least}
-        rows = _rows_of(SEARCH, self._ask(SEARCH, "POST", "/api/v0/bundles/", filters), "offers")
+        rows = self._rest.rows_of(SEARCH, self._ask(SEARCH, "POST", "/api/v0/bundles/", filters), "offers")
         offers = [offer for row in rows if (offer := _read_offer(row, want))]
         fit = (one for one in offers if (one.gpu, one.gpus) == (gpu, want.gpus) and one.per_hour <= want.most_per_hour)
         return sorted(fit, key=lambda one: one.per_hour)
@@ -143,7 +119,9 @@ class Vast:
     def create(self, offer: Offer, order: Order) -> str:
         size = len(order.onstart.encode())
         if size > MOST_ONSTART_BYTES:
-            raise _failure(CREATE, "refused", f"the start script has {size} bytes, more than {MOST_ONSTART_BYTES}")
+            raise self._rest.failure(
+                CREATE, "refused", f"the start script has {size} bytes, more than {MOST_ONSTART_BYTES}"
+            )
         body: Row = {
             "client_id": "me",
             "image": order.image,
@@ -161,7 +139,7 @@ class Vast:
         if contract and answer.get("success") is not False:
             return contract
         if not contract:
-            raise _unread(CREATE, "it names no instance")
+            raise self._rest.unread(CREATE, "it names no instance")
         try:
             self._destroy(contract)
         except PlaceError as error:
@@ -179,7 +157,7 @@ class Vast:
         path = f"/api/v0/instances/request_logs/{quote(instance.id, safe='')}/"
         url = self._ask(LOG, "PUT", path, {"tail": "300"}).get("result_url")
         if not isinstance(url, str) or http.problem_of(url):
-            raise _unread(LOG, "it names no page with the log")
+            raise self._rest.unread(LOG, "it names no page with the log")
         deadline = self._clock() + LOG_WAIT_S
         # The page does not exist until the machine has sent its log. It is on another server, which never gets the key.
         while (left_s := deadline - self._clock()) > 0:
@@ -190,7 +168,7 @@ class Vast:
             except http.NoAnswerError:
                 pass
             self._sleep(LOG_POLL_S)
-        raise _failure(LOG, "away", f"it was not there after {LOG_WAIT_S:g} s")
+        raise self._rest.failure(LOG, "away", f"it was not there after {LOG_WAIT_S:g} s")
 
     def read_credit(self) -> float | None:
         return read_number(self._ask(CREDIT, "GET", "/api/v0/users/current/?owner=me").get("credit"))
@@ -200,54 +178,27 @@ class Vast:
 
     def _change(self, endpoint: Endpoint, method: str, path: str, body: Row) -> None:
         if self._ask(endpoint, method, f"/api/v0/instances/{path}/", body).get("success") is not True:
-            raise _unread(endpoint, "it does not say that it worked")
+            raise self._rest.unread(endpoint, "it does not say that it worked")
 
     def _ask(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> Row:
         """The object that Vast answers. To destroy what is gone is a success."""
-        headers = {"Authorization": f"Bearer {self._key}", "Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        early_s = self._asked_at.get(endpoint, -math.inf) + endpoint.gap_s - self._clock()
-        if early_s > 0:
-            self._sleep(early_s)
-        try:
-            page = http.ask(
-                self._url + path,
-                method,
-                headers,
-                timeout_s=self._timeout_s,
-                body=None if body is None else json.dumps(body).encode(),
-                limit_bytes=ANSWER_BYTES,
-            )
-        except http.NoAnswerError as error:
-            raise _failure(endpoint, endpoint.no_answer if error.connected else "away", str(error)) from None
-        finally:
-            self._asked_at[endpoint] = self._clock()
-        answer = read_object(page.text)
-        if 200 <= page.status < 300:
-            if answer is None:
-                raise _unread(endpoint, "it is no JSON object")
-            if answer.get("success") is not False or (endpoint is CREATE and read_id(answer.get("new_contract"))):
-                return answer
-        word = read_text((answer or {}).get("error"))
+        page = self._rest.ask(endpoint, method, path, body)
+        is_good = 200 <= page.status < 300
+        answer = self._rest.read_object(endpoint, page) if is_good else read_object(page.text) or {}
+        if is_good and (
+            answer.get("success") is not False or (endpoint is CREATE and read_id(answer.get("new_contract")))
+        ):
+            return answer
+        word = read_text(answer.get("error"))
         word = word if WORD.fullmatch(word) else ""
         if endpoint is DESTROY and page.status in (404, 410) and word not in KINDS_BY_WORD:
             return {"success": True}
         # A create's message might repeat what it was sent, and that holds the run's secrets.
-        message = "" if endpoint is CREATE else read_text((answer or {}).get("msg"), self._key)
+        message = "" if endpoint is CREATE else read_text(answer.get("msg"), self._rest.key)
         clause = ", ".join(part for part in (f"HTTP {page.status}", word, message) if part)
         kind = _kind_of(endpoint, page.status, word)
         wait_s = page.retry_after_s or (endpoint.gap_s if kind == "rate" else 0.0)
-        raise _failure(endpoint, kind, clause, QUOTA_WAIT_S if word == SEARCH_QUOTA else wait_s)
-
-
-def _failure(endpoint: Endpoint, kind: ErrorKind, clause: str, retry_after_s: float = 0.0) -> PlaceError:
-    sentence = SENTENCES[kind].format(task=endpoint.task, clause=clause, wait_s=retry_after_s)
-    return PlaceError(kind, sentence, retry_after_s)
-
-
-def _unread(endpoint: Endpoint, clause: str) -> PlaceError:
-    return _failure(endpoint, endpoint.no_answer, f"cannot read its answer, {clause}")
+        raise self._rest.failure(endpoint, kind, clause, QUOTA_WAIT_S if word == SEARCH_QUOTA else wait_s)
 
 
 def _kind_of(endpoint: Endpoint, status: int, word: str) -> ErrorKind:
@@ -259,25 +210,14 @@ def _kind_of(endpoint: Endpoint, status: int, word: str) -> ErrorKind:
     return "taken" if endpoint is CREATE and status in (404, 409, 410) else "refused"
 
 
-def _rows_of(endpoint: Endpoint, answer: Row, name: str) -> list[Row]:
-    """Raises where one is missing or no object: a machine that is overlooked would be rented once more."""
-    rows = answer.get(name)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _unread(endpoint, f"it holds no list of {name}")
-    return rows
-
-
 def _read_instance(row: Row) -> Instance | None:
     """None for an instance without one of our labels."""
-    instance_id = read_id(row.get("id"))
-    if not instance_id or "label" not in row:
-        raise _unread(LIST, "an instance has no id or no field for its label")
     label = read_text(row["label"])
     if not read_label(label):
         return None
     says = ", ".join(part for part in (read_text(row.get("actual_status")), read_text(row.get("status_msg"))) if part)
     return Instance(
-        id=instance_id,
+        id=read_id(row["id"]),
         label=label,
         phase=_phase_of(row),
         per_hour=read_amount(row.get("dph_total")),

@@ -1,0 +1,91 @@
+"""A run file as a managed job of SkyPilot, for people who want SkyPilot to hold the run in place of our controller.
+
+Facts from skypilot 0.14.1: ``jobs/controller.py`` (a job that fails is started again only for an exit code in
+``recover_on_exit_codes``, or as often as ``max_restarts_on_errors`` says), ``task.py`` (a secret without a value is
+filled in by ``--secret NAME``), ``skylet/constants.py`` (``jobs.status_check`` is the server's: no task may set it).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError
+from supervisor.config import run_file
+from supervisor.fleet.fleet_file import BOOT
+from supervisor.storage.keys import KEYS
+
+GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,2}))?")
+TASK = """\
+# A managed job of SkyPilot that runs {path}. Start it with the keys of this shell:
+#   sky jobs launch FILE {secrets}
+# SkyPilot takes a host that it cannot ask for 60 s for dead. Put this into the ~/.sky/config.yaml of its API server:
+#   jobs: {{status_check: {{min_elapsed_seconds: 900, min_retries: 30}}}}
+# Not on Vast.ai: there SkyPilot writes the account's key to the rented host.
+name: {name}
+resources:
+  accelerators: {gpus}
+  use_spot: true
+{places}\
+  job_recovery:
+    max_restarts_on_errors: 0  # 93, a person is needed, ends the job
+    recover_on_exit_codes: [{unfit}]  # this pod is unfit; 75 is tried again on the pod
+envs:
+{envs}\
+secrets:  # filled in by --secret, never from here
+{names}\
+run: |
+{script}"""
+AS_ANY_USER = """\
+set -- --foreground
+[ -w /opt ] || export RL_SUPERVISOR_VENV=~/.local/share/rl-supervisor
+"""
+
+
+def make_task(path: Path, gpu: str, image: str | None, package: str | None, secrets: Iterable[str]) -> str:
+    """The YAML of a task that runs the run file. ``gpu``: ``H100`` or ``H100:2``, as SkyPilot spells it.
+
+    ``secrets``: names of variables that the pod gets beside the store's keys. Raises ConfigError.
+    """
+    file = run_file.load(path)
+    if file.store.url is None or file.store.url.startswith("file:"):
+        raise ConfigError(f"{path} keeps its steps on one machine ([store] url): no other pod has them.")
+    if image is None and package is None:
+        raise ConfigError("The pod needs rl-supervisor: name an image that has it (--image), or what pip installs.")
+    envs = {
+        "RL_SUPERVISOR_RUN": file.run.id,
+        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode(path.read_bytes()).decode(),
+        **({} if package is None else {"RL_SUPERVISOR_PACKAGE": package}),
+    }
+    places = {} if image is None else {"image_id": f"docker:{image}"}
+    if file.disk.capacity_gb is not None:
+        places["disk_size"] = str(round(file.disk.capacity_gb))
+    names = list(dict.fromkeys([*KEYS.get(file.store.url.partition(":")[0], ()), *secrets]))
+    return TASK.format(
+        path=path.name,
+        secrets=" ".join(f"--secret {name}" for name in names),
+        name=json.dumps(re.sub(r"[._-]+", "-", file.run.id).strip("-")),
+        gpus=json.dumps(_count_gpus(path, gpu, len({*file.gpus.inference, *file.gpus.trainer}))),
+        places="".join(f"  {name}: {value}\n" for name, value in places.items()),
+        unfit=EXIT_POD_UNFIT,
+        envs="".join(f"  {name}: {json.dumps(value)}\n" for name, value in envs.items()),
+        names="".join(f"  {name}:\n" for name in names),
+        script=textwrap.indent(AS_ANY_USER + BOOT.partition("\n")[2], "  "),
+    )
+
+
+def _count_gpus(path: Path, gpu: str, used: int) -> str:
+    """``KIND:COUNT``. Raises ConfigError where the run file and the option do not agree."""
+    found = GPU.fullmatch(gpu)
+    if not found:
+        raise ConfigError(f"--gpu {gpu} is none of KIND and KIND:COUNT, as in H100:2.")
+    count = int(found[2] or used)
+    if not count:
+        raise ConfigError(f"{path} does not say how many GPUs the run uses ([gpus]): --gpu {gpu}:COUNT")
+    if used and count != used:
+        raise ConfigError(f"{path} uses {used} GPUs ([gpus]), and --gpu {gpu} names {count}.")
+    return f"{found[1]}:{count}"

@@ -1,0 +1,169 @@
+"""A run file as SkyPilot's managed job: what it says, that its script runs, and by choice that SkyPilot loads it.
+
+The latter: ``SKY_PYTHON=/path/to/python pytest -m optin tests/fleet/test_sky.py`` (that Python has skypilot==0.14.1).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from supervisor.base.errors import ConfigError
+from supervisor.cli.main import main
+from supervisor.fleet.sky import make_task
+
+SKY_PYTHON = os.environ.get("SKY_PYTHON", "")
+RUN_FILE = """
+[run]
+id = "sober.otter_2"
+[job]
+dir = "/opt/prime-rl"
+config = ["/root/rl.toml"]
+[gpus]
+inference = [0, 1]
+trainer = [1, 2]
+[store]
+url = "{url}"
+"""
+LOAD = """
+import json, sys, sky
+task = sky.Task.from_yaml(sys.argv[1])
+(wanted,) = task.resources
+print("SAID " + json.dumps({
+    "name": task.name, "gpus": wanted.accelerators, "recovery": wanted.job_recovery, "spot": wanted.use_spot,
+    "image": wanted.image_id, "disk": wanted.disk_size, "envs": task.envs, "run": task.run,
+    "secrets": [one.name for one in task._managed_secret_refs],
+}))
+"""
+
+
+def write_run(folder: Path, url: str = "b2://bucket/runs", more: str = "") -> Path:
+    path = folder / "otter.toml"
+    path.write_text(RUN_FILE.format(url=url) + more)
+    return path
+
+
+def read_script(task: str) -> str:
+    return textwrap.dedent(task.partition("\nrun: |\n")[2])
+
+
+def test_only_a_pod_that_is_unfit_is_replaced(tmp_path: Path) -> None:
+    task = make_task(write_run(tmp_path), "H100", "ghcr.io/me/pod:1", None, ["WANDB_API_KEY"])
+    assert "\n    max_restarts_on_errors: 0 " in task
+    assert re.findall(r"recover_on_exit_codes: (.*?) ", task) == ["[94]"]
+    assert '\n  accelerators: "H100:3"\n' in task  # GPU 1 is in both lists
+    assert "\n  image_id: docker:ghcr.io/me/pod:1\n" in task
+    assert '\nname: "sober-otter-2"\n' in task
+    assert "{min_elapsed_seconds: 900, min_retries: 30}" in task
+
+
+def test_keys_are_named_and_no_value_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY", "WANDB_API_KEY"]
+    for name in names:
+        monkeypatch.setenv(name, f"the-value-of-{name}")
+    task = make_task(write_run(tmp_path), "H100", "i", None, ["WANDB_API_KEY", "B2_APPLICATION_KEY"])
+    assert "the-value-of" not in task
+    assert re.search(r"\nsecrets:.*\n((?:  .*\n)+)run:", task)[1].split() == [f"{name}:" for name in names]  # type: ignore[index]
+    assert f"launch FILE {' '.join(f'--secret {name}' for name in names)}\n" in task
+    task = make_task(write_run(tmp_path, "s3://bucket/runs"), "H100", "i", None, [])
+    assert "  AWS_ACCESS_KEY_ID:\n  AWS_SECRET_ACCESS_KEY:\nrun:" in task
+
+
+@pytest.mark.parametrize(
+    ("url", "gpu", "package", "said"),
+    [
+        ("file:///data", "H100", "x", "keeps its steps on one machine"),
+        ("b2://bucket", "H100:2", "x", "uses 3 GPUs ([gpus]), and --gpu H100:2 names 2."),
+        ("b2://bucket", "H100 SXM", "x", "--gpu H100 SXM is none of KIND and KIND:COUNT"),
+        ("b2://bucket", "H100:3", None, "name an image that has it (--image)"),
+    ],
+)
+def test_what_cannot_run_is_refused(tmp_path: Path, url: str, gpu: str, package: str | None, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_task(write_run(tmp_path, url), gpu, None, package, [])
+    assert said in str(caught.value)
+
+
+def test_a_run_file_without_gpus_needs_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "otter.toml"
+    path.write_text(re.sub(r"\[gpus\].*(?=\[store\])", "", RUN_FILE, flags=re.DOTALL).format(url="b2://bucket"))
+    with pytest.raises(ConfigError, match=r"does not say how many GPUs the run uses \(\[gpus\]\): --gpu H100:COUNT"):
+        make_task(path, "H100", "i", None, [])
+    assert '"H100:8"' in make_task(path, "H100:8", "i", None, [])
+
+
+def test_its_script_hands_over_to_our_own_start_script_and_passes_the_exit_code_on(tmp_path: Path) -> None:
+    task = make_task(write_run(tmp_path), "H100", "i", None, [])
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "RL_SUPERVISOR_VENV": str(tmp_path / "none"),
+        "RL_SUPERVISOR_ETC": str(tmp_path / "etc"),
+        "RL_SUPERVISOR_RUN": "otter",
+        "RL_SUPERVISOR_RUN_FILE_B64": "%%%",
+    }
+    done = subprocess.run(
+        ["bash", "-c", read_script(task)], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 93
+    assert "RL_SUPERVISOR_RUN_FILE_B64 could not be written" in done.stderr
+
+
+def test_its_script_stays_as_long_as_the_run(tmp_path: Path) -> None:
+    """Or SkyPilot would take a run that has just begun for one that is done."""
+    stands_in = {"bin/rl-supervisor": "", "bin/python": f"echo {tmp_path}", "units/onstart.sh": 'echo "given: $*"'}
+    for name, text in stands_in.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    script = read_script(make_task(write_run(tmp_path), "H100", "i", None, []))
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "RL_SUPERVISOR_VENV": "/none"}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "given: --foreground\n"
+
+
+def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, output = write_run(tmp_path), tmp_path / "task.yaml"
+    words = ["export", "sky", str(path), "--gpu", "H100", "--package", "git+https://host/x", "-o", str(output)]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith(f"{output} is written.")
+    encoded = re.search(r'RL_SUPERVISOR_RUN_FILE_B64: "(.*)"', output.read_text())[1]  # type: ignore[index]
+    assert base64.b64decode(encoded) == path.read_bytes()
+    before = output.read_text()
+    assert main(words) == 1
+    assert "exists already and is left as it is" in capsys.readouterr().err
+    assert output.read_text() == before
+
+
+@pytest.mark.optin
+@pytest.mark.skipif(not SKY_PYTHON, reason="SKY_PYTHON names no interpreter with skypilot==0.14.1")
+def test_skypilot_loads_it(tmp_path: Path) -> None:
+    path = write_run(tmp_path, more="[disk]\ncapacity_gb = 400\n")
+    yaml = tmp_path / "task.yaml"
+    yaml.write_text(make_task(path, "H100", "ghcr.io/me/pod:1", "git+https://host/x", ["WANDB_API_KEY"]))
+    done = subprocess.run(
+        [SKY_PYTHON, "-c", LOAD, str(yaml)],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    (said,) = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("SAID ")]
+    assert (said["name"], said["gpus"], said["spot"], said["disk"]) == ("sober-otter-2", {"H100": 3}, True, 400)
+    assert said["recovery"] == {"strategy": None, "max_restarts_on_errors": 0, "recover_on_exit_codes": [94]}
+    assert list(said["image"].values()) == ["docker:ghcr.io/me/pod:1"]
+    assert said["secrets"] == ["B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY", "WANDB_API_KEY"]
+    assert base64.b64decode(said["envs"]["RL_SUPERVISOR_RUN_FILE_B64"]) == path.read_bytes()
+    assert said["envs"]["RL_SUPERVISOR_PACKAGE"] == "git+https://host/x"
+    assert said["run"] == read_script(yaml.read_text())
