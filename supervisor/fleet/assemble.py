@@ -13,6 +13,7 @@ from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
+from supervisor.fleet.places import runpod
 from supervisor.fleet.places.base import Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
@@ -79,14 +80,21 @@ class Assembly:
     def provider(self, table: PlaceTable) -> Provider:
         """The account at a provider, or a host. Raises ConfigError without its key."""
         if table.account not in self._providers:
-            self._providers[table.account] = Ssh(table.host) if table.provider == "ssh" else self._open_vast()
+            self._providers[table.account] = self._open_provider(table)
         return self._providers[table.account]
 
-    def _open_vast(self) -> Provider:
-        key = self.environ.get("VAST_API_KEY")
+    def _open_provider(self, table: PlaceTable) -> Provider:
+        if table.provider == "ssh":
+            return Ssh(table.host)
+        if table.provider == "runpod":
+            return runpod.Runpod(self._key("RUNPOD_API_KEY"), self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
+        return Vast(self._key("VAST_API_KEY"), self.environ.get("VAST_URL", "https://console.vast.ai"))
+
+    def _key(self, name: str) -> str:
+        key = self.environ.get(name)
         if not key:
-            raise ConfigError("VAST_API_KEY is not set: put the account's key into this environment.")
-        return Vast(key, self.environ.get("VAST_URL", "https://console.vast.ai"))
+            raise ConfigError(f"{name} is not set: put the account's key into this environment.")
+        return key
 
     def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
         if (url, realm) not in self._stores:
