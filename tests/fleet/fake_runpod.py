@@ -95,7 +95,9 @@ POD_BODY = {
     *("name", "image", "args", "disk", "ports", "env", "registry", "mounts", "cloud", "cpu", "gpu", "dataCenterIds"),
     *("globalNetworking", "startJupyter", "startSsh", "templateId"),
 }
-_LEAVES = "containerDiskInGb costPerHr desiredStatus dockerArgs env gpuCount id imageName lastStatusChange machineId"
+_LEAVES = (
+    "containerDiskInGb costPerHr desiredStatus dockerArgs dockerId env gpuCount id imageName lastStatusChange machineId"
+)
 _LEAVES += " memoryInGb name podType port ports uptimeSeconds vcpuCount volumeInGb volumeMountPath"
 _GPU = "maxGpuCount id displayName manufacturer memoryInGb cudaCores secureCloud communityCloud securePrice"
 _GPU += " communityPrice oneMonthPrice threeMonthPrice oneWeekPrice communitySpotPrice secureSpotPrice"
