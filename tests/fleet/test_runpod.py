@@ -785,7 +785,7 @@ per_hour = 8
 total = 400
 [place.spot]
 provider = "runpod"
-gpu, runpod.api_key = "NVIDIA H100 80GB HBM3", KEY
+gpu = "NVIDIA H100 80GB HBM3"
 gpus = 2
 most_per_hour = 6.0
 image = "ghcr.io/me/prime-rl:1"
