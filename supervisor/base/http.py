@@ -72,8 +72,11 @@ def ask(
     body: bytes | None = None,
     limit_bytes: int = LIMIT_BYTES,
     opened: Callable[[int], None] = lambda port: None,
+    is_stream: bool = False,
 ) -> Page:
     """Ask once. ``opened`` is given the local port once the connection stands.
+
+    ``is_stream``: the answer may have no end; what came of it within ``timeout_s`` is the page.
 
     Raises NoAnswerError when no answer has come whole within ``timeout_s`` seconds. Of an answer outside 200 to 299
     the status is enough.
@@ -93,7 +96,7 @@ def ask(
         connection.request(method, target, body=body, headers=said)
         answer = connection.getresponse()
         with answer:
-            return _read_page(answer, limit_bytes)
+            return _read_page(answer, limit_bytes, is_stream=is_stream)
     except TimeoutError as error:
         whole = "whole " if stream is not None and stream.began else ""
         raise NoAnswerError(f"no {whole}answer within {timeout_s:g} s", error, connected=stream is not None) from None
@@ -106,10 +109,12 @@ def ask(
             stream.connection.close()
 
 
-def _read_page(answer: http.client.HTTPResponse, limit_bytes: int) -> Page:
+def _read_page(answer: http.client.HTTPResponse, limit_bytes: int, *, is_stream: bool) -> Page:
     try:
-        data = answer.read(limit_bytes + 1)
-        if len(data) <= limit_bytes and answer.length:  # the library takes an answer that was cut for a short one
+        data = _read_stream(answer, limit_bytes) if is_stream else answer.read(limit_bytes + 1)
+        if (
+            not is_stream and len(data) <= limit_bytes and answer.length
+        ):  # the library takes an answer that was cut for a short one
             raise http.client.IncompleteRead(data, answer.length)
     except (OSError, http.client.HTTPException, ValueError):
         if 200 <= answer.status < 300:
@@ -118,6 +123,16 @@ def _read_page(answer: http.client.HTTPResponse, limit_bytes: int) -> Page:
     wait = (answer.getheader("Retry-After") or "").strip()
     seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 10 else None
     return Page(answer.status, data[:limit_bytes], len(data) > limit_bytes, seconds)
+
+
+def _read_stream(answer: http.client.HTTPResponse, limit_bytes: int) -> bytes:
+    data = b""
+    try:
+        while len(data) <= limit_bytes and (part := answer.read1(limit_bytes)):
+            data += part
+    except TimeoutError:
+        pass
+    return data
 
 
 class _Stream(io.RawIOBase):

@@ -13,7 +13,7 @@ from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
-from supervisor.fleet.places import prime
+from supervisor.fleet.places import prime, runpod
 from supervisor.fleet.places.base import Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
@@ -88,6 +88,8 @@ class Assembly:
             return Ssh(table.host)
         if table.provider == "prime":
             return prime.Prime(self._key("PRIME_API_KEY"), self.environ.get("PRIME_API_BASE_URL", prime.URL))
+        if table.provider == "runpod":
+            return runpod.Runpod(self._key("RUNPOD_API_KEY"), self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
         return Vast(self._key("VAST_API_KEY"), self.environ.get("VAST_URL", "https://console.vast.ai"))
 
     def _key(self, name: str) -> str:

@@ -86,7 +86,7 @@ class Limits(Section):
 class PlaceTable(Section):
     """A place where pods may be rented."""
 
-    provider: Literal["vast", "prime", "ssh"]
+    provider: Literal["vast", "runpod", "prime", "ssh"]
     """Who lets machines there. `ssh`: a machine of your own, one a place."""
     host: str = ""
     """For `ssh`: the host, as `~/.ssh/config` knows it."""
@@ -118,6 +118,8 @@ class PlaceTable(Section):
         for name in needs:
             if not getattr(self, name):
                 raise ValueError(f"has no `{name}`, which provider {self.provider!r} needs")
+        if self.provider == "runpod" and not self.spot and (self.least_down_mbit or self.least_up_mbit):
+            raise ValueError("has `least_down_mbit` or `least_up_mbit`: RunPod takes these for spot pods only")
         return self
 
     @property

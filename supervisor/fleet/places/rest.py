@@ -58,9 +58,15 @@ class Rest:
         self._clock, self._sleep = clock, sleep
         self._asked_at: dict[Endpoint, float] = {}
 
-    def ask(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> http.Page:
-        """The answer, of any status. Raises PlaceError where there is none."""
-        headers = {"Authorization": f"Bearer {self.key}", "Accept": "application/json"}
+    def ask(
+        self, endpoint: Endpoint, method: str, path: str, body: Row | None = None, *, listen_s: float | None = None
+    ) -> http.Page:
+        """The answer, of any status. Raises PlaceError where there is none.
+
+        ``listen_s``: it is a stream of events, and what comes within so many seconds is enough.
+        """
+        accept = "application/json" if listen_s is None else "text/event-stream"
+        headers = {"Authorization": f"Bearer {self.key}", "Accept": accept}
         if body is not None:
             headers["Content-Type"] = "application/json"
         early_s = self._asked_at.get(endpoint, -math.inf) + endpoint.gap_s - self._clock()
@@ -71,9 +77,10 @@ class Rest:
                 self._url + path,
                 method,
                 headers,
-                timeout_s=self._timeout_s,
+                timeout_s=self._timeout_s if listen_s is None else min(listen_s, self._timeout_s),
                 body=None if body is None else json.dumps(body).encode(),
                 limit_bytes=ANSWER_BYTES,
+                is_stream=listen_s is not None,
             )
         except http.NoAnswerError as error:
             raise self.failure(endpoint, endpoint.no_answer if error.connected else "away", str(error)) from None
