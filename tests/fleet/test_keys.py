@@ -142,8 +142,9 @@ def b2(monkeypatch: pytest.MonkeyPatch) -> Iterator[B2Server]:
         server.add_key(Key("0000000002", "K2", NEEDED, ("the-bucket",), f"team/{RUN}/", f"{theirs}laptop"))
         server.add_key(Key("0000000003", "K3", NEEDED, ("another",), f"team/{RUN}/", f"{theirs}0000aa"))
         server.add_key(Key("0000000004", "K4", NEEDED, ("the-bucket",), f"mine/{RUN}/", f"{theirs}0000aa"))
-        run = label_of(f"{RUN}7", 1, "0000aa")
-        server.add_key(Key("0000000005", "K5", NEEDED, ("the-bucket",), f"team/{RUN}7/", name_key(run)))
+        other = name_key(label_of(f"{RUN}7", 1, "0000aa"))
+        server.add_key(Key("0000000005", "K5", NEEDED, ("the-bucket",), f"team/{RUN}7/", other))
+        server.add_key(Key("0000000006", "K6", NEEDED, ("the-bucket",), f"team/{RUN}/", other))
         server.state.buckets["another"] = replace(server.bucket, bucket_id="bucket00000002", name="another")
         yield server
 
@@ -199,7 +200,7 @@ def fleet(tmp_path: Path, b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Cont
 
 def made_keys(b2: B2Server) -> list[Key]:
     """The keys that a controller made; fails when it deleted one of others."""
-    theirs = {f"000000000{number}" for number in range(1, 6)}
+    theirs = {f"000000000{number}" for number in range(1, 7)}
     assert theirs <= b2.state.keys.keys()
     return [key for key_id, key in b2.state.keys.items() if key_id not in theirs and key is not B2Server.KEY]
 
@@ -482,14 +483,14 @@ def test_a_wrong_key_of_the_account_is_one_sentence(b2: B2Server) -> None:
 
 @pytest.mark.parametrize("lacking", TO_MAKE)
 def test_a_key_that_may_not_make_keys_leaves_pods_those_of_the_file(b2: B2Server, lacking: str) -> None:
-    key = b2.add_key(Key("0000000006", "K6", tuple(one for one in ALL_CAPABILITIES if one != lacking)))
+    key = b2.add_key(Key("0000000009", "K9", tuple(one for one in ALL_CAPABILITIES if one != lacking)))
     keys = alone(b2, key)
     assert keys.make_key(LABEL) == {}
     assert keys.note == (
-        f"No key is made for each pod: the controller's key ...0006 lacks {lacking}. "
+        f"No key is made for each pod: the controller's key ...0009 lacks {lacking}. "
         "Pods get the keys of [run.swe.env]."
     )
-    del b2.state.keys["0000000006"]
+    del b2.state.keys["0000000009"]
     assert made_keys(b2) == []
 
 
@@ -653,3 +654,7 @@ def test_a_living_pod_whose_key_ends_soon_is_said(b2: B2Server) -> None:
     again.now = time.time
     again.sweep(living(LABEL), NONE, lambda: living(LABEL))
     assert again.note == keys.note
+    gone = alone(b2)
+    gone.now = time.time
+    gone.sweep(over(living(LABEL)), {"ssh/box": []}, lambda: over(living(LABEL)))
+    assert not gone.note and len(made_keys(b2)) == 1
