@@ -187,10 +187,8 @@ def _count_gpus(run: RunFile, run_file: Path) -> int:
 
     subject, _ = gather_run(run_file, environ={}, site=Site(), run_file=run)
     is_read = bool(subject.texts) and all(text.data is not None for text in subject.texts)
-    named = {*map(str, run.gpus.inference), *map(str, run.gpus.trainer)}
-    if not named and is_read:
-        named = {*map(str, subject.plan.inference), *map(str, subject.plan.trainer)}
-    return len(named)
+    plan = subject.plan if is_read else run.gpus
+    return len({*map(str, plan.inference), *map(str, plan.trainer)})
 
 
 # ---------------------------------------------------------------- what calls the controller

@@ -151,7 +151,7 @@ class RunTable(Section):
     """What pip installs on the pod: a git URL, a wheel's URL. Default: the image has rl-supervisor."""
     env: Mapping[str, str] = Field(default={})
     """The pod's environment. A value that begins with `$` is taken from the controller's own. Where it has a
-    `B2_APPLICATION_KEY`, none is made for each pod: give one for the bucket and the run's prefix, never the account's."""
+    `B2_APPLICATION_KEY`, none is made for each pod: give one for the run's folder, never the account's."""
     boot_s: Annotated[float, Field(ge=60)] = 1800
     """A pod that has not claimed the run after so many seconds is destroyed."""
 

@@ -140,12 +140,16 @@ def test_as_many_gpus_as_the_trainers_own_file_names(here: Path) -> None:
     (here / "run.toml").chmod(0o600)
     fleet_init.init(Path("fleet.toml"), Path("run.toml"), github=False, systemd=False)
     assert "\ngpus = 8 " in Path("fleet.toml").read_text()
+    (here / "rl.toml").unlink()
+    fleet_init.init(Path("other.toml"), Path("run.toml"), github=False, systemd=False)
+    assert "\ngpus = 0 " in Path("other.toml").read_text(), "prime-rl's defaults are not what an unread file says"
 
 
 def test_an_id_with_dots_another_folder_and_another_server() -> None:
     store = 'url = "s3://buck/deep/er"\nendpoint = "https://r2.example"'
     run = write_run("a.b_c-7", store=store, name="runs/my run.toml")
-    file = Path("runs/../fleets.toml")
+    file = Path("fleets/fleet.toml")
+    file.parent.mkdir()
     fleet_init.init(file, run, github=False, systemd=False)
     fill_in(file)
     made = assemble(file, {"POD_AWS_ACCESS_KEY_ID": "id", "POD_AWS_SECRET_ACCESS_KEY": "key"})
@@ -283,6 +287,7 @@ def test_the_unit_starts_the_loop_and_systemd_takes_it(
     options = main._build_parser().parse_args(words)
     assert os.access(program, os.X_OK)
     assert (options.verb, options.file, options.observe) == ("fleet.run", here / "fleet.toml", False)
+    assert ("After" in settings) != user, "a user's manager has no such target"
     assert settings["EnvironmentFile"] == f"-{here}/fleet.env"
     verify(unit, *(["--user"] if user else []))
 

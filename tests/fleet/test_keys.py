@@ -28,6 +28,7 @@ from supervisor.checkpoints.records import read_latest
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
 from supervisor.checkpoints.writers import writer_name
+from supervisor.cli import main
 from supervisor.fleet import decide, observe
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders
@@ -514,6 +515,18 @@ def test_another_kind_of_store_is_said(tmp_path: Path, b2: B2Server) -> None:
     assert fleet.fleet.key_notes() == {"swe": note}
     fleet.tick()
     assert "B2_APPLICATION_KEY" not in fleet.vast.orders[0].env
+
+
+def test_a_tick_prints_what_a_person_should_know_of_the_keys(
+    tmp_path: Path, b2: B2Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = b2.add_key(Key("0000000009", "K9", tuple(one for one in ALL_CAPABILITIES if one != "listKeys")))
+    for name, value in (b2.environ(key) | {"VAST_API_KEY": "v", "VAST_URL": "http://127.0.0.1:1"}).items():
+        monkeypatch.setenv(name, value)
+    file = write_fleet(tmp_path, b2)
+    main.main(["fleet", "tick", "--file", str(file)])
+    note = "keys of swe: No key is made for each pod: the controller's key ...0009 lacks listKeys."
+    assert note in " ".join(capsys.readouterr().out.split())
 
 
 # ---------------------------------------------------------------- one sweep, by itself
