@@ -124,6 +124,7 @@ def run(file: Path, observe: bool) -> int:
                     book.begin()
                 for told in fleet.controller(book, wait, dry=observe).tick():
                     _say_news(told, said)
+                _say_notes(fleet, said)
             except (StoreError, TryAgainError) as error:
                 _say(said, "", str(error))
             ended.wait(TICK_S)
@@ -216,6 +217,7 @@ def _pass(fleet: Assembly, book: StoreBook, *, dry_run: bool) -> int:
     said: dict[str, str] = {}
     for told in tolds:
         _say_news(told, said)
+    _say_notes(fleet, said)
     return EXIT_PERSON_NEEDED if any(told.decision.person for told in tolds) else 0
 
 
@@ -223,6 +225,11 @@ def _say_news(told: Told, said: dict[str, str]) -> None:
     for sentence in told.did:
         _say(said, told.run_id, sentence)
     _say(said, told.run_id, told.failed or told.decision.sentence)
+
+
+def _say_notes(fleet: Assembly, said: dict[str, str]) -> None:
+    for name, note in fleet.key_notes().items():
+        _say(said, f"keys of {name}", note)
 
 
 def _say(said: dict[str, str], name: str, sentence: str) -> None:

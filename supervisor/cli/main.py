@@ -141,6 +141,7 @@ def _add_fleet(verbs: Any) -> None:
     fleet = verbs.add_parser("fleet", help=about, description=about)
     commands = fleet.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, about in (
+        ("init", "write fleet.toml for a run file; or what calls the controller, a workflow or a unit"),
         ("offers", "what could be rented now"),
         ("up", "want a run, and rent a pod for it"),
         ("down", "rent no more pods for a run, and destroy those that hold nothing which is nowhere else"),
@@ -152,9 +153,13 @@ def _add_fleet(verbs: Any) -> None:
         ("destroy", "let a pod go with all that is on it"),
     ):
         sub = commands.add_parser(name, help=about, description=about)
-        sub.set_defaults(verb=f"fleet.{name}")
+        sub.set_defaults(verb="fleet_init.init" if name == "init" else f"fleet.{name}")
         if name in ("up", "down", "explain"):
             sub.add_argument("run", metavar="RUN", help="its name in fleet.toml")
+        elif name == "init":
+            sub.add_argument("run_file", type=Path, nargs="?", metavar="RUN.toml", help="write --file for this run")
+            sub.add_argument("--github", action="store_true", help="write a workflow that calls `fleet tick`")
+            sub.add_argument("--systemd", action="store_true", help="write a unit for `fleet run`, beside --file")
         elif name == "offers":
             sub.add_argument("run", nargs="?", metavar="RUN", help="its name in fleet.toml; default: all")
         elif name == "destroy":

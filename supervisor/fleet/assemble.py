@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError
@@ -12,9 +13,10 @@ from supervisor.effects.claiming import CONVICTED, LABEL, beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
-from supervisor.fleet.model import Rules
+from supervisor.fleet.keys import B2Keys, Keys, choose_keys
+from supervisor.fleet.model import Rules, State
 from supervisor.fleet.places import prime, runpod
-from supervisor.fleet.places.base import Order, Provider
+from supervisor.fleet.places.base import Instance, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run
@@ -32,6 +34,7 @@ class Assembly:
     environ: Mapping[str, str]
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
+    _keys: dict[str, Keys] = field(default_factory=dict)
 
     def book(self) -> StoreBook:
         """The controller's memory. Raises StoreError."""
@@ -40,7 +43,11 @@ class Assembly:
     def controller(self, book: StoreBook, sleep: Callable[[float], None], *, dry: bool = False) -> Controller:
         """A controller of all runs. Raises ConfigError when the environment lacks a key."""
         runs = {self.files[name].run.id: self.run(name) for name in self.file.run}
-        return Controller(runs, self.places(), book, sleep=sleep, dry=dry)
+        return Controller(runs, self.places(), book, sleep=sleep, sweep=partial(self._sweep_keys, book), dry=dry)
+
+    def key_notes(self) -> dict[str, str]:
+        """What a person should know of the keys that pods get: run of the file -> sentences."""
+        return {name: keys.note for name, keys in self._keys.items() if keys.note}
 
     def places(self) -> dict[str, Place]:
         """All places that a run names."""
@@ -68,14 +75,27 @@ class Assembly:
         env = pod_environment(self.path, table, file.run.id, self.environ)
 
         def order(place: Place, label: str, convicted: str) -> Order:
-            told = env | {LABEL: label} | ({CONVICTED: convicted} if convicted else {})
+            told = env | keys.make_key(label) | {LABEL: label} | ({CONVICTED: convicted} if convicted else {})
             wants = self.file.place[place.name]
             return Order(label, wants.image, wants.disk_gb, BOOT, told)
 
-        def look() -> RunLook:
-            return look_at_run(self._open(file.store_url, file.store.service, file.store.region), file.run.id)
+        def open_run_store() -> Store:
+            return self._open(file.store_url, file.store.service, file.store.region)
 
+        def look() -> RunLook:
+            return look_at_run(open_run_store(), file.run.id)
+
+        # Kept from tick to tick: they remember what they made and swept.
+        made = B2Keys(name, rules, open_run_store, look)
+        keys = self._keys.setdefault(name, choose_keys(file.store_url, table.env, made))
         return Run(rules, look, order)
+
+    def _sweep_keys(
+        self, book: StoreBook, states: Mapping[str, State], instances: Mapping[str, list[Instance]]
+    ) -> None:
+        for name, keys in self._keys.items():
+            run_id = self.files[name].run.id
+            keys.sweep(states[run_id], instances, partial(book.read_state, run_id))
 
     def provider(self, table: PlaceTable) -> Provider:
         """The account at a provider, or a host. Raises ConfigError without its key."""

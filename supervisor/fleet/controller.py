@@ -64,6 +64,10 @@ class Run:
     order: Callable[[Place, str, str], Order]
 
 
+Sweep = Callable[[Mapping[str, State], Mapping[str, list[Instance]]], None]
+"""Collects what is left of pods that are gone: given each run's state, and each provider's list where it answered."""
+
+
 @dataclass(frozen=True)
 class Told:
     """What a tick says of one run."""
@@ -94,17 +98,23 @@ class Controller:
         book: Book,
         *,
         sleep: Callable[[float], None],
+        sweep: Sweep | None = None,
         dry: bool = False,
     ) -> None:
         """``sleep`` waits for a second look. ``dry``: the same sentences, and nothing is done or written."""
         self._runs, self._places, self._book = runs, places, book
-        self._sleep = sleep
+        self._sleep, self._sweep = sleep, sweep
         self._dry = dry
 
     def tick(self) -> list[Told]:
         """One pass over all runs. Raises StoreError when the fleet has no book: away, or another has it."""
         market = self._list_instances({name: self._book.read_state(name) for name in self._runs})
-        return [self._tend(name, run, market) for name, run in self._runs.items()]
+        tolds = [self._tend(name, run, market) for name, run in self._runs.items()]
+        if self._sweep is not None and not self._dry:
+            if any(told.did or told.failed for told in tolds):
+                market = self._list_instances(market.states)
+            self._sweep(market.states, market.instances)
+        return tolds
 
     def _tend(self, name: str, run: Run, market: _Market) -> Told:
         did: list[str] = []

@@ -152,8 +152,8 @@ class RunTable(Section):
     package: str | None = None
     """What pip installs on the pod: a git URL, a wheel's URL. Default: the image has rl-supervisor."""
     env: Mapping[str, str] = Field(default={})
-    """The pod's environment. A value that begins with `$` is taken from the controller's own: `B2_APPLICATION_KEY =
-    "$POD_B2_KEY"`. Give pods a key for one bucket and the run's prefix, never the account's."""
+    """The pod's environment. A value that begins with `$` is taken from the controller's own. Where it has a
+    `B2_APPLICATION_KEY`, none is made for each pod: give one for the run's folder, never the account's."""
     boot_s: Annotated[float, Field(ge=60)] = 1800
     """A pod that has not claimed the run after so many seconds is destroyed."""
 
@@ -178,7 +178,9 @@ class FleetFile(Section):
 def load(path: Path) -> FleetFile:
     """Read ``fleet.toml``. Raises ConfigError: one line for each mistake."""
     if not path.exists():
-        raise ConfigError(f"{path} does not exist. Write it as docs/fleet.md shows, or name it with --file.")
+        raise ConfigError(
+            f"{path} does not exist. Write it: rl-supervisor fleet init RUN.toml, or name it with --file."
+        )
     return run_file.read(path, FleetFile)
 
 

@@ -29,7 +29,7 @@ CREDENTIALS_SINCE = 252
 It was seen to start the unit where there are none. Older ones hand on what systemd itself was given, 250 not even that
 (systemd pull request 23157); and 247 (Debian 11) was seen not to start a unit without its credential (status 243).
 """
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+@:~-]*")
+PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+@:~-]*")
 
 Whose = Literal["absent", "ours", "edited", "foreign"]
 
@@ -107,7 +107,7 @@ def unit_texts(where: Place, program: Path, version: int | None = None) -> dict[
     Raises ConfigError for odd paths.
     """
     for path in (program, where.config):
-        if not _PLAIN_PATH.fullmatch(str(path)):
+        if not PLAIN_PATH.fullmatch(str(path)):
             raise ConfigError(f"{path} has characters that a unit cannot name safely: install to a plain path.")
     service = (UNITS / SERVICE).read_text()
     service = service.replace(SHIPPED_PROGRAM, str(program)).replace(SHIPPED_CONFIG, str(where.config))

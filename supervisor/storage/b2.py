@@ -47,6 +47,11 @@ class B2Store(RemoteStore):
         self._large = LargeFiles(client, self._pool, self._count_sent)
         self._composer = B2Composer(client, self._large, self)
 
+    @property
+    def client(self) -> B2Client:
+        """The signed-in client, for requests about the bucket and its keys."""
+        return self._client
+
     # ------------------------------------------------------------ listing
 
     def list(self, prefix: str) -> Sequence[StoredFile]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
-from tests.b2server.state import Bucket, Json, Key, Refusal, State, Version, sha1_hex
+from tests.b2server.state import ALL_CAPABILITIES, Bucket, Json, Key, Refusal, State, Version, sha1_hex
 
 
 def authorized(state: State, version: str, base: str, key_id: str, secret: str) -> Json:
@@ -18,7 +20,8 @@ def authorized(state: State, version: str, base: str, key_id: str, secret: str) 
         "recommendedPartSize": state.part_size,
         "s3ApiUrl": base,
     }
-    answer: Json = {"accountId": "account0", "authorizationToken": token, "applicationKeyExpirationTimestamp": None}
+    ends = None if key.expires_at is None else int(key.expires_at * 1000)
+    answer: Json = {"accountId": "account0", "authorizationToken": token, "applicationKeyExpirationTimestamp": ends}
     only = {
         "capabilities": list(key.capabilities),
         "namePrefix": key.prefix,
@@ -72,24 +75,63 @@ def b2_create_bucket(state: State, key: Key, ask: Json, base: str) -> Json:
     return bucket_json(bucket)
 
 
+KEY_NAME = re.compile(r"[A-Za-z0-9-]{1,100}")
+OF_A_BUCKET = frozenset(
+    ["listBuckets", "readBuckets", "listFiles", "readFiles", "shareFiles", "writeFiles", "deleteFiles"]
+)
+LONGEST_KEY_S = 1000 * 86_400
+
+
+def _key_json(state: State, key: Key) -> Json:
+    return {
+        "accountId": "account0",
+        "applicationKeyId": key.key_id,
+        "bucketIds": None if key.buckets is None else [state.buckets[name].bucket_id for name in key.buckets],
+        "capabilities": list(key.capabilities),
+        "expirationTimestamp": None if key.expires_at is None else int(key.expires_at * 1000),
+        "keyName": key.name,
+        "namePrefix": key.prefix,
+        "options": [],
+    }
+
+
 def b2_create_key(state: State, key: Key, ask: Json, base: str) -> Json:
     state.need(key, "writeKeys")
     ids = ask.get("bucketIds") or ([ask["bucketId"]] if ask.get("bucketId") else None)
     names = tuple(state.bucket_by_id(bucket_id).name for bucket_id in ids) if ids else None
-    number = state.number()
-    made = Key(f"0000key{number:08d}", f"K000secret{number}", tuple(ask["capabilities"]), names, ask.get("namePrefix"))
+    capabilities, valid_s = tuple(ask["capabilities"]), ask.get("validDurationInSeconds")
+    if not KEY_NAME.fullmatch(ask["keyName"]):
+        raise Refusal(400, "bad_request", f"illegal key name: {ask['keyName']}")
+    if not set(capabilities) <= (OF_A_BUCKET if ids else set(ALL_CAPABILITIES)) or not capabilities:
+        raise Refusal(400, "bad_request", f"capabilities that such a key cannot have: {capabilities}")
+    if valid_s is not None and not (isinstance(valid_s, int) and 0 < valid_s < LONGEST_KEY_S):
+        raise Refusal(400, "bad_request", "validDurationInSeconds must be positive and less than 1000 days")
+    number, ends = state.number(), None if valid_s is None else time.time() + valid_s
+    key_id, secret = f"0000key{number:08d}", f"K000secret{number}"
+    made = Key(key_id, secret, capabilities, names, ask.get("namePrefix"), ask["keyName"], ends)
     state.keys[made.key_id] = made
+    return _key_json(state, made) | {"applicationKey": made.secret}
+
+
+def b2_list_keys(state: State, key: Key, ask: Json, base: str) -> Json:
+    """Without secrets, and without the keys that have expired; the master key is not one of them."""
+    state.need(key, "listKeys")
+    start, limit = ask.get("startApplicationKeyId") or "", _limit(state, ask, "maxKeyCount", 100)
+    listed = (one for one in state.keys.values() if not one.is_expired and "master" not in one.key_id)
+    found = sorted((one for one in listed if one.key_id >= start), key=lambda one: one.key_id)
     return {
-        "accountId": "account0",
-        "applicationKeyId": made.key_id,
-        "applicationKey": made.secret,
-        "bucketIds": ids,
-        "capabilities": list(made.capabilities),
-        "expirationTimestamp": None,
-        "keyName": ask["keyName"],
-        "namePrefix": made.prefix,
-        "options": [],
+        "keys": [_key_json(state, one) for one in found[:limit]],
+        "nextApplicationKeyId": found[limit].key_id if len(found) > limit else None,
     }
+
+
+def b2_delete_key(state: State, key: Key, ask: Json, base: str) -> Json:
+    """Its tokens live on: the key alone is gone."""
+    state.need(key, "deleteKeys")
+    found = state.keys.pop(ask["applicationKeyId"], None)
+    if found is None:
+        raise Refusal(400, "bad_request", f"application key does not exist: {ask['applicationKeyId']}")
+    return _key_json(state, found)
 
 
 def _limit(state: State, ask: Json, field: str, default: int) -> int:

@@ -32,13 +32,19 @@ class Refusal(Exception):
 
 @dataclass
 class Key:
-    """An application key; ``buckets`` None and ``prefix`` None mean no restriction."""
+    """An application key; ``buckets`` None and ``prefix`` None mean no restriction. ``expires_at``: unix time."""
 
     key_id: str
     secret: str
     capabilities: tuple[str, ...] = ALL_CAPABILITIES
     buckets: tuple[str, ...] | None = None
     prefix: str | None = None
+    name: str = "made-by-hand"
+    expires_at: float | None = None
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and time.time() >= self.expires_at
 
 
 @dataclass
@@ -167,15 +173,15 @@ class State:
 
     def authorize(self, key_id: str, secret: str) -> tuple[str, Key]:
         key = self.keys.get(key_id)
-        if key is None or key.secret != secret:
+        if key is None or key.secret != secret or key.is_expired:
             raise Refusal(401, "unauthorized", "The applicationKeyId and/or the applicationKey are wrong.")
         token = f"token_{self.number()}"
         self.tokens[token] = key
         return token, key
 
     def key_of(self, token: str) -> Key:
-        key = self.tokens.get(token)
-        if key is None:
+        key = self.tokens.get(token)  # it outlives a key that is deleted, for up to 24 h
+        if key is None or key.is_expired:
             raise Refusal(
                 401, "expired_auth_token" if token.startswith("token_") else "bad_auth_token", "no such token"
             )

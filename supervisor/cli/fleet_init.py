@@ -1,0 +1,261 @@
+"""``rl-supervisor fleet init``: a ``fleet.toml`` for a run file, and what calls the controller: a workflow, a unit.
+
+Nothing that exists is written over. What only a person can know (limits, prices, an image) is left open on purpose: the
+file is refused until it is filled in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+from supervisor import __version__
+from supervisor.base.errors import ConfigError, UsageError
+from supervisor.cli.render import wrap
+from supervisor.cli.run_text import comment, key_text, value_text
+from supervisor.config import settings
+from supervisor.config.settings import RunFile
+from supervisor.fleet import fleet_file
+from supervisor.fleet.fleet_file import FleetFile
+from supervisor.install import unit_files
+from supervisor.storage.keys import KEYS
+
+FILL_IN = "# <- fill in: "
+WORKFLOW = Path(".github/workflows/fleet.yml")
+UNIT = "rl-supervisor-fleet.service"
+CRON = (
+    "What a cron at GitHub cannot promise: it comes late, at busy times by hours, and may be left out. A run whose pod "
+    "is gone waits for it. In a public repository GitHub stops it after 60 days without activity, and anyone reads its "
+    "log. Only the file on the default branch counts. Where hours matter: rl-supervisor fleet run, on a small VM."
+)
+"""Source: GitHub's documentation of the event `schedule` and of disabling workflows."""
+
+FLEET_TEXT = """\
+# A fleet for the run {run_id}, by rl-supervisor {version}. Lines with `<- fill in` are refused until you do.
+
+[fleet]
+# The controller's memory. Pods get no key for it.
+store = {store}
+{realm}
+[limits]
+# At a limit nothing more is rented, and a pod that trains goes on.
+per_hour = 0.0                   {fill}dollars an hour, all pods together
+total = 0.0                      {fill}dollars that this fleet may ever spend
+creates_per_hour = 6
+# until = "2026-12-31"           # no pod is rented after that, UTC
+
+[place.spot]
+provider = "vast"
+gpu = ""                         {fill}as Vast.ai spells it: "H100 SXM", "RTX 4090"
+{gpus}
+most_per_hour = 0.0              {fill}dollars an hour for one machine; a bid stays below
+disk_gb = 400                    # for the model and the checkpoints that disk.keep_local keeps
+image = ""                       {fill}Docker image with the trainer
+# spot = false                   # on demand, and not at a bid
+
+# [place.own]                    # a machine of your own, as ~/.ssh/config knows it
+# provider = "ssh"
+# host = "box1"
+
+[run.{name}]
+file = {file}
+places = ["spot"]                # in the order of preference
+# package = "git+https://..."    # what pip installs on the pod, where the image has no rl-supervisor
+
+# What the pod gets. $NAME is taken from the controller's environment, and a rented host can read it.
+[run.{name}.env]
+{env}
+# WANDB_API_KEY = "$WANDB_API_KEY"
+# HF_TOKEN = "$HF_TOKEN"
+"""
+B2_ENV = """\
+# The controller makes a B2 key for each pod, if its own has writeKeys, listKeys and deleteKeys. Else, a key for the
+# folder of the run:
+# B2_APPLICATION_KEY_ID = "$POD_B2_KEY_ID"
+# B2_APPLICATION_KEY = "$POD_B2_KEY\""""
+S3_ENV = """\
+# A key for the folder of the run: S3 has no way to make one for each pod.
+AWS_ACCESS_KEY_ID = "$POD_AWS_ACCESS_KEY_ID"
+AWS_SECRET_ACCESS_KEY = "$POD_AWS_SECRET_ACCESS_KEY\""""
+
+WORKFLOW_TEXT = """\
+# Rents the next pod of a run when one is gone. By `rl-supervisor fleet init --github`.
+{about}
+name: fleet
+on:
+  schedule:
+    - cron: "3-59/10 * * * *"
+  workflow_dispatch:
+permissions:
+  contents: read
+concurrency:
+  group: fleet
+  cancel-in-progress: false  # a tick that is cut off may have rented a pod that it does not know of yet
+jobs:
+  tick:
+    runs-on: ubuntu-latest
+    timeout-minutes: 20
+    steps:
+      - uses: actions/checkout@v4
+        with:
+          persist-credentials: false
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.12"
+      - run: pip install "$RL_SUPERVISOR_PACKAGE"{more}
+        env:
+          RL_SUPERVISOR_PACKAGE: {package}
+      # Ends with 93, and so fails, when a run needs a person.
+      - run: rl-supervisor fleet tick --file {file}
+        env:
+{secrets}
+"""
+
+UNIT_TEXT = """\
+# Rents the next pod of a run when one is gone. By `rl-supervisor fleet init --systemd`.
+[Unit]
+Description=Fleet of {file}
+{network}
+[Service]
+Type=exec
+ExecStart={program} fleet run --file {file}
+# Keys, NAME=value lines, mode 600.
+EnvironmentFile=-{env}
+Restart=on-failure
+RestartSec=60
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=default.target
+"""
+NETWORK = "Wants=network-online.target\nAfter=network-online.target\n"
+
+
+def init(file: Path, run_file: Path | None, *, github: bool, systemd: bool) -> int:
+    """Write one of the three. Raises ConfigError when it exists already, or cannot be made of what is there."""
+    if (run_file is not None) + github + systemd != 1:
+        raise UsageError("fleet init wants one of RUN.toml, --github and --systemd.")
+    if run_file is not None:
+        told = _write_fleet_file(file, run_file)
+    else:
+        told = _write_workflow(file) if github else _write_unit(file)
+    for sentence in told:
+        print(*wrap(sentence), sep="\n")
+    return 0
+
+
+# ---------------------------------------------------------------- fleet.toml
+
+
+def _write_fleet_file(file: Path, run_file: Path) -> list[str]:
+    run = settings.load(run_file)
+    if run.store.url is None or run.store.url.startswith("file:"):
+        raise ConfigError(
+            f"{run_file} keeps its steps on one machine ([store] url), so no other pod has them. Name a store at b2:// "
+            "or s3:// first."
+        )
+    count = _count_gpus(run, run_file)
+    gpus = f"gpus = {count or 0}".ljust(32)
+    gpus += (
+        f" # as {run_file.name} says" if count else f" {FILL_IN}how many the run needs; {run_file.name} does not say"
+    )
+    bucket = "/".join(run.store.url.split("/")[:3])
+    text = FLEET_TEXT.format(
+        run_id=run.run.id,
+        version=__version__,
+        fill=FILL_IN,
+        store=value_text(f"{bucket}/fleet"),
+        realm=f"realm = {value_text(run.store.service)}\n" if run.store.service else "",
+        gpus=gpus,
+        name=key_text(run.run.id[:64]),
+        file=value_text(os.path.relpath(run_file, file.parent)),
+        env=B2_ENV if bucket.startswith("b2:") else S3_ENV,
+    )
+    _write_new(file, text)
+    offers = f"rl-supervisor fleet offers --file {shlex.quote(str(file))}"
+    return [
+        f"{file} is written, for the run {run.run.id}. Fill in its {text.count(FILL_IN)} open lines, then: {offers}"
+    ]
+
+
+def _count_gpus(run: RunFile, run_file: Path) -> int:
+    """How many different GPUs the run wants; 0 where neither the run file nor the trainer's own files say it."""
+    from supervisor.preflight.gather import gather_run
+    from supervisor.preflight.site import Site
+
+    subject, _ = gather_run(run_file, environ={}, site=Site(), run_file=run)
+    is_read = bool(subject.texts) and all(text.data is not None for text in subject.texts)
+    plan = subject.plan if is_read else run.gpus
+    return len({*map(str, plan.inference), *map(str, plan.trainer)})
+
+
+# ---------------------------------------------------------------- what calls the controller
+
+
+def _write_workflow(file: Path) -> list[str]:
+    if not Path(".git").exists():
+        raise ConfigError(f"{Path.cwd()} is not the top folder of a git repository: go there and call again.")
+    fleet, runs = _load_fleet(file)
+    named = os.path.relpath(file)
+    if named.startswith("..") or not re.fullmatch(r"[A-Za-z0-9/._-]+", named):
+        raise ConfigError(f"{file} must lie in this repository, with a plain name.")
+    packages = {table.package for table in fleet.run.values() if table.package} or {"${{ vars.RL_SUPERVISOR_PACKAGE }}"}
+    names = _name_keys(fleet, runs)
+    text = WORKFLOW_TEXT.format(
+        about="\n".join(comment(CRON)),
+        package=value_text(min(packages)),
+        more=' "botocore>=1.37,<2"' if "AWS_ACCESS_KEY_ID" in names else "",
+        file=named,
+        secrets="\n".join(f"          {name}: ${{{{ secrets.{name} }}}}" for name in names),
+    )
+    WORKFLOW.parent.mkdir(parents=True, exist_ok=True)
+    _write_new(WORKFLOW, text)
+    told = [f"{WORKFLOW} is written. Commit it, with {named} and its run files.", CRON]
+    told += [f"Secrets of the repository that it needs (gh secret set NAME): {', '.join(names)}."]
+    if "vars." in min(packages):
+        told += ["The variable RL_SUPERVISOR_PACKAGE says what pip installs: a git URL, a wheel (gh variable set)."]
+    if any(place.provider == "ssh" for place in fleet.place.values()):
+        told += ['Places with `provider = "ssh"` are out of its reach: GitHub\'s machines have no key for them.']
+    return told
+
+
+def _write_unit(file: Path) -> list[str]:
+    fleet, runs = _load_fleet(file)
+    where, program, named = unit_files.place(), unit_files.program(), file.absolute()
+    unit, env = named.with_name(UNIT), named.with_suffix(".env")
+    for path in (program, named):
+        if not unit_files.PLAIN_PATH.fullmatch(str(path)):
+            raise ConfigError(f"{path} has characters that a unit cannot name safely: move it to a plain path.")
+    text = UNIT_TEXT.format(file=named, env=env, program=program, network="" if where.user else NETWORK)
+    _write_new(unit, text)
+    linger = " To go on after you log out: loginctl enable-linger" if where.user else ""
+    return [
+        f"{unit} is written. Put its keys into {env}, mode 600: {', '.join(_name_keys(fleet, runs))}.",
+        f"Then: {where.systemctl} enable --now {unit}.{linger}",
+    ]
+
+
+def _load_fleet(file: Path) -> tuple[FleetFile, list[RunFile]]:
+    fleet = fleet_file.load(file)
+    return fleet, [fleet_file.load_run(file, name, table, fleet.fleet) for name, table in fleet.run.items()]
+
+
+def _name_keys(fleet: FleetFile, runs: list[RunFile]) -> list[str]:
+    """The variables that the controller needs: of its providers, its stores, and those that it hands on to pods."""
+    names = {"VAST_API_KEY"} if any(place.provider == "vast" for place in fleet.place.values()) else set()
+    for url in (fleet.fleet.store, *(run.store_url for run in runs)):
+        names.update(KEYS.get(url.partition("://")[0], ()))
+    names.update(value[1:] for table in fleet.run.values() for value in table.env.values() if value.startswith("$"))
+    return sorted(names)
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already and is left as it is: remove it first, if it may go.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
