@@ -8,15 +8,16 @@ from pathlib import Path
 
 from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
-from supervisor.effects.claiming import CONVICTED, LABEL, beat_time
+from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
-from supervisor.fleet.places.base import Order, Provider
+from supervisor.fleet.places.base import Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run
+from supervisor.preflight.host_check import Promised
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 
@@ -66,9 +67,10 @@ class Assembly:
         )
         env = pod_environment(self.path, table, file.run.id, self.environ)
 
-        def order(place: Place, label: str, convicted: str) -> Order:
-            told = env | {LABEL: label} | ({CONVICTED: convicted} if convicted else {})
+        def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
             wants = self.file.place[place.name]
+            told = {LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
+            told = env | {name: value for name, value in told.items() if value}
             return Order(label, wants.image, wants.disk_gb, BOOT, told)
 
         def look() -> RunLook:
@@ -92,6 +94,19 @@ class Assembly:
         if (url, realm) not in self._stores:
             self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
         return self._stores[url, realm]
+
+
+def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
+    """What the next pod holds against its host. Of a machine of your own you know the GPUs, if you wrote them down."""
+    return Promised(
+        gpu=offer.gpu,
+        gpus=offer.gpus if offer.gpu else None,
+        disk_gb=None if wants.provider == "ssh" else wants.disk_gb,
+        down_mbit=offer.down_mbit,
+        up_mbit=offer.up_mbit,
+        least_down_mbit=wants.least_down_mbit,
+        least_up_mbit=wants.least_up_mbit,
+    )
 
 
 def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
