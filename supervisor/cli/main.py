@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.base.errors import EXIT_USAGE, ConfigError
+from supervisor.base.errors import EXIT_FINISHED, EXIT_POD_UNFIT, EXIT_USAGE, ConfigError
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
 
@@ -349,7 +349,14 @@ def _run_daemon(options: argparse.Namespace) -> int:
     from supervisor.daemon import loop
 
     asked = loop.Options(options.fresh, options.step, options.take_over, onstart=onstart, overrule=options.overrule)
-    return loop.main(options.run_file, asked)
+    code = loop.main(options.run_file, asked)
+    if code in (EXIT_FINISHED, EXIT_POD_UNFIT):
+        import os
+
+        from supervisor.cli import end_billing
+
+        end_billing.end_own_billing(options.run_file, os.environ)
+    return code
 
 
 def _known_ids(options: argparse.Namespace) -> None:
