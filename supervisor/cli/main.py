@@ -140,6 +140,7 @@ def _add_fleet(verbs: Any) -> None:
     fleet = verbs.add_parser("fleet", help=about, description=about)
     commands = fleet.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, about in (
+        ("check", "whether each run fits into each of its places, before anything is rented"),
         ("offers", "what could be rented now"),
         ("up", "want a run, and rent a pod for it"),
         ("down", "rent no more pods for a run, and destroy those that hold nothing which is nowhere else"),
@@ -154,7 +155,7 @@ def _add_fleet(verbs: Any) -> None:
         sub.set_defaults(verb=f"fleet.{name}")
         if name in ("up", "down", "explain"):
             sub.add_argument("run", metavar="RUN", help="its name in fleet.toml")
-        elif name == "offers":
+        elif name in ("check", "offers"):
             sub.add_argument("run", nargs="?", metavar="RUN", help="its name in fleet.toml; default: all")
         elif name == "destroy":
             sub.add_argument("pod", metavar="PROVIDER/ID", help="as `fleet history` shows it")

@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.base.errors import ConfigError
+from supervisor.base.errors import ConfigError, StoreError
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.model import Rules
+from supervisor.fleet.place_check import find_misfits, site_of_place
 from supervisor.fleet.places.base import Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
-from supervisor.fleet.run_look import look_at_run
+from supervisor.fleet.run_look import look_at_run, read_ranks
+from supervisor.preflight.finding import Finding
+from supervisor.preflight.gather import gather_run
 from supervisor.preflight.host_check import Promised
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
@@ -77,6 +80,18 @@ class Assembly:
             return look_at_run(self._open(file.store_url, file.store.service, file.store.region), file.run.id)
 
         return Run(rules, look, order)
+
+    def find_misfits(self, name: str, place: str) -> list[Finding]:
+        """What keeps a run of the file from a place."""
+        table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
+        path = self.path.parent / run_table.file
+        subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
+        try:
+            store = self._open(file.store_url, file.store.service, file.store.region)
+            ranks = read_ranks(store, file.run.id)
+        except (StoreError, ConfigError):
+            ranks = None  # unknown; who wants the run hears of the store from the first look at it
+        return find_misfits(subject, table, (self.path, place), ranks)
 
     def provider(self, table: PlaceTable) -> Provider:
         """The account at a provider, or a host. Raises ConfigError without its key."""
