@@ -267,16 +267,22 @@ def mark_leaving(store: Store, run_id: str, generation: int, writer: str) -> Sta
 
 
 def release(
-    store: Store, run_id: str, generation: int, writer: str, *, code: int | None = None, reason: str = ""
+    store: Store,
+    run_id: str,
+    generation: int,
+    writer: str,
+    *,
+    code: int | None = None,
+    reason: str = "",
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     """Give the run back: the next pod need not wait. Raises FencedError when it was not ours any more.
 
-    ``code`` and ``reason``: how the daemon ended, for whoever looks from outside.
+    For those who look from outside: ``code`` and ``reason`` say how the daemon ended, ``about`` what a beat would have.
     """
     _check_claim(store, run_id, generation, writer)
-    store.put_bytes(
-        _claim_name(run_id, generation, ".end"), _dump_claim(writer, generation, {"code": code, "reason": reason})
-    )
+    last = {**(about or {}), "code": code, "reason": reason}
+    store.put_bytes(_claim_name(run_id, generation, ".end"), _dump_claim(writer, generation, last))
 
 
 class Fence:

@@ -278,7 +278,9 @@ def _put_heartbeat(verb: verbs.PutHeartbeat, run: _Run) -> Answer:
 
 @_carry_out.register
 def _release(verb: verbs.Release, run: _Run) -> Answer:
-    claims.release(run.store, run.id, verb.generation, verb.writer, code=verb.code, reason=verb.reason)
+    claims.release(
+        run.store, run.id, verb.generation, verb.writer, code=verb.code, reason=verb.reason, about=verb.about
+    )
     return {}
 
 

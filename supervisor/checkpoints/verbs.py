@@ -158,6 +158,7 @@ class Release(Verb, do="release"):
     urgent: bool = True
     code: int | None = None  # how the daemon ends, and why
     reason: str = ""
+    about: dict[str, Any] | None = None  # as of a beat
 
 
 class KeepLineage(Signed, do="lineage"):

@@ -18,13 +18,15 @@ from supervisor.base.errors import (
     TryAgainError,
     UsageError,
 )
-from supervisor.cli.render import table, wrap
+from supervisor.cli import findings
+from supervisor.cli.render import Paint, table, wrap
 from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Told
 from supervisor.fleet.model import Rented, State
 from supervisor.fleet.places.base import PlaceError
+from supervisor.preflight.gate import find_stopping_errors
 
 TICK_S = 30.0
 
@@ -61,10 +63,26 @@ def offers(file: Path, run: str | None) -> int:
     return 0
 
 
+def check(file: Path, run: str | None) -> int:
+    """Whether each run fits into each of its places, before anything is rented; 1 where one does not."""
+    fleet = assemble(file, os.environ)
+    wrong = False
+    for name in _runs_of(fleet, run):
+        overruled = fleet.files[name].check.overrule
+        for place in fleet.file.run[name].places:
+            found = [one for one in fleet.find_misfits(name, place) if one.weight != "note"]
+            wrong = wrong or bool(find_stopping_errors(found, overruled))
+            print(f"{name} in {place}: {'' if found else 'nothing known is in the way.'}".rstrip())
+            told = findings.lines(found, overruled, paint=Paint.for_stdout(), columns=findings.width())
+            print(*(f"{line}\n" for line in told), sep="", end="")
+    return 1 if wrong else 0
+
+
 def up(file: Path, run: str, dry_run: bool) -> int:
     """Want the run, and take the first step at once."""
     fleet = assemble(file, os.environ)
     [name] = _runs_of(fleet, run)
+    _refuse_misfits(fleet, name)
     for provider in {place.provider.name: place.provider for place in fleet.places().values()}.values():
         credit = provider.read_credit()
         price = max(fleet.file.place[one].most_per_hour for one in fleet.file.run[name].places)
@@ -191,6 +209,17 @@ def history(file: Path) -> int:
 
 
 # ---------------------------------------------------------------- parts
+
+
+def _refuse_misfits(fleet: Assembly, name: str) -> None:
+    """Raises ConfigError with each error of the run's places that nothing overrules."""
+    told = []
+    for place in fleet.file.run[name].places:
+        for one in find_stopping_errors(fleet.find_misfits(name, place), fleet.files[name].check.overrule):
+            told.append(f"{place}: [{one.id}] {one.where}: {one.sentence}")
+    if told:
+        more = f"More: rl-supervisor fleet check {name}. To rent it anyway: [check] overrule in its run file."
+        raise ConfigError("\n".join([*told, more]))
 
 
 def _order(fleet: Assembly, name: str, change: Callable[[Orders], Orders], *, dry_run: bool) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.base.errors import EXIT_USAGE, ConfigError
+from supervisor.base.errors import EXIT_FINISHED, EXIT_POD_UNFIT, EXIT_USAGE, ConfigError
 from supervisor.cli import where
 from supervisor.cli.terminal import run_cli
 
@@ -142,6 +142,7 @@ def _add_fleet(verbs: Any) -> None:
     commands = fleet.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, about in (
         ("init", "write fleet.toml for a run file; or what calls the controller, a workflow or a unit"),
+        ("check", "whether each run fits into each of its places, before anything is rented"),
         ("offers", "what could be rented now"),
         ("up", "want a run, and rent a pod for it"),
         ("down", "rent no more pods for a run, and destroy those that hold nothing which is nowhere else"),
@@ -160,7 +161,7 @@ def _add_fleet(verbs: Any) -> None:
             sub.add_argument("run_file", type=Path, nargs="?", metavar="RUN.toml", help="write --file for this run")
             sub.add_argument("--github", action="store_true", help="write a workflow that calls `fleet tick`")
             sub.add_argument("--systemd", action="store_true", help="write a unit for `fleet run`, beside --file")
-        elif name == "offers":
+        elif name in ("check", "offers"):
             sub.add_argument("run", nargs="?", metavar="RUN", help="its name in fleet.toml; default: all")
         elif name == "destroy":
             sub.add_argument("pod", metavar="PROVIDER/ID", help="as `fleet history` shows it")
@@ -374,7 +375,14 @@ def _run_daemon(options: argparse.Namespace) -> int:
     from supervisor.daemon import loop
 
     asked = loop.Options(options.fresh, options.step, options.take_over, onstart=onstart, overrule=options.overrule)
-    return loop.main(options.run_file, asked)
+    code = loop.main(options.run_file, asked)
+    if code in (EXIT_FINISHED, EXIT_POD_UNFIT):
+        import os
+
+        from supervisor.cli import end_billing
+
+        end_billing.end_own_billing(options.run_file, os.environ)
+    return code
 
 
 def _known_ids(options: argparse.Namespace) -> None:

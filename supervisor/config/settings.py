@@ -282,6 +282,8 @@ class Hooks(Section):
     """Shell command after the last step is published: end the pod's billing here."""
     timeout: Annotated[float, Field(gt=0)] = 600
     """Seconds a hook may take."""
+    end_billing: bool = False
+    """After exit code 0 or 94 a pod of Vast.ai or RunPod destroys itself, unless a step is only on its disk."""
 
 
 class Api(Section):

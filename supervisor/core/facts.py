@@ -533,6 +533,7 @@ class Claimed(Fact):
 
     generation: int
     watched: bool = False  # over a holder with a still heartbeat: what that one did since is not known here
+    unfit: str = ""  # why this host is not what its offer promised, in sentences
 
 
 @dataclass(frozen=True)

@@ -349,6 +349,13 @@ def _warn_of_hardware(before: State, state: State, fact: f.HostLook | f.GpuLook 
     return warn(before, recurring.told_late(before, state))
 
 
+def _judge_claimed_pod(before: State, state: State, fact: f.Claimed) -> tuple[State, Actions]:
+    state, acts = fencing.react(before, state, fact)
+    if not fact.unfit or state.mode != "surveying":
+        return state, acts
+    return with_all(acts, end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.unfit}"))
+
+
 def _store_steps(before: State, state: State, fact: f.StoreSteps) -> tuple[State, Actions]:
     if not fact.reason:
         return pinned_steps.react(before, state, fact)
@@ -385,6 +392,7 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.HoldsKept: pinned_steps.react,
     f.StoreChecked: pinned_steps.react,
     **dict.fromkeys(fencing.TOLD, fencing.react),
+    f.Claimed: _judge_claimed_pod,
     f.RestoreFailed: _restore_failed,
     f.LeaveSoon: _leave_soon,
     f.PublishMoves: _publish_moves,

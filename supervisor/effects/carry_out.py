@@ -94,7 +94,7 @@ class Effects:
                 self.root_cause.expect()
                 self._lanes.put("job", lambda: self._collect_evidence(action, collect))
             case a.Claim():
-                self.store.claim(action)
+                self.store.claim(action, idle=not self._job_runs())
             case a.Release():
                 self.store.release(action)
             case a.MarkLeaving():

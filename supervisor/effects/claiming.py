@@ -42,6 +42,8 @@ CONVICTED = "RL_SUPERVISOR_CONVICTED"
 """In the environment of a pod that a fleet's controller made: the standing that it may claim over."""
 LABEL = "RL_SUPERVISOR_LABEL"
 """The same: the label of the pod, by which the controller knows whose heartbeat it is."""
+PROMISED = "RL_SUPERVISOR_PROMISED"
+"""The same: what the offer of its host said, a JSON object (``preflight.host_check``)."""
 LONGEST_LAST_WORDS = 300
 Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -126,13 +128,15 @@ class Claiming:
         about: Callable[[], Mapping[str, Any]] = dict,
         label: str = "",
         convicted: str = "",
+        unfit: Callable[[], str] = str,
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         """``queue`` puts work on a lane; ``listed`` lists the store anew, after a claim; ``lost`` is called
         when another pod holds the run; ``cancel`` ends the heartbeat that is under way; ``patience_s``: for so long
         another pod's heartbeat may stand still. ``needed``: other pods reach the store, too. ``about``: what a
         heartbeat says of this pod besides. ``label``: of this pod, as a fleet named it. ``convicted``: the standing
-        that a fleet's controller gave this pod to claim over.
+        that a fleet's controller gave this pod to claim over. ``unfit``: why the run cannot be
+        here, in sentences; "" where it can.
         """
         self._run, self._post, self._queue = run, post, queue
         self._patience_s = patience_s
@@ -140,6 +144,7 @@ class Claiming:
         self._listed = listed
         self._lost, self._cancel = lost, cancel
         self._about, self._label = about, label
+        self._unfit = unfit
         self._convicted = read_conviction(convicted)
         if convicted and self._convicted is None:
             self._post(f.Remark("conviction", f"{CONVICTED} is no GENERATION:MARK: this pod waits as any other."))
@@ -239,7 +244,8 @@ class Claiming:
         failures, over, until = 0, False, time.monotonic() + self._patience_s_now(leaving=self._marked)
         while not over:
             try:
-                self._run("release", {"generation": generation, "writer": self.writer, "code": code, "reason": reason})
+                last = {"code": code, "reason": reason, "about": dict(self._about())}
+                self._run("release", {"generation": generation, "writer": self.writer, **last})
                 self.unreturned = ""
                 return
             except StoreError as error:
@@ -327,7 +333,7 @@ class Claiming:
                 self._seen, self._since = found, self._clock()
             generation, age = self.generation, self._clock() - self._since
         if generation is not None:
-            self._post(f.Claimed(generation, watched="over" in asked))
+            self._post(f.Claimed(generation, watched="over" in asked, unfit=self._unfit()))
             self._listed()
         else:
             writer, patience_s = str(found["writer"]), self._patience_with(found)

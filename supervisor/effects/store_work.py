@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
 from supervisor.effects import move_aside, run_records
-from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, Claiming
+from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, PROMISED, Claiming
 from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.run_context import RunContext, Sights
@@ -69,6 +71,8 @@ class StoreWork:
         self._given_back.set()
         self._logged = threading.Event()
         self._logged.set()
+        self._looked = PROMISED not in run.environ
+        self._unfit = ""
         self.claiming = Claiming(
             self._of_the_claim,
             run.post,
@@ -81,6 +85,7 @@ class StoreWork:
             about=sights.beat,
             label=run.environ.get(LABEL, ""),
             convicted=run.environ.get(CONVICTED, ""),
+            unfit=lambda: self._unfit,
         )
         self.claiming.place = pod_identity.place_of_pod(run.environ, run.state_dir)
 
@@ -136,9 +141,20 @@ class StoreWork:
 
     # ------------------------------------------------------------ the claim
 
-    def claim(self, action: a.Claim) -> None:
-        """Claim the run for this pod, and go on trying."""
+    def claim(self, action: a.Claim, *, idle: bool) -> None:
+        """Claim the run for this pod, and go on trying. ``idle``: nothing of the run lives here."""
+        if idle and not self._looked:
+            self._lanes.put("catalogue", self._look_at_host)  # the claim waits for it there
+        self._looked = True
         self.claiming.want(take_over=action.take_over)
+
+    def _look_at_host(self) -> None:
+        """A look that fails or takes too long says nothing of the host."""
+        asked, env = self._run.run_file.model_dump_json(exclude_unset=True), self._run.environ
+        words = [sys.executable, "-P", "-m", "supervisor.preflight.host_check"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(words, input=asked, capture_output=True, text=True, timeout=60, env=env, check=True)
+            self._unfit = done.stdout.strip()
 
     def release(self, action: a.Release) -> None:
         """Give the run back; ``close`` waits a little for it. ``brief``: at once, whatever the logs still lack."""

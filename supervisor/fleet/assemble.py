@@ -7,19 +7,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from supervisor.base.errors import ConfigError
+from supervisor.base.errors import ConfigError, StoreError
 from supervisor.config.settings import RunFile
-from supervisor.effects.claiming import CONVICTED, LABEL, beat_time
+from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
 from supervisor.fleet.model import Rules, State
+from supervisor.fleet.place_check import find_misfits, site_of_place
 from supervisor.fleet.places import prime, runpod
-from supervisor.fleet.places.base import Instance, Order, Provider
+from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
-from supervisor.fleet.run_look import look_at_run
+from supervisor.fleet.run_look import look_at_run, read_ranks
+from supervisor.preflight.finding import Finding
+from supervisor.preflight.gather import gather_run
+from supervisor.preflight.host_check import Promised
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 
@@ -74,9 +78,10 @@ class Assembly:
         )
         env = pod_environment(self.path, table, file.run.id, self.environ)
 
-        def order(place: Place, label: str, convicted: str) -> Order:
-            told = env | keys.make_key(label) | {LABEL: label} | ({CONVICTED: convicted} if convicted else {})
+        def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
             wants = self.file.place[place.name]
+            told = {LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
+            told = env | keys.make_key(label) | {name: value for name, value in told.items() if value}
             return Order(label, wants.image, wants.disk_gb, BOOT, told)
 
         def open_run_store() -> Store:
@@ -96,6 +101,18 @@ class Assembly:
         for name, keys in self._keys.items():
             run_id = self.files[name].run.id
             keys.sweep(states[run_id], instances, partial(book.read_state, run_id))
+
+    def find_misfits(self, name: str, place: str) -> list[Finding]:
+        """What keeps a run of the file from a place."""
+        table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
+        path = self.path.parent / run_table.file
+        subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
+        try:
+            store = self._open(file.store_url, file.store.service, file.store.region)
+            ranks = read_ranks(store, file.run.id)
+        except (StoreError, ConfigError):
+            ranks = None  # unknown; who wants the run hears of the store from the first look at it
+        return find_misfits(subject, table, (self.path, place), ranks)
 
     def provider(self, table: PlaceTable) -> Provider:
         """The account at a provider, or a host. Raises ConfigError without its key."""
@@ -122,6 +139,19 @@ class Assembly:
         if (url, realm) not in self._stores:
             self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
         return self._stores[url, realm]
+
+
+def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
+    """What the next pod holds against its host. Of a machine of your own you know the GPUs, if you wrote them down."""
+    return Promised(
+        gpu=offer.gpu,
+        gpus=offer.gpus if offer.gpu else None,
+        disk_gb=None if wants.provider == "ssh" else wants.disk_gb,
+        down_mbit=offer.down_mbit,
+        up_mbit=offer.up_mbit,
+        least_down_mbit=wants.least_down_mbit,
+        least_up_mbit=wants.least_up_mbit,
+    )
 
 
 def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:

@@ -61,7 +61,7 @@ class Run:
 
     rules: Rules
     look: Callable[[], RunLook]
-    order: Callable[[Place, str, str], Order]
+    order: Callable[[Place, Offer, str, str], Order]
 
 
 Sweep = Callable[[Mapping[str, State], Mapping[str, list[Instance]]], None]
@@ -209,7 +209,7 @@ class Controller:
             ]
             if others:
                 raise PlaceError("unsure", f"{place.provider.name} lists {others[0]} for this run already.")
-            order = run.order(place, create.label, create.convicted)
+            order = run.order(place, create.offered.offer, create.label, create.convicted)
             if create.offered.offer.spot:
                 order = replace(order, bid=create.offered.offer.per_hour - create.offered.offer.disk_per_hour)
             made = place.provider.create(create.offered.offer, order)

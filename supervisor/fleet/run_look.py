@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from supervisor.base.errors import StoreError
 from supervisor.base.secrets import printable
 from supervisor.checkpoints import claims
-from supervisor.checkpoints.manifest import run_folder
-from supervisor.checkpoints.records import get_listed, read_latest, versions_of
+from supervisor.checkpoints.manifest import MANIFEST, run_folder, step_folder
+from supervisor.checkpoints.records import get_listed, newest_manifest, read_latest, versions_of
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.model import Claim
 from supervisor.storage.base import Store
 
 MOST_STEPS = 64
+_SHARD = re.compile(r"(?:^|/)__(\d{1,5})_\d{1,5}\.distcp")
 LONGEST_TEXT = 300
 
 
@@ -49,6 +51,20 @@ def look_at_run(store: Store, run_id: str) -> RunLook:
         ),
         published,
     )
+
+
+def read_ranks(store: Store, run_id: str) -> int | None:
+    """Trainer processes that wrote the newest published step, by its shards; None where it has none. Raises StoreError.
+
+    A torch distributed checkpoint has ``__R_I.distcp`` for process R.
+    """
+    latest = read_latest(store, run_id)
+    if latest is None or latest.legacy:
+        return None
+    name = f"{step_folder(run_id, latest.step)}{MANIFEST}"
+    manifest = newest_manifest(store, run_id, latest.step, versions_of(store, name))[1]
+    ranks = [int(found[1]) for file in manifest.files if (found := _SHARD.search(file.path))]
+    return max(ranks) + 1 if ranks else None
 
 
 def _read_newest(store: Store, name: str) -> tuple[float, dict[str, Any]] | None:

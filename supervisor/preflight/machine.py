@@ -54,7 +54,7 @@ def gpus_there(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         "gpu-missing",
         f"The run wants GPU {', '.join(missing)}, and this pod has {there}.",
-        _where_gpus(subject),
+        where_gpus(subject),
         severity=None if subject.dialect or subject.kind == "vf-rl" else "warning",
     )
 
@@ -75,7 +75,7 @@ def gpus_visible(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         "gpus-not-visible",
         f"The configuration asks for {wanted} GPUs, and CUDA_VISIBLE_DEVICES={','.join(shown)} shows {len(shown)}.",
-        _where_gpus(subject),
+        where_gpus(subject),
     )
 
 
@@ -100,7 +100,7 @@ def gpus_free(subject: Subject) -> Iterator[Finding]:
                 wants = _gib_in_words(int(part * gpu.total_bytes))
                 sentence += f", and the engine wants {wants} of it free ({part:g} of the whole)"
                 severity = "error" if gpu.processes else "warning"
-        yield Finding("gpu-busy", f"{sentence}.", _where_gpus(subject), severity=severity)
+        yield Finding("gpu-busy", f"{sentence}.", where_gpus(subject), severity=severity)
 
 
 def gpu_generation(subject: Subject) -> Iterator[Finding]:
@@ -312,7 +312,7 @@ def _is_gpu(gpu: Gpu, names: Sequence[str]) -> bool:
     return any(name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name)) for name in names)
 
 
-def _where_gpus(subject: Subject) -> Where:
+def where_gpus(subject: Subject) -> Where:
     """Where the GPUs are chosen: the run file's [gpus], else the configuration."""
     run = subject.run_file
     if run is not None and (run.gpus.inference or run.gpus.trainer):

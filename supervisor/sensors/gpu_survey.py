@@ -44,6 +44,7 @@ for index in range(pynvml.nvmlDeviceGetCount()):
 print(json.dumps([asked(pynvml.nvmlSystemGetDriverVersion) or "",
                   asked(pynvml.nvmlSystemGetCudaDriverVersion) or 0, gpus]))
 """
+_NO_ERROR_OF_THE_DRIVER = ("LibraryNotFound", "FunctionNotFound", "NoPermission", "Timeout")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class GpuSurveyed:
 class GpuSurvey:
     """``cuda``: newest CUDA version that the driver runs, "" where it is not told.
 
-    ``problem``: a sentence, where the driver could not be asked; ``none``: because there is no driver here at all.
+    ``problem``: a sentence, where the driver could not be asked; ``none``: because there is no driver here at all;
+    ``is_broken``: because it answers with an error.
     """
 
     gpus: Sequence[GpuSurveyed] = field(default_factory=tuple)
@@ -72,6 +74,7 @@ class GpuSurvey:
     cuda: str = ""
     problem: str = ""
     none: bool = False
+    is_broken: bool = False
 
 
 def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) -> GpuSurvey:
@@ -88,7 +91,8 @@ def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) 
         # A container without the `utility` capability has no such library either, but has the GPU's file.
         none = "LibraryNotFound" in last or "DriverNotLoaded" in last
         none = none and not any(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
-        return GpuSurvey(problem=f"No GPU was found ({last.split(': ', 1)[-1]}).", none=none)
+        broken = "NVMLError" in last and not any(word in last for word in _NO_ERROR_OF_THE_DRIVER)
+        return GpuSurvey(problem=f"No GPU was found ({last.split(': ', 1)[-1]}).", none=none, is_broken=broken)
     try:
         driver, cuda, found = json.loads(done.stdout)
         gpus = [_gpu(one) for one in found]

@@ -55,7 +55,7 @@ class Pod:
         if do == "beat":
             return asdict(claims.beat(*signed, more["count"], about=more["about"]))
         assert do == "release"
-        claims.release(*signed, code=more["code"], reason=more["reason"])
+        claims.release(*signed, code=more["code"], reason=more["reason"], about=more["about"])
         return {}
 
     @property
@@ -181,3 +181,11 @@ def test_a_copy_of_the_silent_pods_disk_is_watched_whatever_the_controller_says(
         assert not copy.holds(), "the original beats"
     copy.later(210)
     assert copy.holds()
+
+
+def test_a_pod_that_ends_before_its_first_beat_says_which_it_is_and_what_is_only_there(store: Store) -> None:
+    """An unfit pod ends within seconds: what it has not published must not be unknown, or it would be billed on."""
+    one = Pod(store, "a").starts()
+    one.claiming.give_back(94, "This pod is unfit: it has 1 GPU.")
+    claim = look_at_run(store, RUN).claim
+    assert (claim.released, claim.code, claim.label, claim.unpublished) == (True, 94, one.says["label"], (20,))

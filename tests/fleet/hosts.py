@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 JOB = """
@@ -26,14 +27,18 @@ print("all steps are done", flush=True)
 """
 
 
-def write_host(folder: Path, name: str) -> Path:
-    """The home ``folder/name``, and a program that is ``ssh`` to it. It fails as ssh does where ``name.down`` is."""
+def write_host(folder: Path, name: str, environ: Mapping[str, str] | None = None) -> Path:
+    """The home ``folder/name``, and a program that is ``ssh`` to it. It fails as ssh does where ``name.down`` is.
+
+    ``environ``: what else all that runs there has in its environment.
+    """
     home = folder / name
     home.mkdir(mode=0o700)
     script = folder / f"ssh-{name}"
     script.write_text(
         f"""#!/bin/bash
 [ -e {folder}/{name}.down ] && {{ echo "ssh: connect to host {name} port 22: No route to host" >&2; exit 255; }}
+export {" ".join(f"{key}={value}" for key, value in (environ or {}).items())}
 export HOME={home} RL_SUPERVISOR_VENV={sys.prefix} RL_SUPERVISOR_LOCKS={home}/locks RL_SUPERVISOR_LOG={home}/log
 exec ${{@: -1}}
 """

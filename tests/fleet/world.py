@@ -211,7 +211,7 @@ class World:
         want = Want("H100", 2, spot=True, disk_gb=200, most_per_hour=10.0)
         place = Place("spot", self.provider, want)
 
-        def order(place: Place, label: str, convicted: str) -> Order:
+        def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
             return Order(label, "image", 200, "onstart", {"RL_SUPERVISOR_CONVICTED": convicted})
 
         rules = rules or default_rules()
