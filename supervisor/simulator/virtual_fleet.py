@@ -132,7 +132,7 @@ class VirtualFleet:
     def is_well(self, pod: VirtualPod) -> bool:
         """Does it hold the run, and would it go on by itself?"""
         held = self.held
-        return pod.processes is not None and held.holder == pod.id and not held.released
+        return held.holder == pod.id and pod.generation == held.generation and pod.processes is not None
 
     # ------------------------------------------------------------ money
 
