@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -15,6 +14,7 @@ import pytest
 from supervisor.base.errors import ConfigError
 from supervisor.cli.main import main
 from supervisor.simulator import market as market_module
+from supervisor.simulator.clockwork import NEVER
 from supervisor.simulator.market import Machine, Market, Trouble, UpRun, draw_market, read_traces
 from supervisor.simulator.market_compare import (
     ORACLE,
@@ -28,8 +28,10 @@ from supervisor.simulator.market_policies import (
     NeverReplace,
     Ours,
     OursSpotOnly,
+    ReplaceAndRemember,
     ReplaceAtOnce,
     SkyPilot,
+    SkyPilotElsewhere,
     ToldAtOnce,
 )
 
@@ -38,11 +40,17 @@ MADE_UP = Path(__file__).with_name("market_trace.csv")
 
 
 def machine(
-    name: str, *runs: tuple[float, float], how: str = "outbid", price: float = 2.0, lies: bool = False
+    name: str,
+    *runs: tuple[float, float],
+    how: str = "outbid",
+    price: float = 2.0,
+    lies: bool = False,
+    boot_s: float = 600.0,
+    spot: bool = True,
 ) -> Machine:
-    """Spot, with boots of 10 min; runs in hours."""
-    up = tuple(UpRun(begin * HOUR, end * HOUR, how, 600.0) for begin, end in runs)  # type: ignore[arg-type]
-    return Machine(name, name[0], True, price, (1.0,), lies, up)
+    """Runs in hours; the first letter of the name is the region."""
+    up = tuple(UpRun(begin * HOUR, end * HOUR, how, boot_s) for begin, end in runs)  # type: ignore[arg-type]
+    return Machine(name, name[0], spot, price, (1.0,), lies, up)
 
 
 def market(hours: float, *machines: Machine, troubles: Sequence[tuple[float, Trouble, float]] = ()) -> Market:
@@ -99,26 +107,59 @@ def test_an_outbid_pod_is_replaced_and_its_dollars_steps_and_hours_are_counted()
 
 
 def test_an_outbid_pod_comes_back_by_itself_and_goes_on_from_its_own_disk() -> None:
-    here = market(24.0, machine("a", (0, 6), (8, 24)))
+    saved_h = (15 + 5 * 20 + 1) / 60  # a minute after the fifth save, which is not published yet
+    here = market(24.0, machine("a", (0, saved_h), (8, 24)))
     score, world = simulate_market(here, NeverReplace)
     assert len(world.pods) == 1
-    assert score.useful_h == pytest.approx(24 - 2 - 2 * 0.25 - score.lost_h, abs=0.1)
+    assert score.lost_h < 0.1  # and not the twenty minutes since the fourth save
+    assert score.useful_h == pytest.approx(16 + saved_h - 2 * 0.25 - score.lost_h, abs=0.1)
     assert world.held.generation == 2
 
 
 def test_a_host_that_falls_silent_is_listed_and_convicted_by_silence() -> None:
     here = market(12.0, machine("a", (0, 6), how="silent"), machine("b", (0, 12), price=3.0))
-    _, world = simulate_market(here, Ours)
+    score, world = simulate_market(here, Ours)
     assert [pod.machine for pod in world.pods.values()] == ["a", "b"]
     assert world.false_replacements == 0
+    script, scripted = simulate_market(here, ReplaceAtOnce)
+    assert [pod.machine for pod in scripted.pods.values()] == ["a", "b"]
+    assert 2 / 15 - 0.01 < script.useful_h - score.useful_h < 2 / 15 + 0.1  # two minutes of silence, not ten
+    assert simulate_market(here, NeverReplace)[0].useful_h < 6
 
 
-def test_a_liar_is_left_with_94_and_only_ours_remembers_it() -> None:
+def test_a_liar_is_left_with_94_and_remembered_by_ours() -> None:
     here = market(6.0, machine("a", (0, 6), price=1.5, lies=True), machine("b", (0, 6)))
     _, world = simulate_market(here, Ours)
     assert [pod.machine for pod in world.pods.values()] == ["a", "b"]
     _, forgetful = simulate_market(here, ReplaceAtOnce)
     assert {pod.machine for pod in forgetful.pods.values()} == {"a"}
+    _, mindful = simulate_market(here, ReplaceAndRemember)
+    assert [pod.machine for pod in mindful.pods.values()] == ["a", "b"]
+
+
+def test_boots_that_never_end_take_half_an_hour_each_and_after_three_a_person_comes() -> None:
+    hanging = [machine(name, (0, 12), boot_s=NEVER, price=1.5) for name in "abc"]
+    here = market(12.0, *hanging, machine("d", (0, 12)))
+    score, world = simulate_market(here, Ours)
+    assert [pod.machine for pod in world.pods.values()] == ["a", "b", "c", "d"]
+    assert score.useful_h == pytest.approx(12 - 3 * 0.5 - 1 - 0.25, abs=0.1)
+    _, told = simulate_market(here, ToldAtOnce)
+    assert [pod.machine for pod in told.pods.values()] == ["d"]
+
+
+def test_skypilot_goes_on_in_the_same_region_or_in_another_one() -> None:
+    here = market(8.0, machine("a0", (0, 4)), machine("a1", (0, 8), price=3.0), machine("b0", (0, 8), price=2.5))
+    assert [pod.machine for pod in simulate_market(here, SkyPilot)[1].pods.values()] == ["a0", "a1"]
+    assert [pod.machine for pod in simulate_market(here, SkyPilotElsewhere)[1].pods.values()] == ["a0", "b0"]
+
+
+@pytest.mark.parametrize(("seconds", "false"), [(50.0, 0), (300.0, 1)])
+def test_a_cloud_that_cannot_be_asked_makes_skypilot_cancel_after_a_minute_and_ours_waits(
+    seconds: float, false: int
+) -> None:
+    here = market(6.0, machine("a", (0, 6)), machine("b", (0, 6)), troubles=[(3 * HOUR, "provider", seconds)])
+    assert simulate_market(here, SkyPilot)[0].false == false
+    assert simulate_market(here, Ours)[0].false == simulate_market(here, ReplaceAtOnce)[0].false == 0
 
 
 def test_one_failed_probe_makes_skypilot_replace_a_pod_that_trains_and_ours_waits() -> None:
@@ -153,8 +194,7 @@ def test_a_store_that_was_away_and_late_beats_after_it_convict_no_pod_that_train
 
 @pytest.mark.xfail(strict=True, reason="The core keeps a pod on demand for good, also when spot machines are back")
 def test_a_pod_on_demand_is_left_when_spot_machines_are_back() -> None:
-    demand = replace(machine("demand0", (0, 72), price=4.5), spot=False)
-    here = market(72.0, machine("a", (0, 6), (8, 72)), demand)
+    here = market(72.0, machine("a", (0, 6), (8, 72)), machine("demand0", (0, 72), price=4.5, spot=False))
     assert simulate_market(here, Ours)[0].dollars < 72 * 4.0
 
 
@@ -177,6 +217,14 @@ def test_the_oracle_waits_for_a_run_that_comes_within_its_boot_and_takes_the_che
     assert score.pods == 1
     assert score.useful_h == pytest.approx(9.9 - 0.25)
     assert score.dollars == pytest.approx(1.2 * 9.9 * 2.5)
+
+
+def test_the_oracle_rents_on_demand_only_while_no_spot_machine_is_up() -> None:
+    demand = machine("demand0", (0, 24), price=4.5, spot=False)
+    score = plan_with_foresight(market(24.0, machine("a", (0, 6), (8, 24)), demand))
+    assert score.pods == 3
+    assert score.useful_h == pytest.approx(24 - 3 * 0.25)
+    assert score.dollars == pytest.approx(1.2 * 22 * 2 + 2 * 4.5)
 
 
 @pytest.mark.parametrize("seed", range(20, 23))
