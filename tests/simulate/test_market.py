@@ -150,6 +150,7 @@ def test_boots_that_never_end_take_half_an_hour_each_and_after_three_a_person_co
 def test_skypilot_goes_on_in_the_same_region_or_in_another_one() -> None:
     here = market(8.0, machine("a0", (0, 4)), machine("a1", (0, 8), price=3.0), machine("b0", (0, 8), price=2.5))
     assert [pod.machine for pod in simulate_market(here, SkyPilot)[1].pods.values()] == ["a0", "a1"]
+    here = market(8.0, machine("a0", (0, 4)), machine("a1", (0, 8), price=2.2), machine("b0", (0, 8), price=2.5))
     assert [pod.machine for pod in simulate_market(here, SkyPilotElsewhere)[1].pods.values()] == ["a0", "b0"]
 
 
