@@ -9,4 +9,7 @@ The parts, and what each may know:
 - ``policy``: what is judged: the core, or another policy behind the same interface.
 - ``ledger``: the truth, for the account: where each second went, what each fault cost.
 - ``run``: joins them and prints nothing; ``supervisor.cli.simulate`` is for people.
+
+Another world is the market, for the fleet's core: ``virtual_fleet`` (pods, store, provider), ``market`` (what will
+happen), ``market_world`` (it happens), ``market_policies`` and ``market_compare``.
 """
