@@ -37,7 +37,7 @@ class Ours:
         rules = Rules(RUN, dict.fromkeys(self.wants, world.provider.name), BEAT_S, PATIENCE_S, BOOT_S)
         places = {name: Place(name, world.provider, want, BID_FACTOR) for name, want in self.wants.items()}
         self.controller = Controller(
-            {RUN: Run(rules, world.look, lambda _place, label, over: _order_pod(label, over))},
+            {RUN: Run(rules, world.look, lambda _place, _offer, label, over: _order_pod(label, over))},
             places,
             self.book,
             sleep=world.sleep,

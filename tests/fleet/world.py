@@ -6,7 +6,7 @@ from supervisor.fleet.controller import Controller, Place, Run
 from supervisor.fleet.model import Rules, State
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want
 from supervisor.simulator import virtual_fleet
-from supervisor.simulator.virtual_fleet import BEAT_S, CONVICTED, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
+from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
 
 
 class KilledError(BaseException):
