@@ -84,7 +84,11 @@ def up(file: Path, run: str, dry_run: bool) -> int:
     [name] = _runs_of(fleet, run)
     _refuse_misfits(fleet, name)
     for provider in {place.provider.name: place.provider for place in fleet.places().values()}.values():
-        credit = provider.read_credit()
+        try:
+            credit = provider.read_credit()
+        except PlaceError as error:
+            print(*wrap(f"How long the credit lasts is unknown. {error}"), sep="\n")
+            continue
         price = max(fleet.file.place[one].most_per_hour for one in fleet.file.run[name].places)
         if credit is not None and price:
             told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
@@ -143,7 +147,7 @@ def run(file: Path, observe: bool) -> int:
                 for told in fleet.controller(book, wait, dry=observe).tick():
                     _say_news(told, said)
                 _say_notes(fleet, said)
-            except (StoreError, TryAgainError) as error:
+            except (StoreError, TryAgainError, OSError) as error:
                 _say(said, "", str(error))
             ended.wait(TICK_S)
     finally:
@@ -200,7 +204,7 @@ def history(file: Path) -> int:
                     _at(one.since),
                     _at(one.ended) if one.ended is not None else "",
                     f"{one.dollars:.2f}",
-                    one.how or "lives",
+                    (one.how or "") if one.ended is not None else "lives",
                 )
             )
         faults += [f"{machine}: {len(times)} faults" for machine, times in state.faults.items()]

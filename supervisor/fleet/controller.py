@@ -13,6 +13,7 @@ from typing import Protocol
 from supervisor.base.errors import StoreError
 from supervisor.fleet.decide import decide, note_created, note_not_created
 from supervisor.fleet.model import Claim, Create, Decision, Destroy, FindOffers, Offered, Pod, Rules, Seen, State
+from supervisor.fleet.observe import note_not_destroyed
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 
 MOST_PASSES = 12
@@ -86,6 +87,7 @@ class _Market:
     states: dict[str, State]
     instances: dict[str, list[Instance]] = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
+    keyless: set[str] = field(default_factory=set)
 
 
 class Controller:
@@ -147,7 +149,7 @@ class Controller:
                 told, market.states[name] = self._create(name, run, decision, create, seen.now)
                 return told
             case Destroy() as destroy:
-                return self._destroy(name, decision, destroy)
+                return self._destroy(name, decision, destroy, market)
         return Told(name, decision, again_s=decision.again_s)
 
     # ------------------------------------------------------------ looking
@@ -160,6 +162,8 @@ class Controller:
                 market.instances[name] = provider.list_instances()
             except PlaceError as error:
                 market.away[name] = str(error)
+                if error.kind == "key":
+                    market.keyless.add(name)
         for state in states.values():
             for one in state.rented:
                 if one.is_living and one.pod.provider not in providers:
@@ -180,6 +184,7 @@ class Controller:
             published=looked.published if looked else None,
             pods=tuple(_pods_of(name, market)),
             away=market.away,
+            keyless=frozenset(market.keyless),
             spent=sum(one.dollars for one in rented),
             spending=sum(_price_now(state) for state in market.states.values()),
             creates=sum(1 for state in market.states.values() for at in state.creates if now - at < 3600.0),
@@ -201,11 +206,12 @@ class Controller:
 
     def _create(self, name: str, run: Run, decision: Decision, create: Create, now: float) -> tuple[Told, State]:
         place, state = self._places[create.offered.place], decision.state
+        known = {one.id for one in state.rented}  # the decision has them in mind
         try:
             others = [
                 one.id
                 for one in place.provider.list_instances()
-                if _is_for(one, name, create.generation) and one.phase != "stopped"
+                if _is_for(one, name, create.generation) and one.phase != "stopped" and one.id not in known
             ]
             if others:
                 raise PlaceError("unsure", f"{place.provider.name} lists {others[0]} for this run already.")
@@ -221,14 +227,17 @@ class Controller:
         self._book.write_state(name, state, told.failed or told.did[0])
         return told, state
 
-    def _destroy(self, name: str, decision: Decision, destroy: Destroy) -> Told:
+    def _destroy(self, name: str, decision: Decision, destroy: Destroy, market: _Market) -> Told:
         provider = self._provider(destroy.pod.provider)
         if provider is None:
             return Told(name, decision, failed=f"No place of fleet.toml is at {destroy.pod.provider}: end it by hand.")
         try:
             provider.destroy(destroy.pod.instance)
         except PlaceError as error:
-            return Told(name, decision, failed=f"{provider.name}: {error}")
+            market.states[name] = note_not_destroyed(market.states[name], destroy.pod)
+            failed = f"{provider.name}: {error}"
+            self._book.write_state(name, market.states[name], failed)
+            return Told(name, decision, failed=failed)
         return Told(name, decision, (decision.sentence,))
 
     def _provider(self, name: str) -> Provider | None:

@@ -59,15 +59,29 @@ def decide(state: State, rules: Rules, seen: Seen) -> Decision:
     for rule in _RULES:
         found = rule(state, rules, seen, seen.claim)
         if found is not None:
-            return found
-    return _rent(state, rules, seen, seen.claim)
+            break
+    else:
+        found = _rent(state, rules, seen, seen.claim)
+    refused = sorted(seen.keyless & set(rules.places.values()))
+    if refused and not found.done:
+        told = " ".join(f"{name} refuses the account's key: {seen.away[name]}" for name in refused)
+        return replace(found, sentence=f"{found.sentence} {told}", person=True)
+    return found
 
 
 # ---------------------------------------------------------------- rules, the first that applies decides
 
 
+def _obey(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
+    """A person let a pod go with all that is on it, also one that trains."""
+    for one in _list_living(state):
+        if one.id in state.agreed:
+            return _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
+    return None
+
+
 def _end_finished(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
-    if not (claim.released and claim.code == EXIT_FINISHED):
+    if not _has_ended(state, claim, EXIT_FINISHED):
         return None
     why = f"The run has ended: {claim.reason or 'its pod gave it back with code 0'}"
     return _clear(state, seen, "finished", why) or Decision(state, why, done=True)
@@ -106,10 +120,16 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
 
 
 def _ask_a_person(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
-    if not (claim.released and claim.code == EXIT_PERSON_NEEDED):
+    if not _has_ended(state, claim, EXIT_PERSON_NEEDED):
         return None
-    why = claim.reason or "its pod ended with code 93"
-    return Decision(state, f"The run needs a person, and no pod is rented until then: {why}", person=True)
+    why = (claim.reason or "its pod ended with code 93").rstrip(".")
+    billed = "".join(f" Pod {one.id} is still rented." for one in _list_living(state))
+    return Decision(state, f"The run needs a person: {why}.{billed} Then type: rl-supervisor fleet up", person=True)
+
+
+def _has_ended(state: State, claim: Claim, code: int) -> bool:
+    """Did its last holder end with ``code``, and has no person typed ``fleet up`` since?"""
+    return claim.released and claim.code == code and claim.beat_at > state.up_at
 
 
 def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -149,6 +169,8 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
         if found is not None:
             return found
     new = [one for one in new if one.missing_since is None]
+    # One that is overdue and may hold a step is neither waited for nor in the way of another.
+    new = [one for one in new if seen.now - one.since < rules.boot_s or _may_lose(state, one, seen)]
     for one in reversed(new[1:]):
         found = _drop(state, one, "duplicate", seen, f"Pod {one.id} is a second one for the same run: it is destroyed.")
         if found is not None:
@@ -194,6 +216,7 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
 
 _Rule = Callable[[State, Rules, Seen, Claim], Decision | None]
 _RULES: tuple[_Rule, ...] = (
+    _obey,
     _end_finished,
     _take_down,
     _let_it_train,
@@ -212,8 +235,8 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     reason = _limit_reached(rules, seen)
     if (fruitless := _count_fruitless(state)) >= MOST_FRUITLESS:
         reason = (
-            f"{fruitless} pods in a row ended before they held the run. Look at `rl-supervisor fleet history` and "
-            f"at what they printed, mend it, and type: rl-supervisor fleet up"
+            f"{fruitless:g} pods in a row ended before they trained (an outbid or an unfit one counts half). Look at "
+            f"`rl-supervisor fleet history` and at what they printed, mend it, and type: rl-supervisor fleet up"
         )
     if reason:
         return Decision(state, f"The run has no pod, and none is rented: {reason}", person=True)
@@ -272,13 +295,17 @@ def note_not_created(state: State, label: str, kind: ErrorKind, retry_after_s: f
     )
 
 
-def _count_fruitless(state: State) -> int:
-    """How many pods ended, one after the other, without the run, since a person wanted it. An outbid is no fault."""
-    count = 0
+def _count_fruitless(state: State) -> float:
+    """How many pods ended, one after the other, before they trained, since a person wanted the run.
+
+    One that was outbid or unfit counts half: a wrong image looks like the one at some providers, and a wrong run file
+    like the other.
+    """
+    count = 0.0
     for one in sorted(state.rented, key=lambda one: one.since, reverse=True):
-        if one.held or one.since < state.up_at:
+        if (one.held and one.how != "unfit") or one.since < state.up_at:
             break
-        count += one.how in ("failed", "no-boot", "gone")
+        count += 1.0 if one.how in ("failed", "no-boot", "gone") else 0.5 if one.how in ("outbid", "unfit") else 0.0
     return count
 
 

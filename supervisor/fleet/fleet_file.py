@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,6 +31,7 @@ D=$("${P:-$V/bin/python}" -c 'from supervisor.install import __path__ as p; prin
 exec bash "$D/units/onstart.sh" "$@"
 """
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+ACCOUNT_KEYS = frozenset({"VAST_API_KEY", "RUNPOD_API_KEY", "PRIME_API_KEY"})
 Dollars = Annotated[float, Field(gt=0)]
 
 
@@ -80,6 +81,8 @@ class Limits(Section):
         if self.until is None:
             return None
         at = datetime.fromisoformat(self.until)
+        if len(self.until) <= len("2026-12-31"):
+            at += timedelta(days=1)  # a day counts whole
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
@@ -88,7 +91,7 @@ class PlaceTable(Section):
 
     provider: Literal["vast", "runpod", "prime", "ssh"]
     """Who lets machines there. `ssh`: a machine of your own, one a place."""
-    host: str = ""
+    host: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9@._-]*)?$")] = ""
     """For `ssh`: the host, as `~/.ssh/config` knows it."""
     gpu: str = ""
     """The GPU, as the provider spells it: `H100 SXM`."""
@@ -156,6 +159,16 @@ class RunTable(Section):
     `B2_APPLICATION_KEY`, none is made for each pod: give one for the run's folder, never the account's."""
     boot_s: Annotated[float, Field(ge=60)] = 1800
     """A pod that has not claimed the run after so many seconds is destroyed."""
+
+    @field_validator("env")
+    @classmethod
+    def check_env(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} cannot be the name of a variable")
+            if name in ACCOUNT_KEYS or text.removeprefix("$") in ACCOUNT_KEYS:
+                raise ValueError(f"{name} would put the account's key on a rented host: take it out")
+        return value
 
 
 class FleetFile(Section):

@@ -60,6 +60,7 @@ class Seen:
     published: int | None = None  # newest step that latest.json names
     pods: tuple[Pod, ...] = ()
     away: Mapping[str, str] = field(default_factory=dict)  # provider -> why its instances could not be listed
+    keyless: frozenset[str] = frozenset()  # providers that refuse the account's key
     offers: tuple[Offered, ...] | None = None  # None: not asked for yet
     spent: float = 0.0  # by all runs of the fleet
     spending: float = 0.0  # an hour, by all runs of the fleet
@@ -101,7 +102,7 @@ class Rented:
     missing_since: float | None = None  # the first of the looks in a row that found it stopped or not listed
     dollars: float = 0.0
     ended: float | None = None
-    how: How | None = None
+    how: How | None = None  # also of one that is to be destroyed, and still lives
 
     @property
     def id(self) -> str:

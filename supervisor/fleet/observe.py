@@ -10,6 +10,8 @@ SECOND_LOOK_S = 30.0
 """A list that lacks an instance once may be late or cut. Two looks this far apart say that it is gone."""
 SHOWN_BY_S = 120.0
 """A create that worked is listed by then."""
+ENDS_WITHIN_S = 300.0
+"""A pod that was destroyed may be listed for so long: it publishes what is whole. Told again, it would hurry."""
 HOUR_S = 3600.0
 KEPT = 200
 """Pods that are over, and are still remembered."""
@@ -67,6 +69,15 @@ def end(state: State, pod: Pod, how: How, now: float) -> State:
     )
 
 
+def note_not_destroyed(state: State, pod: Pod) -> State:
+    """The provider did not confirm it: the pod lives on until it is not listed any more."""
+    key = (pod.provider, pod.instance.id)
+    return replace(
+        state,
+        rented=tuple(replace(one, ended=None) if (one.pod.provider, one.id) == key else one for one in state.rented),
+    )
+
+
 def note_fault(state: State, pod: Pod, now: float) -> State:
     """Remember that a machine did not do what it was rented for."""
     machine = name_machine(pod.provider, pod.instance.machine)
@@ -92,7 +103,7 @@ def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
 
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     if not one.is_living:
-        if pod is None:
+        if pod is None or (pod.instance.phase != "stopped" and seen.now - (one.ended or 0.0) < ENDS_WITHIN_S):
             return one
         one = replace(one, ended=None, how=None, missing_since=None)
     if pod is None and one.pod.provider in seen.away:
@@ -110,7 +121,7 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     if one.missing_since is None:
         return replace(one, missing_since=seen.now)
     if pod is None and is_missing(one, seen.now):
-        return replace(one, ended=seen.now, how="outbid" if one.pod.instance.spot else "gone")
+        return replace(one, ended=seen.now, how=one.how or ("outbid" if one.pod.instance.spot else "gone"))
     return one
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.fleet.places.base import Offer, Want
+from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
 
 
@@ -164,7 +164,7 @@ def test_after_three_pods_that_never_began_a_person_is_asked_and_up_tries_again(
         told = world.controller(book).tick()[0]
         world.sleep(60)
         assert world.now < 1_000_000 + 4 * 3600
-    assert "3 pods in a row ended before they held the run" in told.decision.sentence
+    assert "3 pods in a row" in told.decision.sentence
     assert len(world.pods) == 3
     book.states[RUN] = replace(book.states[RUN], up_at=world.now)
     world.provider.faults.clear()
@@ -414,3 +414,120 @@ def happen(world: World, luck: random.Random) -> None:
     elif what == 11:
         for cut in world.pods.values():
             cut.online = True
+
+
+# ---------------------------------------------------------------- what a person says, and what a provider refuses
+
+
+def test_a_pod_that_trains_is_destroyed_when_a_person_agreed_and_the_next_one_goes_on() -> None:
+    world = World(30)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    world.controller(book).tick()
+    assert first.destroyed is not None
+    world.trouble.clear()
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 2
+
+
+def test_up_starts_a_run_again_that_needed_a_person() -> None:
+    world = World(31)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    held = world.held
+    held.released, held.code, held.reason, held.beat_at = True, 93, "the key of W&B is wrong", world.now
+    first = next(iter(world.pods.values()))
+    first.on = False
+    for _ in range(40):
+        [told] = world.controller(book).tick()
+        world.sleep(30)
+    assert told.decision.person
+    assert "the key of W&B is wrong. Pod i0 is still rented." in told.decision.sentence
+    assert len(world.pods) == 1
+    book.states[RUN] = replace(book.states[RUN], up_at=world.now)
+    for _ in range(40):
+        world.controller(book).tick()
+        world.sleep(30)
+    assert len(world.pods) == 2
+
+
+def test_a_destroy_that_is_refused_is_asked_for_again_and_the_pod_is_not_recorded_as_over() -> None:
+    world = World(32)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    world.outbid(first)
+    run_until(world, book, lambda: world.held.generation == 2)
+    world.provider.faults["destroy"] = ["lost"] * 3
+    until = world.now + 300
+    while world.now < until and not world.controller(book).tick()[0].failed:
+        world.sleep(30)
+    [one] = [one for one in book.states[RUN].rented if one.id == first.id]
+    assert one.is_living and first.destroyed is None
+    run_until(world, book, is_over(world))
+    assert first.destroyed is not None
+
+
+def test_a_pod_that_takes_its_time_to_end_is_told_once() -> None:
+    world = World(33)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    told: list[str] = []
+    world.provider.destroy = lambda instance: told.append(instance.id)  # type: ignore[method-assign]
+    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    for _ in range(8):
+        world.controller(book).tick()
+        world.sleep(30)
+    assert told == [first.id]
+    world.sleep(120)
+    world.controller(book).tick()
+    assert told == [first.id] * 2
+
+
+def test_a_key_that_the_provider_refuses_is_for_a_person_while_the_pod_trains() -> None:
+    world = World(34)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+
+    def refuse() -> list[Instance]:
+        raise PlaceError("key", "HTTP 401.")
+
+    world.provider.list_instances = refuse  # type: ignore[method-assign]
+    [told] = world.controller(book).tick()
+    assert told.decision.person
+    assert "trains" in told.decision.sentence
+    assert "virtual refuses the account's key: HTTP 401." in told.decision.sentence
+
+
+def test_hosts_that_are_all_unfit_are_not_rented_for_ever() -> None:
+    world = World(35)
+    book = VirtualBook(world)
+    world.machines = [f"m{number}" for number in range(20)]
+    world.bad = set(world.machines)
+    for _ in range(400):
+        [told] = world.controller(book).tick()
+        world.sleep(30)
+    assert told.decision.person
+    assert len(world.pods) == 6
+    assert not world.paid()
+
+
+def test_a_pod_that_may_hold_a_step_and_never_began_is_not_in_the_way_of_the_next() -> None:
+    world = World(36)
+    book = VirtualBook(world)
+    world.provider.faults["create"] = ["no-boot"]
+    world.controller(book).tick()
+    book.states.clear()  # a controller that knows nothing of it
+    run_until(world, book, is_over_but(world, "i0"))
+    assert world.pods["i0"].destroyed is None
+    assert len(world.pods) == 2
+
+
+def is_over_but(world: World, kept: str) -> Callable[[], bool]:
+    return lambda: world.held.code == 0 and [pod.id for pod in world.paid()] == [kept]

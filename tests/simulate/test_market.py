@@ -279,7 +279,7 @@ def month_scores() -> dict[str, MarketScore]:
     return {one.policy: one for one in compare_policies([draw_market(seed, 720) for seed in range(41, 47)])}
 
 
-@pytest.mark.soak
+@pytest.mark.optin
 @pytest.mark.timeout(900)
 def test_in_months_no_policy_is_better_in_both(month_scores: dict[str, MarketScore]) -> None:
     assert find_better(list(month_scores.values())) == []
@@ -287,7 +287,7 @@ def test_in_months_no_policy_is_better_in_both(month_scores: dict[str, MarketSco
     assert month_scores[Ours.name].trouble == ()
 
 
-@pytest.mark.soak
+@pytest.mark.optin
 @pytest.mark.timeout(900)
 @pytest.mark.xfail(
     strict=True, reason="The core takes the cheapest machine; one that was offered for hours lasts longer"

@@ -1,0 +1,70 @@
+"""What ``fleet.toml`` refuses, and what its times mean."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from supervisor.base.errors import ConfigError
+from supervisor.fleet.fleet_file import Limits, load
+
+TEXT = """
+[fleet]
+store = "b2://bucket/fleet"
+[limits]
+per_hour = 1
+total = 1
+[place.own]
+provider = "ssh"
+host = "{host}"
+[run.swe]
+file = "swe.toml"
+places = ["own"]
+[run.swe.env]
+{env}
+"""
+
+
+def write(folder: Path, *, host: str = "box1", env: str = "") -> Path:
+    path = folder / "fleet.toml"
+    path.write_text(TEXT.format(host=host, env=env))
+    path.chmod(0o600)
+    return path
+
+
+def test_a_sound_file_is_read(tmp_path: Path) -> None:
+    found = load(write(tmp_path, host="me@box-1.lan", env='HF_TOKEN = "$HF_TOKEN"'))
+    assert found.place["own"].host == "me@box-1.lan"
+    assert found.run["swe"].env == {"HF_TOKEN": "$HF_TOKEN"}
+
+
+@pytest.mark.parametrize("name", ["VAST_API_KEY", "RUNPOD_API_KEY", "PRIME_API_KEY"])
+def test_no_account_key_goes_to_a_pod(tmp_path: Path, name: str) -> None:
+    for env in (f'{name} = "abc"', f'KEY = "${name}"'):
+        with pytest.raises(ConfigError, match="would put the account's key on a rented host"):
+            load(write(tmp_path, env=env))
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "box 1", "a;b"])
+def test_a_host_that_ssh_would_take_for_an_option_is_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="host"):
+        load(write(tmp_path, host=host))
+
+
+def test_a_variable_needs_the_name_of_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be the name of a variable"):
+        load(write(tmp_path, env='"A; rm" = "x"'))
+
+
+@pytest.mark.parametrize(
+    ("until", "last"),
+    [
+        ("2026-12-31", (2027, 1, 1, 0)),
+        ("2026-12-31T18:00", (2026, 12, 31, 18)),
+        ("2026-12-31T18:00+02:00", (2026, 12, 31, 16)),
+    ],
+)
+def test_a_day_counts_whole_and_a_time_is_utc(until: str, last: tuple[int, int, int, int]) -> None:
+    assert Limits(per_hour=1, total=1, until=until).until_unix == datetime(*last, tzinfo=UTC).timestamp()
