@@ -610,7 +610,7 @@ def test_a_lost_answer_a_failed_start_and_a_list_that_is_away_end_with_one_pod(
 ) -> None:
     """The first pod's create is not answered, then its image cannot be pulled while Prime itself is away."""
 
-    def order(place: Place, label: str, convicted: str) -> Order:
+    def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
         return replace(ORDER, label=label)
 
     def tick() -> str:

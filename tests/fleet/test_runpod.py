@@ -21,7 +21,7 @@ from supervisor.fleet.assemble import assemble
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.model import Claim, Rules, State
 from supervisor.fleet.places import runpod as module
-from supervisor.fleet.places.base import Order, Phase, PlaceError, Provider, Want, label_of
+from supervisor.fleet.places.base import Offer, Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.runpod import Runpod
 from tests.fleet.conformance import ORDER, SECRET, Clock, ProviderConformance, Rig
 from tests.fleet.fake_runpod import GPU, KEY, SOLD, FakeRunpod
@@ -679,7 +679,7 @@ class Fleet:
         place = Place("spot", self.runpod, replace(ANYWHERE, spot=True))
         self.controller = Controller({"sober-otter": run}, {"spot": place}, self, sleep=self.clock.sleep)
 
-    def order(self, place: Place, label: str, convicted: str) -> Order:
+    def order(self, place: Place, offer: Offer, label: str, convicted: str) -> Order:
         return replace(ORDER, label=label, env={**ORDER.env, "CONVICTED": convicted})
 
     def read_state(self, run_id: str) -> State:

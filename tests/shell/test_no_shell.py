@@ -21,6 +21,7 @@ SHELL_NAMES = re.compile(r"(^|/)(sh|bash|dash|zsh|ksh)$")
 
 ALLOWED = {
     "effects/carry_out.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
+    "fleet/places/runpod.py": "the command of a pod at RunPod: base64 of our own start script, run there and not here",
     "practice/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }
 STARTED_IN = {
@@ -30,6 +31,7 @@ STARTED_IN = {
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
     "effects/log_upkeep.py",
+    "effects/store_work.py",  # our own look at the host, before the claim
     "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
     "process/transient.py",  # systemd-run, systemctl
