@@ -24,7 +24,7 @@ from supervisor.fleet.places import runpod as module
 from supervisor.fleet.places.base import Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.runpod import Runpod
 from tests.fleet.conformance import ORDER, SECRET, Clock, ProviderConformance, Rig
-from tests.fleet.fake_runpod import GPU, KEY, SOLD, FakeRunpod
+from tests.fleet.fake_runpod import GPU, KEY, SOLD, FakeRunpod, problem
 
 REGIONS = [f"EU-RO-{number}" for number in range(1, 9)]
 WANT = Want(gpu=GPU, gpus=2, spot=False, disk_gb=100.0, most_per_hour=6.0, region=", ".join(REGIONS))
@@ -485,6 +485,14 @@ def test_errors_with_http_200_of_a_create(runpod: Runpod, fake: FakeRunpod, faul
     assert not fake.ledger
 
 
+@pytest.mark.parametrize(("detail", "kind"), [("a rule of next year", "taken"), ("Balance too low", "credit")])
+def test_a_create_that_breaks_a_rule_looks_as_one_without_a_machine(
+    runpod: Runpod, fake: FakeRunpod, detail: str, kind: str
+) -> None:
+    fake._answer_create = lambda *_: problem(400, "Bad Request", f"{detail} {SECRET}")  # type: ignore[method-assign]
+    assert error_of(lambda: rent(runpod, fake)).kind == kind
+
+
 def test_what_is_said_of_a_create(runpod: Runpod, fake: FakeRunpod) -> None:
     fake.fail("400", "create")
     assert str(error_of(lambda: rent(runpod, fake))) == (
@@ -591,6 +599,14 @@ def test_a_destroy_that_does_not_say_that_it_worked(runpod: Runpod, fake: FakeRu
     assert len(fake.living()) == 1
     runpod.destroy(listed)
     runpod.destroy(listed)  # "pod not found to terminate"
+    assert not fake.living()
+
+
+def test_an_id_is_one_part_of_a_path_whatever_is_in_it(runpod: Runpod, fake: FakeRunpod) -> None:
+    fake.pods["a/b c"] = fake.pods.pop(rent(runpod, fake)) | {"id": "a/b c"}
+    fake.ledger[0].pod = "a/b c"
+    (listed,) = runpod.list_instances()
+    runpod.destroy(listed)
     assert not fake.living()
 
 
