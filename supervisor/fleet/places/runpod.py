@@ -10,7 +10,7 @@ RunPod parts of dstackai/dstack@511c318c, dstackai/gpuhunt and skypilot-org/skyp
 - A bid is for one GPU. A running pod takes no other bid: ``podBidResume`` is for one that was outbid.
 - v2 answers 400 for "no capacity" and for a request that breaks a rule alike. GraphQL's texts are for people.
 - The container's disk is wiped when a pod stops, costs $0.10 a GB and month while it runs, and nothing after that.
-- A container that ends is started again, so the start script's place as process 1 outlives the run.
+- It is not documented what becomes of a pod whose command ends. So it does not end: ``sleep infinity`` is left.
 """
 
 from __future__ import annotations
