@@ -624,9 +624,9 @@ def test_no_log_and_lines_that_cannot_be_read(runpod: Runpod, fake: FakeRunpod) 
     made = rent(runpod, fake)
     (listed,) = runpod.list_instances()
     assert runpod.read_log(listed) == ""
-    events = ["data: {", "data: [1]", 'data: {"line": 7}', "", ": a comment", 'data:{"line": "good"}']
+    events = ["data: {", "data: [1]", 'data: {"line": 7}', "", ": a comment", 'data:{"line": "good \u2028 line"}\r']
     fake._answer_log = lambda *_: (200, [f"{event}\n" for event in events])  # type: ignore[method-assign]
-    assert runpod.read_log(listed) == "good\n"
+    assert runpod.read_log(listed) == "good \u2028 line\n"
     fake.fail("500", "log")
     assert error_of(lambda: runpod.read_log(listed)).kind == "away"
     fake.fail("reset", "log")

@@ -99,8 +99,8 @@ class Runpod:
         answer = self._rest.read_object(LIST, self._ask(LIST, "GET", "/v2/pods"))
         actual = self._read_pods(LIST, answer, "status")
         wanted = self._read_pods(LIST_WANTED, self._query(LIST_WANTED, PODS, "myself"), "desiredStatus")
-        both = [(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted]
-        return [one for pod_id, is_row, wanted_row in both if (one := _read_pod(pod_id, is_row, wanted_row))]
+        pods = (_read_pod(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted)
+        return [pod for pod in pods if pod]
 
     def find_offers(self, want: Want) -> list[Offer]:
         parts = [part.strip() for part in want.region.split(",") if part.strip()] or list(CLOUDS)
@@ -180,7 +180,7 @@ class Runpod:
 
     def read_log(self, instance: Instance) -> str:
         page = self._ask(LOG, "GET", f"{_path_of(instance)}/logs?tail=300", listen_s=LISTEN_S)
-        events = [read_object(line[5:]) or {} for line in page.text.splitlines() if line.startswith("data:")]
+        events = [read_object(line[5:]) or {} for line in page.text.split("\n") if line.startswith("data:")]
         return "".join(f"{event['line']}\n" for event in events if isinstance(event.get("line"), str))
 
     def read_credit(self) -> float | None:
