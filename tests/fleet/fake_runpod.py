@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fleet import graphql
 
@@ -31,8 +31,8 @@ SOLD = "There are no longer any instances available with the requested specifica
 ROUTES = (
     ("list", "GET", r"/v2/pods"),
     ("create", "POST", r"/v2/pods"),
-    ("destroy", "DELETE", r"/v2/pods/([\w-]+)"),
-    ("log", "GET", r"/v2/pods/([\w-]+)/logs"),
+    ("destroy", "DELETE", r"/v2/pods/([^/]+)"),
+    ("log", "GET", r"/v2/pods/([^/]+)/logs"),
     ("graphql", "POST", r"/graphql"),
 )
 ROOTS = {
@@ -542,7 +542,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif wrong:
             self._send(400, refusal(wrong, "GRAPHQL_VALIDATION_FAILED"))
         else:
-            self._finish(name, *self._work(route, (*match.groups(), "")[0], asked, fields))
+            self._finish(name, *self._work(route, unquote((*match.groups(), "")[0]), asked, fields))
 
     def _work(self, route: str, which: str, asked: Any, fields: list[graphql.Field]) -> tuple[int, Any]:
         try:

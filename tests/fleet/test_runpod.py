@@ -24,7 +24,7 @@ from supervisor.fleet.places import runpod as module
 from supervisor.fleet.places.base import Offer, Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.runpod import Runpod
 from tests.fleet.conformance import ORDER, SECRET, Clock, ProviderConformance, Rig
-from tests.fleet.fake_runpod import GPU, KEY, SOLD, FakeRunpod
+from tests.fleet.fake_runpod import GPU, KEY, SOLD, FakeRunpod, problem
 
 REGIONS = [f"EU-RO-{number}" for number in range(1, 9)]
 WANT = Want(gpu=GPU, gpus=2, spot=False, disk_gb=100.0, most_per_hour=6.0, region=", ".join(REGIONS))
@@ -485,6 +485,14 @@ def test_errors_with_http_200_of_a_create(runpod: Runpod, fake: FakeRunpod, faul
     assert not fake.ledger
 
 
+@pytest.mark.parametrize(("detail", "kind"), [("a rule of next year", "taken"), ("Balance too low", "credit")])
+def test_a_create_that_breaks_a_rule_looks_as_one_without_a_machine(
+    runpod: Runpod, fake: FakeRunpod, detail: str, kind: str
+) -> None:
+    fake._answer_create = lambda *_: problem(400, "Bad Request", f"{detail} {SECRET}")  # type: ignore[method-assign]
+    assert error_of(lambda: rent(runpod, fake)).kind == kind
+
+
 def test_what_is_said_of_a_create(runpod: Runpod, fake: FakeRunpod) -> None:
     fake.fail("400", "create")
     assert str(error_of(lambda: rent(runpod, fake))) == (
@@ -594,6 +602,14 @@ def test_a_destroy_that_does_not_say_that_it_worked(runpod: Runpod, fake: FakeRu
     assert not fake.living()
 
 
+def test_an_id_is_one_part_of_a_path_whatever_is_in_it(runpod: Runpod, fake: FakeRunpod) -> None:
+    fake.pods["a/b c"] = fake.pods.pop(rent(runpod, fake)) | {"id": "a/b c"}
+    fake.ledger[0].pod = "a/b c"
+    (listed,) = runpod.list_instances()
+    runpod.destroy(listed)
+    assert not fake.living()
+
+
 # ---------------------------------------------------------------- logs, credit
 
 
@@ -608,9 +624,9 @@ def test_no_log_and_lines_that_cannot_be_read(runpod: Runpod, fake: FakeRunpod) 
     made = rent(runpod, fake)
     (listed,) = runpod.list_instances()
     assert runpod.read_log(listed) == ""
-    events = ["data: {", "data: [1]", 'data: {"line": 7}', "", ": a comment", 'data:{"line": "good"}']
+    events = ["data: {", "data: [1]", 'data: {"line": 7}', "", ": a comment", 'data:{"line": "good \u2028 line"}\r']
     fake._answer_log = lambda *_: (200, [f"{event}\n" for event in events])  # type: ignore[method-assign]
-    assert runpod.read_log(listed) == "good\n"
+    assert runpod.read_log(listed) == "good \u2028 line\n"
     fake.fail("500", "log")
     assert error_of(lambda: runpod.read_log(listed)).kind == "away"
     fake.fail("reset", "log")

@@ -10,7 +10,7 @@ RunPod parts of dstackai/dstack@511c318c, dstackai/gpuhunt and skypilot-org/skyp
 - A bid is for one GPU. A running pod takes no other bid: ``podBidResume`` is for one that was outbid.
 - v2 answers 400 for "no capacity" and for a request that breaks a rule alike. GraphQL's texts are for people.
 - The container's disk is wiped when a pod stops, costs $0.10 a GB and month while it runs, and nothing after that.
-- A container that ends is started again, so the start script's place as process 1 outlives the run.
+- It is not documented what becomes of a pod whose command ends. So it does not end: ``sleep infinity`` is left.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Runpod:
         answer = self._rest.read_object(LIST, self._ask(LIST, "GET", "/v2/pods"))
         actual = self._read_pods(LIST, answer, "status")
         wanted = self._read_pods(LIST_WANTED, self._query(LIST_WANTED, PODS, "myself"), "desiredStatus")
-        both = [(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted]
-        return [one for pod_id, is_row, wanted_row in both if (one := _read_pod(pod_id, is_row, wanted_row))]
+        pods = (_read_pod(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted)
+        return [pod for pod in pods if pod]
 
     def find_offers(self, want: Want) -> list[Offer]:
         parts = [part.strip() for part in want.region.split(",") if part.strip()] or list(CLOUDS)
@@ -180,7 +180,7 @@ class Runpod:
 
     def read_log(self, instance: Instance) -> str:
         page = self._ask(LOG, "GET", f"{_path_of(instance)}/logs?tail=300", listen_s=LISTEN_S)
-        events = [read_object(line[5:]) or {} for line in page.text.splitlines() if line.startswith("data:")]
+        events = [read_object(line[5:]) or {} for line in page.text.split("\n") if line.startswith("data:")]
         return "".join(f"{event['line']}\n" for event in events if isinstance(event.get("line"), str))
 
     def read_credit(self) -> float | None:
