@@ -124,7 +124,7 @@ def test_process_one_collects_orphans_and_zombies_and_hands_sigterm_on(container
                     os.setsid()
                     if os.fork():
                         os._exit(0)
-                    time.sleep(0.2)  # its parent is gone by now: process 1 has it
+                    time.sleep(3)  # its parent is gone by now: process 1 has it, for long enough to be seen
                     os._exit(3)
                 os.wait()
             while True:
