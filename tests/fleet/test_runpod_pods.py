@@ -54,6 +54,7 @@ class Containers(FakeRunpod):
             "RL_SUPERVISOR_LOCKS": str(home / "locks"),
             **self.pods[pod_id]["env"],
         }
+        del environ["RL_SUPERVISOR_PROMISED"]  # this machine has no H100: it would be a host that lied
         with (home / "log").open("wb") as log:
             command = shlex.split(self.pods[pod_id]["args"])
             subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home)
