@@ -112,9 +112,8 @@ def ask(
 def _read_page(answer: http.client.HTTPResponse, limit_bytes: int, *, is_stream: bool) -> Page:
     try:
         data = _read_stream(answer, limit_bytes) if is_stream else answer.read(limit_bytes + 1)
-        if (
-            not is_stream and len(data) <= limit_bytes and answer.length
-        ):  # the library takes an answer that was cut for a short one
+        # The library takes an answer that was cut for a short one.
+        if not is_stream and len(data) <= limit_bytes and answer.length:
             raise http.client.IncompleteRead(data, answer.length)
     except (OSError, http.client.HTTPException, ValueError):
         if 200 <= answer.status < 300:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.base.errors import ConfigError, UsageError
+from supervisor.cli.init import write_new_file
 from supervisor.cli.render import wrap
 from supervisor.cli.run_text import comment, key_text, value_text
 from supervisor.config import settings
@@ -173,7 +174,7 @@ def _write_fleet_file(file: Path, run_file: Path) -> list[str]:
         file=value_text(os.path.relpath(run_file, file.parent)),
         env=B2_ENV if bucket.startswith("b2:") else S3_ENV,
     )
-    _write_new(file, text)
+    write_new_file(file, text, "remove it first, if it may go")
     offers = f"rl-supervisor fleet offers --file {shlex.quote(str(file))}"
     return [
         f"{file} is written, for the run {run.run.id}. Fill in its {text.count(FILL_IN)} open lines, then: {offers}"
@@ -211,7 +212,7 @@ def _write_workflow(file: Path) -> list[str]:
         secrets="\n".join(f"          {name}: ${{{{ secrets.{name} }}}}" for name in names),
     )
     WORKFLOW.parent.mkdir(parents=True, exist_ok=True)
-    _write_new(WORKFLOW, text)
+    write_new_file(WORKFLOW, text, "remove it first, if it may go")
     told = [f"{WORKFLOW} is written. Commit it, with {named} and its run files.", CRON]
     told += [f"Secrets of the repository that it needs (gh secret set NAME): {', '.join(names)}."]
     if "vars." in min(packages):
@@ -229,7 +230,7 @@ def _write_unit(file: Path) -> list[str]:
         if not unit_files.PLAIN_PATH.fullmatch(str(path)):
             raise ConfigError(f"{path} has characters that a unit cannot name safely: move it to a plain path.")
     text = UNIT_TEXT.format(file=named, env=env, program=program, network="" if where.user else NETWORK)
-    _write_new(unit, text)
+    write_new_file(unit, text, "remove it first, if it may go")
     linger = " To go on after you log out: loginctl enable-linger" if where.user else ""
     return [
         f"{unit} is written. Put its keys into {env}, mode 600: {', '.join(_name_keys(fleet, runs))}.",
@@ -249,13 +250,3 @@ def _name_keys(fleet: FleetFile, runs: list[RunFile]) -> list[str]:
         names.update(KEYS.get(url.partition("://")[0], ()))
     names.update(value[1:] for table in fleet.run.values() for value in table.env.values() if value.startswith("$"))
     return sorted(names)
-
-
-def _write_new(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ConfigError(f"{path} exists already and is left as it is: remove it first, if it may go.") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None

@@ -61,13 +61,13 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     return 0
 
 
-def write_new_file(output: Path, text: str) -> None:
-    """Write it; a file that is there already is left as it is. Raises ConfigError."""
+def write_new_file(output: Path, text: str, remedy: str = "name another file with -o") -> None:
+    """Write it; a file that is there already is left as it is. Raises ConfigError, which then says the ``remedy``."""
     try:
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(f"{output} exists already and is left as it is: name another file with -o.") from None
+        raise ConfigError(f"{output} exists already and is left as it is: {remedy}.") from None
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}.") from None
 

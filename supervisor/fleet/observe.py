@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from supervisor.fleet.model import Claim, How, Pod, Rented, Seen, State
@@ -59,23 +60,18 @@ def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
 
 def end(state: State, pod: Pod, how: How, now: float) -> State:
     """The pod is over, and how. One that is listed again later lives on."""
-    key = (pod.provider, pod.instance.id)
-    return replace(
-        state,
-        rented=tuple(
-            replace(one, ended=now, how=how) if one.is_living and (one.pod.provider, one.id) == key else one
-            for one in state.rented
-        ),
-    )
+    return _change_pod(state, pod, lambda one: replace(one, ended=now, how=how) if one.is_living else one)
 
 
 def note_not_destroyed(state: State, pod: Pod) -> State:
     """The provider did not confirm it: the pod lives on until it is not listed any more."""
+    return _change_pod(state, pod, lambda one: replace(one, ended=None))
+
+
+def _change_pod(state: State, pod: Pod, change: Callable[[Rented], Rented]) -> State:
     key = (pod.provider, pod.instance.id)
-    return replace(
-        state,
-        rented=tuple(replace(one, ended=None) if (one.pod.provider, one.id) == key else one for one in state.rented),
-    )
+    rented = (change(one) if (one.pod.provider, one.id) == key else one for one in state.rented)
+    return replace(state, rented=tuple(rented))
 
 
 def note_fault(state: State, pod: Pod, now: float) -> State:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want
+from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
 
 
@@ -30,6 +31,16 @@ def trains(world: World) -> Callable[[], bool]:
     return is_so
 
 
+def train_world(seed: int) -> tuple[World, VirtualBook, VirtualPod]:
+    """A world, the controller's memory, and the pod that trains there."""
+    world = World(seed)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    return world, book, first
+
+
 def is_over(world: World) -> Callable[[], bool]:
     return lambda: world.held.code == 0 and not world.paid()
 
@@ -44,11 +55,7 @@ def test_a_run_without_a_pod_gets_one_and_is_finished() -> None:
 
 
 def test_an_outbid_pod_is_replaced_within_minutes_and_destroyed() -> None:
-    world = World(2)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(2)
     world.outbid(first)
     began = world.now
     run_until(world, book, lambda: world.held.generation == 2)
@@ -62,11 +69,7 @@ def test_an_outbid_pod_is_replaced_within_minutes_and_destroyed() -> None:
 
 
 def test_a_pod_that_is_cut_off_keeps_the_run_when_it_comes_back_within_the_patience() -> None:
-    world = World(3)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(3)
     first.online = False
     for _ in range(16):
         world.controller(book).tick()
@@ -77,11 +80,7 @@ def test_a_pod_that_is_cut_off_keeps_the_run_when_it_comes_back_within_the_patie
 
 
 def test_silence_alone_convicts_after_the_whole_patience() -> None:
-    world = World(4)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(4)
     first.online, began = False, world.now
     run_until(world, book, lambda: len(world.pods) == 2)
     assert 540 <= world.now - began <= 660 + 60
@@ -91,11 +90,7 @@ def test_silence_alone_convicts_after_the_whole_patience() -> None:
 
 
 def test_a_holder_that_comes_back_while_the_next_pod_boots_keeps_the_run() -> None:
-    world = World(5)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(5)
     first.online = False
     run_until(world, book, lambda: len(world.pods) == 2)
     first.online = True
@@ -106,11 +101,7 @@ def test_a_holder_that_comes_back_while_the_next_pod_boots_keeps_the_run() -> No
 
 
 def test_an_outbid_pod_that_wakes_later_is_destroyed_and_never_writes() -> None:
-    world = World(6)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(6)
     world.outbid(first)
     run_until(world, book, lambda: world.held.generation == 2)
     world.wake(first)
@@ -121,11 +112,7 @@ def test_an_outbid_pod_that_wakes_later_is_destroyed_and_never_writes() -> None:
 
 
 def test_a_pod_with_an_unpublished_step_is_kept_until_a_newer_one_is_published() -> None:
-    world = World(7)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(7)
     world.held.unpublished = (120,)
     first.complete.append(120)
     world.outbid(first)
@@ -195,11 +182,7 @@ def test_one_list_that_is_empty_convicts_nobody() -> None:
 
 
 def test_one_empty_list_is_no_second_signal_for_a_pod_that_is_cut_off() -> None:
-    world = World(16)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(16)
     first.online = False
     world.sleep(200)
     world.provider.faults["list"] = ["flap"]
@@ -211,11 +194,7 @@ def test_one_empty_list_is_no_second_signal_for_a_pod_that_is_cut_off() -> None:
 
 
 def test_a_provider_that_is_away_is_no_second_signal() -> None:
-    world = World(17)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(17)
     first.online, world.provider.away_until = False, world.now + 450
     while world.now < world.provider.away_until:
         told = world.controller(book).tick()[0]
@@ -296,11 +275,7 @@ def test_two_runs_in_one_tick_stay_below_the_limit_together() -> None:
 
 
 def test_a_pod_at_a_place_that_is_no_more_in_the_file_is_unknown_and_not_gone() -> None:
-    world = World(22)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(22)
     other = VirtualProvider(World(99))  # which lists none of them
     other.name = "elsewhere"
     rules = replace(default_rules(), places={"spot": "elsewhere"})
@@ -316,11 +291,7 @@ def test_a_pod_at_a_place_that_is_no_more_in_the_file_is_unknown_and_not_gone() 
 
 
 def test_what_a_pod_cost_is_counted_until_the_look_that_missed_it() -> None:
-    world = World(23)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(23)
     world.sleep(5 * 3600)  # no controller looks, and the pod dies in the last minute
     world.die(first)
     world.controller(book).tick()
@@ -344,11 +315,7 @@ def test_down_destroys_what_is_rented_and_rents_no_more() -> None:
 
 @pytest.mark.parametrize("kill_at", range(1, 41))
 def test_a_controller_that_is_killed_at_any_request_rents_nothing_twice(kill_at: int) -> None:
-    world = World(15)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(15)
     world.outbid(first)
     world.provider.kill_at = world.provider.requests + kill_at
     killed = False
@@ -420,11 +387,7 @@ def happen(world: World, luck: random.Random) -> None:
 
 
 def test_a_pod_that_trains_is_destroyed_when_a_person_agreed_and_the_next_one_goes_on() -> None:
-    world = World(30)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(30)
     book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
     world.controller(book).tick()
     assert first.destroyed is not None
@@ -455,11 +418,7 @@ def test_up_starts_a_run_again_that_needed_a_person() -> None:
 
 
 def test_a_destroy_that_is_refused_is_asked_for_again_and_the_pod_is_not_recorded_as_over() -> None:
-    world = World(32)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(32)
     world.outbid(first)
     run_until(world, book, lambda: world.held.generation == 2)
     world.provider.faults["destroy"] = ["lost"] * 3
@@ -473,11 +432,7 @@ def test_a_destroy_that_is_refused_is_asked_for_again_and_the_pod_is_not_recorde
 
 
 def test_a_pod_that_takes_its_time_to_end_is_told_once() -> None:
-    world = World(33)
-    book = VirtualBook(world)
-    run_until(world, book, trains(world))
-    first = world.holder()
-    assert first is not None
+    world, book, first = train_world(33)
     told: list[str] = []
     world.provider.destroy = lambda instance: told.append(instance.id)  # type: ignore[method-assign]
     book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
