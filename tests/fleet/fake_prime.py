@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import struct
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.fleet.fake_service import FakeService, Fault, ServiceHandler
 
 KEY = "pit_0123456789abcdef-of-the-tests"
 TEMPLATE = "cm2szl4a20001tl3pyq7ua6o7"
@@ -104,28 +100,13 @@ class Rental:
 
 
 @dataclass
-class Fault:
-    """What goes wrong ``times`` times at ``at`` (a route of ``ROUTES``): a name of ``STATUS_FAULTS``, or
-
-    ``late``: it is done and not answered. ``reset``: nothing is done, and the connection is reset. ``lost``: it is
-    done, and the connection is reset. ``drip``: it is done, and answered a byte at a time. ``nulls``: each field of
-    each row is null.
-    """
-
-    name: str
-    at: str
-    times: int = 1
-    retry_after: str = ""
-
-
-@dataclass
 class Refusal(Exception):
     status: int
     answer: object
 
 
 @dataclass
-class FakePrime:
+class FakePrime(FakeService):
     """Use as a context manager; ``url`` is where it listens. Times are of ``clock``."""
 
     clock: Callable[[], float] = time.monotonic
@@ -140,28 +121,8 @@ class FakePrime:
     faults: list[Fault] = field(default_factory=list)
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.lock = threading.RLock()
-        self.released = threading.Event()
-
-    def __enter__(self) -> FakePrime:
-        fake = self
-
-        class Handler(_Handler):
-            prime = fake
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+    def handler(self) -> type[ServiceHandler]:
+        return _Handler
 
     # ------------------------------------------------------------ what tests do
 
@@ -322,29 +283,11 @@ class FakePrime:
         row = {"wallet_id": "w1", "balance_usd": self.credit, "currency": "USD"}
         return row | {"total_billings": 0, "recent_billings": []}
 
-    def take_fault(self, route: str) -> Fault | None:
-        with self.lock:
-            for fault in self.faults:
-                if fault.at == route and fault.times > 0:
-                    fault.times -= 1
-                    return fault
-            return None
 
+class _Handler(ServiceHandler):
+    service: FakePrime
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    prime: FakePrime
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        with suppress(OSError):  # a client that gave up
-            self._serve()
-
-    do_POST = do_DELETE = do_GET
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
         self.close_connection = True
         parts = urlsplit(self.path)
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -353,13 +296,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_elsewhere(parts.path, parts.query)
             return
         route, match = known[0]
-        fault = self.prime.take_fault(route)
+        fault = self.service.take_fault(route)
         name = fault.name if fault else ""
         if name == "reset":
-            self._reset()
+            self.reset()
         elif name in STATUS_FAULTS:
             self._send(*STATUS_FAULTS[name], retry_after=fault.retry_after if fault else "")
-        elif self.headers.get("Authorization") != f"Bearer {self.prime.key}":
+        elif self.headers.get("Authorization") != f"Bearer {self.service.key}":
             self._send(*STATUS_FAULTS["401"])
         else:
             self._work(route, (*match.groups(), "")[0], parse_qs(parts.query), data, name)
@@ -369,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         slashed = f"{path}/"
         if any(method == self.command and re.fullmatch(p, slashed) for _, method, p in ROUTES):
             self.send_response(307)
-            self.send_header("Location", f"{self.prime.url}{slashed}{'?' if query else ''}{query}")
+            self.send_header("Location", f"{self.service.url}{slashed}{'?' if query else ''}{query}")
             self.send_header("Content-Length", "0")
             self.send_header("Connection", "close")  # or the redirected request may come on the one that is closed here
             self.end_headers()
@@ -379,15 +322,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _work(self, route: str, pod_id: str, query: dict[str, list[str]], data: bytes, fault: str) -> None:
         status = 200
         try:
-            answer = self.prime.answer(route, pod_id, query, json.loads(data or b"{}"))
+            answer = self.service.answer(route, pod_id, query, json.loads(data or b"{}"))
         except Refusal as refusal:
             status, answer = refusal.status, refusal.answer
         if fault == "lost":
-            self._reset()
+            self.reset()
         elif fault == "late":
-            self.prime.released.wait(20)
+            self.service.released.wait(20)
         elif fault == "drip":
-            self._drip(json.dumps(answer).encode())
+            self.drip(json.dumps(answer).encode())
         else:
             self._send(status, _without_values(answer) if fault == "nulls" else answer, is_json=True)
 
@@ -400,20 +343,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Retry-After", retry_after)
         self.end_headers()
         self.wfile.write(data)
-
-    def _drip(self, data: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data) + 100_000))
-        self.end_headers()
-        for byte in data + b" " * 100_000:
-            self.wfile.write(bytes([byte]))
-            if self.prime.released.wait(0.02):
-                return
-
-    def _reset(self) -> None:
-        """With time-out 0 the kernel sends RST in place of FIN."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
 
 
 def _without_values(answer: Any) -> Any:

@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import struct
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fleet import graphql
+from tests.fleet.fake_service import FakeService, Fault, ServiceHandler
 
 KEY = "rpa_0123456789ABCDEF-of-the-tests"
 GPU = "NVIDIA H100 80GB HBM3"
@@ -156,21 +151,6 @@ class Rental:
 
 
 @dataclass
-class Fault:
-    """What goes wrong ``times`` times at ``at`` (a route or a value of ``ROOTS``): a name of ``STATUS_FAULTS``, or
-
-    ``late``: it is done and not answered. ``reset``: nothing is done, and the connection is reset. ``lost``: it is
-    done, and the connection is reset. ``drip``: it is done, and answered a byte at a time. ``nulls``: each field of
-    each row is null.
-    """
-
-    name: str
-    at: str
-    times: int = 1
-    retry_after: str = ""
-
-
-@dataclass
 class RefusalError(Exception):
     """What is answered in place of the thing asked for: an HTTP status for v2, an error for GraphQL."""
 
@@ -179,7 +159,7 @@ class RefusalError(Exception):
 
 
 @dataclass
-class FakeRunpod:
+class FakeRunpod(FakeService):
     """Use as a context manager; ``url`` is where it listens. Times are of ``clock``."""
 
     clock: Callable[[], float] = time.monotonic
@@ -199,29 +179,12 @@ class FakeRunpod:
     keys_seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.lock = threading.RLock()
-        self.released = threading.Event()
+        super().__post_init__()
         self._times: list[float] = []
         self._made = 0
 
-    def __enter__(self) -> FakeRunpod:
-        fake = self
-
-        class Handler(_Handler):
-            runpod = fake
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+    def handler(self) -> type[ServiceHandler]:
+        return _Handler
 
     # ------------------------------------------------------------ what tests do
 
@@ -477,14 +440,6 @@ class FakeRunpod:
         self._made += 1
         return self._made
 
-    def take_fault(self, route: str) -> Fault | None:
-        with self.lock:
-            for fault in self.faults:
-                if fault.at == route and fault.times > 0:
-                    fault.times -= 1
-                    return fault
-            return None
-
 
 def _least(machines: list[Machine], name: str, times: int) -> float | None:
     prices = [price * times for one in machines if (price := getattr(one, name)) is not None]
@@ -497,20 +452,10 @@ def _fields_of(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given.get(theirs) or "" for name, theirs in names.items()} | {"env": env}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    runpod: FakeRunpod
+class _Handler(ServiceHandler):
+    service: FakeRunpod
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        with suppress(OSError):  # a client that gave up
-            self._serve()
-
-    do_POST = do_DELETE = do_GET
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
         self.close_connection = True
         parts = urlsplit(self.path)
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -529,15 +474,15 @@ class _Handler(BaseHTTPRequestHandler):
                 route, asked = _route_of(fields[0]), fields[0].arguments.get("input")
             except graphql.InvalidQueryError as error:
                 wrong = str(error)
-        self.runpod.asked.append((route, asked))
-        self.runpod.keys_seen.add(self.headers.get("Authorization") or "")
-        fault = self.runpod.take_fault(route)
+        self.service.asked.append((route, asked))
+        self.service.keys_seen.add(self.headers.get("Authorization") or "")
+        fault = self.service.take_fault(route)
         name = fault.name if fault else ""
         if name == "reset":
-            self._reset()
+            self.reset()
         elif name in STATUS_FAULTS:
             self._send(*STATUS_FAULTS[name], retry_after=fault.retry_after if fault else "")
-        elif self.headers.get("Authorization") != f"Bearer {self.runpod.key}":
+        elif self.headers.get("Authorization") != f"Bearer {self.service.key}":
             self._send(*STATUS_FAULTS["401"])
         elif wrong:
             self._send(400, refusal(wrong, "GRAPHQL_VALIDATION_FAILED"))
@@ -546,7 +491,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _work(self, route: str, which: str, asked: Any, fields: list[graphql.Field]) -> tuple[int, Any]:
         try:
-            return (200, self.runpod.run(fields)) if fields else self.runpod.answer(route, which, asked)
+            return (200, self.service.run(fields)) if fields else self.service.answer(route, which, asked)
         except RefusalError as error:
             if fields:
                 return 200, refusal(error.detail)
@@ -554,11 +499,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _finish(self, fault: str, status: int, answer: Any) -> None:
         if fault == "lost":
-            self._reset()
+            self.reset()
         elif fault == "late":
-            self.runpod.released.wait(20)
+            self.service.released.wait(20)
         elif fault == "drip":
-            self._drip(json.dumps(answer).encode())
+            self.drip(json.dumps(answer).encode())
         elif isinstance(answer, list):
             self._stream(answer)
         else:
@@ -585,21 +530,7 @@ class _Handler(BaseHTTPRequestHandler):
         for event in events:
             self.wfile.write(f"{len(event.encode()):x}\r\n{event}\r\n".encode())
         self.wfile.flush()
-        self.runpod.released.wait(20)
-
-    def _drip(self, data: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data) + 100_000))
-        self.end_headers()
-        for byte in data + b" " * 100_000:
-            self.wfile.write(bytes([byte]))
-            if self.runpod.released.wait(0.02):
-                return
-
-    def _reset(self) -> None:
-        """With time-out 0 the kernel sends RST in place of FIN."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
+        self.service.released.wait(20)
 
 
 def _route_of(one: graphql.Field) -> str:

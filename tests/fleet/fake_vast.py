@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import struct
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.fleet.fake_service import FakeService, Fault, ServiceHandler
 
 KEY = "vast-key-0123456789abcdef-of-the-tests"
 GAPS_S = {"list": 1.0, "one": 2.0, "create": 4.5, "bid": 5.5, "destroy": 3.0, "search": 6.0}
@@ -87,21 +83,6 @@ class Rental:
 
 
 @dataclass
-class Fault:
-    """What goes wrong ``times`` times at ``at`` (a route of ``ROUTES``): a name of ``STATUS_FAULTS``, or
-
-    ``late``: it is done and not answered. ``reset``: nothing is done, and the connection is reset. ``lost``: it is
-    done, and the connection is reset. ``drip``: it is done, and answered a byte at a time. ``half``: a create that
-    leaves a stopped machine and says so with ``success: false``. ``nulls``: each field of each row is null.
-    """
-
-    name: str
-    at: str
-    times: int = 1
-    retry_after: str = ""
-
-
-@dataclass
 class Refusal(Exception):
     status: int
     error: str
@@ -109,7 +90,7 @@ class Refusal(Exception):
 
 
 @dataclass
-class FakeVast:
+class FakeVast(FakeService):
     """Use as a context manager; ``url`` is where it listens. Times are of ``clock``."""
 
     clock: Callable[[], float] = time.monotonic
@@ -127,29 +108,12 @@ class FakeVast:
     keys_seen: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lock = threading.RLock()
-        self.released = threading.Event()
+        super().__post_init__()
         self._last: dict[str, float] = {}
         self._next_id = 1000
 
-    def __enter__(self) -> FakeVast:
-        fake = self
-
-        class Handler(_Handler):
-            vast = fake
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+    def handler(self) -> type[ServiceHandler]:
+        return _Handler
 
     # ------------------------------------------------------------ what tests do
 
@@ -161,6 +125,7 @@ class FakeVast:
             return offer_id
 
     def fail(self, name: str, at: str, times: int = 1, retry_after: str = "") -> None:
+        """``half``: a create that leaves a stopped machine and says so with ``success: false``."""
         assert name in {*STATUS_FAULTS, "late", "reset", "lost", "drip", "half", "nulls"}, name
         assert at in {route for route, _, _ in ROUTES}, at
         self.faults.append(Fault(name, at, times, retry_after))
@@ -321,14 +286,6 @@ class FakeVast:
         self._next_id += 1
         return self._next_id
 
-    def take_fault(self, route: str) -> Fault | None:
-        with self.lock:
-            for fault in self.faults:
-                if fault.at == route and fault.times > 0:
-                    fault.times -= 1
-                    return fault
-            return None
-
 
 OFFER: dict[str, Any] = {
     "gpu_name": "H100 SXM",
@@ -366,20 +323,10 @@ def _fits(value: Any, test: dict[str, Any]) -> bool:
     return True
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    vast: FakeVast
+class _Handler(ServiceHandler):
+    service: FakeVast
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        with suppress(OSError):  # a client that gave up
-            self._serve()
-
-    do_POST = do_PUT = do_DELETE = do_GET
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
         self.close_connection = True
         parts = urlsplit(self.path)
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -390,25 +337,25 @@ class _Handler(BaseHTTPRequestHandler):
             return
         route, match = known[0]
         said = self.headers.get("Authorization") or ""
-        self.vast.keys_seen.append((route, said))
-        fault = self.vast.take_fault(route)
+        self.service.keys_seen.append((route, said))
+        fault = self.service.take_fault(route)
         name = fault.name if fault else ""
         if name == "reset":
-            self._reset()
+            self.reset()
             return
         if name in STATUS_FAULTS:
             self._send(*STATUS_FAULTS[name], retry_after=fault.retry_after if fault else "")
             return
-        if route != "page" and said != f"Bearer {self.vast.key}":
+        if route != "page" and said != f"Bearer {self.service.key}":
             self._send(*STATUS_FAULTS["auth" if said else "401"])
             return
         status, answer = self._work(route, int((*match.groups(), "0")[0]), query, data, name)
         if name == "lost":
-            self._reset()
+            self.reset()
         elif name == "late":
-            self.vast.released.wait(20)
+            self.service.released.wait(20)
         elif name == "drip":
-            self._drip(json.dumps(answer).encode())
+            self.drip(json.dumps(answer).encode())
         else:
             self._send(status, _without_values(answer) if name == "nulls" else answer)
 
@@ -416,8 +363,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(data or b"{}")
             if fault == "half":
-                return self.vast._rent(which, body, wins=False)  # type: ignore[return-value]
-            return self.vast.answer(route, which, query, body)  # type: ignore[return-value]
+                return self.service._rent(which, body, wins=False)  # type: ignore[return-value]
+            return self.service.answer(route, which, query, body)  # type: ignore[return-value]
         except Refusal as refusal:
             return refusal.status, {"success": False, "error": refusal.error, "msg": refusal.msg}
 
@@ -430,20 +377,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Retry-After", retry_after)
         self.end_headers()
         self.wfile.write(data)
-
-    def _drip(self, data: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data) + 100_000))
-        self.end_headers()
-        for byte in data + b" " * 100_000:
-            self.wfile.write(bytes([byte]))
-            if self.vast.released.wait(0.02):
-                return
-
-    def _reset(self) -> None:
-        """With time-out 0 the kernel sends RST in place of FIN."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
 
 
 def _without_values(answer: Any) -> Any:
