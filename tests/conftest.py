@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import socketserver
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.isolation import hide_the_machine
 
 MACHINE = hide_the_machine()
+_SAY_ERROR = socketserver.BaseServer.handle_error
+
+
+def _handle_error(server: Any, request: Any, client_address: Any) -> None:
+    """A client that hung up is no error of a test's server. Its thread would write a traceback, perhaps much later,
+    into what another test reads from its standard error."""
+    if not isinstance(sys.exception(), ConnectionError):
+        _SAY_ERROR(server, request, client_address)
+
+
+socketserver.BaseServer.handle_error = _handle_error  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)

@@ -89,9 +89,6 @@ def vllm(port: int = 0) -> Iterator[Vllm]:
         daemon_threads = True
         allow_reuse_address = True
 
-        def handle_error(self, request: object, client_address: object) -> None:
-            pass  # clients that give up are what these tests are about
-
     server = Server(("127.0.0.1", port), Handler)
     state.port = server.server_address[1]
     state.url = f"http://127.0.0.1:{state.port}"
