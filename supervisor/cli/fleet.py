@@ -25,6 +25,7 @@ from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Told
 from supervisor.fleet.model import Rented, State
+from supervisor.fleet.observe import sum_dollars
 from supervisor.fleet.places.base import PlaceError
 from supervisor.preflight.gate import find_stopping_errors
 
@@ -94,14 +95,15 @@ def up(file: Path, run: str, dry_run: bool) -> int:
             told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
             print(*wrap(told), sep="\n")
     up_at = fleet.book().read_clock() if not dry_run else 0.0
-    return _order(fleet, name, lambda orders: Orders(up_at=up_at), dry_run=dry_run)
+    return _order(fleet, fleet.files[name].run.id, lambda orders: Orders(up_at=up_at), dry_run=dry_run)
 
 
 def down(file: Path, run: str, dry_run: bool) -> int:
     """Rent no more pods for the run, and destroy those that hold nothing which is nowhere else."""
     fleet = assemble(file, os.environ)
     [name] = _runs_of(fleet, run)
-    return _order(fleet, name, lambda orders: replace(orders, wanted=False), dry_run=dry_run)
+    run_id = fleet.files[name].run.id
+    return _order(fleet, run_id, lambda orders: replace(orders, wanted=False), dry_run=dry_run)
 
 
 def destroy(file: Path, pod: str, dry_run: bool) -> int:
@@ -109,12 +111,12 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
     fleet = assemble(file, os.environ)
     book = fleet.book()
     instance = pod.rpartition("/")[2]
-    for name, run_file in fleet.files.items():
-        state = book.read_state(run_file.run.id)
+    for run_id in _known_runs(fleet, book).values():
+        state = book.read_state(run_id)
         if any(one.id == instance and one.is_living for one in state.rented):
             return _order(
                 fleet,
-                name,
+                run_id,
                 lambda orders: replace(orders, agreed=(*orders.agreed, instance)),
                 dry_run=dry_run,
             )
@@ -139,12 +141,13 @@ def run(file: Path, observe: bool) -> int:
 
     book = fleet.book()
     said: dict[str, str] = {}
+    controller = fleet.controller(book, wait, dry=observe)
     try:
         while not ended.is_set():
             try:
                 if not observe:
                     book.begin()
-                for told in fleet.controller(book, wait, dry=observe).tick():
+                for told in controller.tick():
                     _say_news(told, said)
                 _say_notes(fleet, said)
             except (StoreError, TryAgainError, OSError) as error:
@@ -161,10 +164,12 @@ def status(file: Path) -> int:
     book = fleet.book()
     rows = [("run", "pod", "since", "$/hour", "$ so far", "step")]
     notes = []
-    for name, run_file in fleet.files.items():
-        page = book.read_page(run_file.run.id)
+    for name, run_id in _known_runs(fleet, book).items():
+        page = book.read_page(run_id)
         living = [one for one in page.state.rented if one.is_living]
-        dollars = sum(one.dollars for one in page.state.rented)
+        dollars = sum_dollars(page.state)
+        if not living and name not in fleet.files:
+            continue
         for one in living:
             rows.append((name, *_pod_cells(one), f"{dollars:.2f}", _step_cell(one)))
         if not living:
@@ -193,8 +198,8 @@ def history(file: Path) -> int:
     book = fleet.book()
     rows = [("run", "pod", "machine", "from", "to", "$", "how it ended")]
     faults = []
-    for name, run_file in fleet.files.items():
-        state: State = book.read_page(run_file.run.id).state
+    for name, run_id in _known_runs(fleet, book).items():
+        state: State = book.read_page(run_id).state
         for one in state.rented:
             rows.append(
                 (
@@ -226,8 +231,8 @@ def _refuse_misfits(fleet: Assembly, name: str) -> None:
         raise ConfigError("\n".join([*told, more]))
 
 
-def _order(fleet: Assembly, name: str, change: Callable[[Orders], Orders], *, dry_run: bool) -> int:
-    book, run_id = fleet.book(), fleet.files[name].run.id
+def _order(fleet: Assembly, run_id: str, change: Callable[[Orders], Orders], *, dry_run: bool) -> int:
+    book = fleet.book()
     orders = change(book.read_orders(run_id))
     if dry_run:
         print("Nothing is changed (--dry-run).")
@@ -269,6 +274,12 @@ def _say(said: dict[str, str], name: str, sentence: str) -> None:
     if said.get(name) != sentence:
         said[name] = sentence
         print(*wrap(f"{name}: {sentence}" if name else sentence, hang="    "), sep="\n", flush=True)
+
+
+def _known_runs(fleet: Assembly, book: StoreBook) -> dict[str, str]:
+    """Runs of the file by their names, and those that left it by their ids: name -> id."""
+    known = {name: run_file.run.id for name, run_file in fleet.files.items()}
+    return known | {run_id: run_id for run_id in book.list_runs() if run_id not in known.values()}
 
 
 def _runs_of(fleet: Assembly, name: str | None) -> list[str]:

@@ -100,7 +100,8 @@ class Assembly:
     ) -> None:
         for name, keys in self._keys.items():
             run_id = self.files[name].run.id
-            keys.sweep(states[run_id], instances, partial(book.read_state, run_id))
+            if run_id in states:  # else its state is damaged
+                keys.sweep(states[run_id], instances, partial(book.read_state, run_id))
 
     def find_misfits(self, name: str, place: str) -> list[Finding]:
         """What keeps a run of the file from a place."""

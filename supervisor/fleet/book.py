@@ -130,6 +130,11 @@ class StoreBook:
             return put.uploaded_at
         return max(file.uploaded_at for file in versions_of(self._store, name))
 
+    def list_runs(self) -> list[str]:
+        """Ids of all runs of which something is remembered, also of those that fleet.toml names no more."""
+        folder = f"{self._folder}state/"
+        return sorted({file.name.removeprefix(folder).removesuffix(".json") for file in self._store.list(folder)})
+
     def read_state(self, run_id: str) -> State:
         """The state, with what a person wants now."""
         orders = self.read_orders(run_id)

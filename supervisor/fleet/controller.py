@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from supervisor.base.errors import StoreError
-from supervisor.fleet.decide import decide, note_created, note_not_created
+from supervisor.fleet.decide import decide, decide_removed, note_created, note_not_created, note_not_found
 from supervisor.fleet.model import Claim, Create, Decision, Destroy, FindOffers, Offered, Pod, Rules, Seen, State
-from supervisor.fleet.observe import note_not_destroyed
+from supervisor.fleet.observe import HOUR_S, note_not_destroyed, observe, sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 
 MOST_PASSES = 12
-"""Of one tick over one run: each does at most one thing. A whole handover takes five."""
+"""Of one tick over its runs: each does at most one thing for a run. A whole handover takes five."""
 MOST_WAIT_S = 180.0
 """A second look that is further away than this is left to the next tick."""
 
@@ -32,6 +32,10 @@ class RunLook:
 
 class Book(Protocol):
     """What the controller remembers, in the store. Each method raises StoreError, of kind "fenced" when it lost it."""
+
+    def list_runs(self) -> list[str]:
+        """Ids of all runs of which there is a state, also those that are in fleet.toml no more."""
+        ...
 
     def read_state(self, run_id: str) -> State:
         """The state of a run; an empty one where none was written yet."""
@@ -82,16 +86,18 @@ class Told:
 
 @dataclass
 class _Market:
-    """What the providers say within one pass: each is listed once. ``states``: of all runs of the fleet."""
+    """What the providers say at one moment: each is listed once. ``states``: of all runs of the fleet."""
 
     states: dict[str, State]
+    now: float = 0.0
     instances: dict[str, list[Instance]] = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
     keyless: set[str] = field(default_factory=set)
+    damaged: Mapping[str, str] = field(default_factory=dict)  # run -> why its state cannot be read
 
 
 class Controller:
-    """Watches the runs of one fleet. It holds nothing in memory between two ticks."""
+    """Watches the runs of one fleet. What it must remember is in the book, and not in memory."""
 
     def __init__(
         self,
@@ -107,45 +113,83 @@ class Controller:
         self._runs, self._places, self._book = runs, places, book
         self._sleep, self._sweep = sleep, sweep
         self._dry = dry
+        self._watched: dict[str, tuple[State, State]] = {}  # of a dry one: run -> as it was read, as it was seen since
+        self._store_was_away = False
 
     def tick(self) -> list[Told]:
         """One pass over all runs. Raises StoreError when the fleet has no book: away, or another has it."""
-        market = self._list_instances({name: self._book.read_state(name) for name in self._runs})
-        tolds = [self._tend(name, run, market) for name, run in self._runs.items()]
-        if self._sweep is not None and not self._dry:
-            if any(told.did or told.failed for told in tolds):
-                market = self._list_instances(market.states)
-            self._sweep(market.states, market.instances)
+        try:
+            tolds = self._tick()
+        except StoreError as error:
+            self._store_was_away = self._store_was_away or error.kind != "fenced"
+            raise
+        self._store_was_away = False
         return tolds
 
-    def _tend(self, name: str, run: Run, market: _Market) -> Told:
-        did: list[str] = []
+    def _tick(self) -> list[Told]:
+        states, damaged = self._read_states()
+        market = self._look_around(_Market(states, damaged=damaged))
+        tolds = {name: Told(name, Decision(State(), why, person=True)) for name, why in damaged.items()}
+        due = dict.fromkeys(states, market.now)
         for number in range(MOST_PASSES):
             if number:
-                market = self._list_instances(market.states)
-            told = self._pass(name, run, market)
-            if did and told.did == (did[-1],):
-                break  # a pod that needs its time to end: the next tick looks again
-            did += told.did
-            if self._dry or told.failed or (not told.did and (told.again_s or MOST_WAIT_S) >= MOST_WAIT_S):
+                market = self._look_around(market)
+            for name in [one for one, at in due.items() if at <= market.now]:
+                told = self._pass(name, market)
+                did = tolds[name].did if name in tolds else ()
+                again_s = 0.0 if told.did else told.again_s
+                # A pod that needs its time to end is destroyed once a tick.
+                if self._dry or told.failed or again_s is None or again_s >= MOST_WAIT_S or did[-1:] == told.did != ():
+                    del due[name]
+                else:
+                    due[name] = market.now + again_s
+                tolds[name] = replace(told, did=did if did[-1:] == told.did else (*did, *told.did))
+            if not due:
                 break
-            if not told.did:
-                self._sleep(told.again_s or 0.0)
-        return replace(told, did=tuple(did))
+            self._sleep(max(0.0, min(due.values()) - market.now))
+        if self._sweep is not None and not self._dry:
+            if any(told.did or told.failed for told in tolds.values()):
+                market = self._look_around(market)
+            self._sweep(market.states, market.instances)
+        return [told for name, told in tolds.items() if name in self._runs or not told.decision.done]
 
-    def _pass(self, name: str, run: Run, market: _Market) -> Told:
-        state = market.states[name]
-        seen = self._look(name, run, market)
-        decision = decide(state, run.rules, seen)
-        if isinstance(decision.action, FindOffers):
-            state, offers = self._find_offers(decision.state, decision.action, seen.now)
-            decision = decide(state, run.rules, replace(seen, offers=offers))
+    def _read_states(self) -> tuple[dict[str, State], dict[str, str]]:
+        """The states, and which of them cannot be read: one that is damaged does not stop the others."""
+        states: dict[str, State] = {}
+        damaged: dict[str, str] = {}
+        for name in dict.fromkeys([*self._runs, *self._book.list_runs()]):
+            try:
+                states[name] = self._book.read_state(name)
+            except StoreError as error:
+                if error.kind != "damaged":
+                    raise
+                damaged[name] = f"{error}."
+                continue
+            read, watched = self._watched.get(name, (None, states[name]))
+            if read == states[name]:
+                states[name] = watched
+            elif self._dry:
+                self._watched[name] = (states[name], states[name])
+        return states, damaged
+
+    def _pass(self, name: str, market: _Market) -> Told:
+        state, run = market.states[name], self._runs.get(name)
+        if run is None:
+            seen = self._look(name, None, market)
+            decision = decide_removed(state, name, seen)
+        else:
+            seen = self._look(name, run, market)
+            decision = decide(state, run.rules, seen)
+            if isinstance(decision.action, FindOffers):
+                state, offers = self._find_offers(decision.state, decision.action, seen.now)
+                decision = decide(state, run.rules, replace(seen, offers=offers))
         if self._dry:
+            self._watched[name] = (self._watched[name][0], observe(state, seen))
             return Told(name, decision, again_s=decision.again_s)
         market.states[name] = decision.state
         self._book.write_state(name, decision.state, decision.sentence)
         match decision.action:
-            case Create() as create:
+            case Create() as create if run is not None:
                 told, market.states[name] = self._create(name, run, decision, create, seen.now)
                 return told
             case Destroy() as destroy:
@@ -154,8 +198,9 @@ class Controller:
 
     # ------------------------------------------------------------ looking
 
-    def _list_instances(self, states: dict[str, State]) -> _Market:
-        market = _Market(states)
+    def _look_around(self, last: _Market) -> _Market:
+        """List all providers once, and read the clock. What is known of the runs is kept."""
+        market = _Market(last.states, self._book.read_clock(), damaged=last.damaged)
         providers = {place.provider.name: place.provider for place in self._places.values()}
         for name, provider in providers.items():
             try:
@@ -164,30 +209,33 @@ class Controller:
                 market.away[name] = str(error)
                 if error.kind == "key":
                     market.keyless.add(name)
-        for state in states.values():
+        for state in market.states.values():
             for one in state.rented:
                 if one.is_living and one.pod.provider not in providers:
                     why = f"no place in use is at {one.pod.provider}, so it is unknown what became of pod {one.id}."
                     market.away[one.pod.provider] = why
         return market
 
-    def _look(self, name: str, run: Run, market: _Market) -> Seen:
+    def _look(self, name: str, run: Run | None, market: _Market) -> Seen:
+        looked, no_answer, needs_person = None, "", False
         try:
-            looked = run.look()
-        except StoreError:
-            looked = None
-        rented = [one for state in market.states.values() for one in state.rented]
-        now = self._book.read_clock()
+            looked = run.look() if run is not None else None
+        except StoreError as error:
+            no_answer, needs_person = f"{error}.", error.kind in ("permanent", "quota", "damaged")
+        states = market.states.values()
         return Seen(
-            now=now,
+            now=market.now,
             claim=looked.claim if looked else None,
+            no_answer=no_answer,
+            store_needs_person=needs_person,
+            store_was_away=self._store_was_away,
             published=looked.published if looked else None,
             pods=tuple(_pods_of(name, market)),
             away=market.away,
             keyless=frozenset(market.keyless),
-            spent=sum(one.dollars for one in rented),
-            spending=sum(_price_now(state) for state in market.states.values()),
-            creates=sum(1 for state in market.states.values() for at in state.creates if now - at < 3600.0),
+            spent=None if market.damaged else sum(map(sum_dollars, states)),
+            spending=sum(map(_price_now, states)),
+            creates=sum(market.now - at < HOUR_S for state in states for at in state.asked.values()),
         )
 
     def _find_offers(self, state: State, wanted: FindOffers, now: float) -> tuple[State, tuple[Offered, ...]]:
@@ -198,8 +246,7 @@ class Controller:
                 bids = [_bid(place, one) for one in place.provider.find_offers(place.want)]
                 found += [Offered(name, one) for one in bids if one is not None]
             except PlaceError as error:
-                pause_s = max(error.retry_after_s, 30.0)
-                state = replace(state, not_before={**state.not_before, name: now + pause_s})
+                state = note_not_found(state, name, error, now)
         return state, tuple(found)
 
     # ------------------------------------------------------------ doing
@@ -222,7 +269,7 @@ class Controller:
             state = note_created(state, create.label)
             told = Told(name, decision, (f"{decision.sentence} It is instance {made}.",))
         except PlaceError as error:
-            state = note_not_created(state, create.label, error.kind, error.retry_after_s, now)
+            state = note_not_created(state, create.label, error, now)
             told = Told(name, decision, failed=f"{place.name}: {error}")
         self._book.write_state(name, state, told.failed or told.did[0])
         return told, state

@@ -8,13 +8,14 @@ the convicted standing, and claims the run only while the store still shows exac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT
 from supervisor.core.words import span
 from supervisor.fleet.model import (
     Claim,
+    Closed,
     Create,
     Decision,
     Destroy,
@@ -29,14 +30,14 @@ from supervisor.fleet.model import (
 )
 from supervisor.fleet.observe import (
     SECOND_LOOK_S,
+    blame_once,
     end,
     find_holder,
     is_missing,
     name_machine,
-    note_fault,
     observe,
 )
-from supervisor.fleet.places.base import ErrorKind, label_of
+from supervisor.fleet.places.base import ErrorKind, PlaceError, label_of
 
 BEATS = 3
 """So many beats may be missing before a second signal counts."""
@@ -47,15 +48,28 @@ BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
 same one fails again within a day in 21 % of the cases, within thirty in 43 % (InfiniteHBD)."""
 TAKEN_S = 600.0
 """An offer that somebody else took, or a bid that was too low, is left out for so long."""
-AGAIN_S = {"key": 3600.0, "credit": 1800.0, "refused": 3600.0, "rate": 60.0, "away": 30.0}
+AGAIN_S: Mapping[ErrorKind, float] = {
+    "key": 3600.0,
+    "credit": 1800.0,
+    "refused": 3600.0,
+    "rate": 60.0,
+    "away": 30.0,
+    "taken": 30.0,
+    "unsure": 30.0,
+}
+"""A place is asked again after so many seconds; after creates in a row that met "rate" or "away", after more."""
 LONGEST_AGAIN_S = 900.0
 
 
 def decide(state: State, rules: Rules, seen: Seen) -> Decision:
     """One look at one run: a new state, one sentence, and at most one action."""
     state = observe(state, seen)
+    obeyed = _obey(state, seen)
+    if obeyed is not None:
+        return obeyed
     if seen.claim is None:
-        return Decision(state, "The store does not answer, so it is unknown who trains. Nothing is changed.")
+        sentence = f"It is unknown who trains, so nothing is changed: {seen.no_answer}"
+        return Decision(state, sentence, person=seen.store_needs_person)
     for rule in _RULES:
         found = rule(state, rules, seen, seen.claim)
         if found is not None:
@@ -69,15 +83,34 @@ def decide(state: State, rules: Rules, seen: Seen) -> Decision:
     return found
 
 
-# ---------------------------------------------------------------- rules, the first that applies decides
+def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
+    """The same of a run that ``fleet.toml`` names no more: what is rented for it is told, and goes if a person agrees.
+
+    ``seen`` has no claim: where the run's store is stands in no file any more.
+    """
+    state = observe(state, seen)
+    obeyed = _obey(state, seen)
+    if obeyed is not None:
+        return obeyed
+    pods = [f"{one.pod.provider}/{one.id}" for one in _list_living(state)]
+    if not pods:
+        return Decision(state, f"{run_id} is in fleet.toml no more, and nothing is rented for it.", done=True)
+    sentence = (
+        f"{run_id} is in fleet.toml no more, and {', '.join(pods)} is still billed for it. Put the run back, and type "
+        f"`rl-supervisor fleet down`; or lose what is on the pod: rl-supervisor fleet destroy {pods[0]}"
+    )
+    return Decision(state, sentence, person=True)
 
 
-def _obey(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
+def _obey(state: State, seen: Seen) -> Decision | None:
     """A person let a pod go with all that is on it, also one that trains."""
     for one in _list_living(state):
         if one.id in state.agreed:
             return _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
     return None
+
+
+# ---------------------------------------------------------------- rules, the first that applies decides
 
 
 def _end_finished(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -138,7 +171,7 @@ def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> De
     if not (claim.released and claim.code == EXIT_POD_UNFIT) or holder is None or not holder.is_living:
         return None
     why = f"Pod {holder.id} is unfit: {claim.reason or 'it ended with code 94'}"
-    return _drop(_blame_once(state, holder, seen), holder, "unfit", seen, why)
+    return _drop(state, holder, "unfit", seen, why)
 
 
 def _await_intent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -170,7 +203,8 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
             return found
     new = [one for one in new if one.missing_since is None]
     # One that is overdue and may hold a step is neither waited for nor in the way of another.
-    new = [one for one in new if seen.now - one.since < rules.boot_s or _may_lose(state, one, seen)]
+    boots_from = seen.now - rules.boot_s
+    new = [one for one in new if max(one.since, state.answers_since) > boots_from or _may_lose(state, one, seen)]
     for one in reversed(new[1:]):
         found = _drop(state, one, "duplicate", seen, f"Pod {one.id} is a second one for the same run: it is destroyed.")
         if found is not None:
@@ -178,14 +212,14 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     if not new:
         return None
     first = new[0]
-    age_s = seen.now - first.since
+    age_s = seen.now - max(first.since, state.answers_since)
     if first.pod.provider in seen.away:
         return Decision(
             state, f"Pod {first.id} may start; {first.pod.provider} does not answer: {seen.away[first.pod.provider]}"
         )
     if age_s >= rules.boot_s:
         why = f"Pod {first.id} has not claimed the run within {span(rules.boot_s)}: it is destroyed."
-        return _drop(_blame_once(state, first, seen), first, "no-boot", seen, why)
+        return _drop(blame_once(state, first, seen.now), first, "no-boot", seen, why)
     return Decision(
         state, f"Pod {first.id} ({first.pod.provider}) starts since {span(age_s)}: {first.pod.instance.says}"
     )
@@ -193,7 +227,7 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
 
 def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     holder = find_holder(list(state.rented), claim)
-    silent_s = seen.now - claim.beat_at
+    silent_s = seen.now - max(claim.beat_at, state.answers_since)
     lives = holder is not None and holder.is_living and holder.missing_since is None
     if claim.is_free:
         # Code 75, or none: the pod's own starter begins again there, and claims without waiting.
@@ -203,7 +237,9 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
     if silent_s >= rules.patience_s:
         return None
     who = f"pod {holder.id}" if holder is not None else "its pod"
-    said = f"No beat of {who} for {span(silent_s)}"
+    said = f"No beat of {who} for {span(seen.now - claim.beat_at)}"
+    if state.answers_since > claim.beat_at:
+        said += f", and the store answers again since {span(silent_s)}"
     if holder is None or holder.missing_since is None:
         return Decision(state, f"{said}. It is convicted after {span(rules.patience_s)}, or when its instance is gone.")
     if not is_missing(holder, seen.now):
@@ -216,7 +252,6 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
 
 _Rule = Callable[[State, Rules, Seen, Claim], Decision | None]
 _RULES: tuple[_Rule, ...] = (
-    _obey,
     _end_finished,
     _take_down,
     _let_it_train,
@@ -240,26 +275,28 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
         )
     if reason:
         return Decision(state, f"The run has no pod, and none is rented: {reason}", person=True)
-    open_places = tuple(
-        place for place in rules.places if _opens_at(state, place) <= seen.now and rules.places[place] not in seen.away
-    )
+    closed = {place: one for place in rules.places if (one := _find_closed(state, rules, seen, place)) is not None}
+    open_places = tuple(place for place in rules.places if place not in closed)
     if not open_places:
-        opens = min((_opens_at(state, place) for place in rules.places), default=seen.now)
-        away = "; ".join(f"{place}: {why}" for place, why in sorted(seen.away.items()))
-        when = f"the first is asked again in {span(opens - seen.now)}" if opens > seen.now else away
-        return Decision(state, f"The run has no pod, and no place can be asked: {when}")
+        told = "; ".join(f"{place}: {one.why.rstrip('.')}{_say_when(one, seen)}" for place, one in closed.items())
+        lasting = all(one.kind in ("key", "credit", "refused") for one in closed.values())
+        return Decision(state, f"The run has no pod, and no place can be asked: {told}.", person=lasting)
     if seen.offers is None:
         return Decision(state, "The run has no pod. Looking for one.", FindOffers(open_places))
     chosen = _choose(state, rules, seen, open_places)
     if chosen is None:
-        return Decision(state, f"The run has no pod, and nothing fits in {', '.join(open_places)}; asking again.")
+        left_out, person = _say_left_out(state, rules, seen)
+        where = ", ".join(open_places)
+        return Decision(
+            state, f"The run has no pod, and nothing fits in {where}{left_out}; asking again.", person=person
+        )
     generation = claim.generation + 1
     token = hashlib.sha256(f"{rules.run_id} {generation} {seen.now}".encode()).hexdigest()[:6]
     label = label_of(rules.run_id, generation, token)
     provider = rules.places[chosen.place]
     machine = name_machine(provider, chosen.offer.machine)
     intent = Intent(label, chosen.place, provider, generation, seen.now, chosen.offer.per_hour, machine)
-    state = replace(state, intent=intent, creates=(*state.creates, seen.now))
+    state = replace(state, intent=intent, asked={**state.asked, label: seen.now})
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
     sentence = (
         f"Renting {chosen.offer.gpus} x {chosen.offer.gpu} in {chosen.place} at ${chosen.offer.per_hour:.2f} an hour"
@@ -273,26 +310,33 @@ def note_created(state: State, label: str) -> State:
     intent = state.intent
     if intent is None or intent.label != label:
         return state
-    return replace(state, troubles={**state.troubles, intent.place: 0})
+    return replace(state, closed={place: one for place, one in state.closed.items() if place != intent.place})
 
 
-def note_not_created(state: State, label: str, kind: ErrorKind, retry_after_s: float, now: float) -> State:
+def note_not_created(state: State, label: str, error: PlaceError, now: float) -> State:
     """A create failed. One that may have worked all the same (``unsure``) is waited for in the list."""
     intent = state.intent
-    if intent is None or intent.label != label or kind == "unsure":
+    if intent is None or intent.label != label or error.kind == "unsure":
         return state
-    state = replace(state, intent=None)
-    if kind == "taken":
-        return replace(state, not_before={**state.not_before, intent.machine or intent.place: now + TAKEN_S})
-    count = state.troubles.get(intent.place, 0) + 1
-    pause_s = max(retry_after_s, min(LONGEST_AGAIN_S, AGAIN_S[kind] * 2 ** min(count - 1, 8)))
-    if kind in ("key", "credit", "refused"):
-        pause_s = AGAIN_S[kind]
-    return replace(
-        state,
-        troubles={**state.troubles, intent.place: count},
-        not_before={**state.not_before, intent.place: now + pause_s},
-    )
+    asked = {one: at for one, at in state.asked.items() if one != label}
+    state = replace(state, intent=None, asked=asked)
+    if error.kind == "taken":
+        return replace(state, taken={**state.taken, intent.machine or intent.place: now + TAKEN_S})
+    last = state.closed.get(intent.place)
+    return _close(state, intent.place, error, now, 1 if last is None else last.count + 1)
+
+
+def note_not_found(state: State, place: str, error: PlaceError, now: float) -> State:
+    """A place could not be asked for its offers."""
+    last = state.closed.get(place)
+    return _close(state, place, error, now, 0 if last is None else last.count)
+
+
+def _close(state: State, place: str, error: PlaceError, now: float, count: int) -> State:
+    pause_s = max(error.retry_after_s, AGAIN_S[error.kind])
+    if error.kind in ("rate", "away"):
+        pause_s = max(error.retry_after_s, min(LONGEST_AGAIN_S, AGAIN_S[error.kind] * 2 ** min(max(0, count - 1), 8)))
+    return replace(state, closed={**state.closed, place: Closed(now + pause_s, error.kind, str(error), count)})
 
 
 def _count_fruitless(state: State) -> float:
@@ -312,6 +356,8 @@ def _count_fruitless(state: State) -> float:
 def _limit_reached(rules: Rules, seen: Seen) -> str:
     if rules.until is not None and seen.now >= rules.until:
         return "its time (until) is over."
+    if seen.spent is None:
+        return "what the fleet has spent is unknown while a part of its memory cannot be read."
     if rules.total is not None and seen.spent >= rules.total:
         return f"${seen.spent:.2f} are spent, and ${rules.total:.2f} are allowed (limits.total)."
     if seen.creates >= rules.creates_per_hour:
@@ -325,26 +371,54 @@ def _choose(state: State, rules: Rules, seen: Seen, places: tuple[str, ...]) -> 
         fits = [
             one
             for one in seen.offers or ()
-            if one.place == place
-            and not _is_banned(state, name_machine(rules.places[place], one.offer.machine), seen.now)
-            and (rules.per_hour is None or seen.spending + one.offer.per_hour <= rules.per_hour)
+            if one.place == place and not _is_left_out(state, rules, seen, one) and _is_paid_for(rules, seen, one)
         ]
         if fits:
             return min(fits, key=lambda one: (one.offer.per_hour, one.offer.id))
     return None
 
 
-def _is_banned(state: State, machine: str, now: float) -> bool:
-    if not machine:
-        return False
-    if state.not_before.get(machine, 0.0) > now:
+def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
+    """Which offers are not taken, and why; and whether that is so until a person changes a limit."""
+    offers = seen.offers or ()
+    bad = [one for one in offers if _is_left_out(state, rules, seen, one)]
+    dear = [one for one in offers if one not in bad and not _is_paid_for(rules, seen, one)]
+    told = []
+    if bad:
+        told.append(f"{len(bad)} of {len(offers)} offers are left out: a fault of the machine, or it was just taken")
+    if dear and rules.per_hour is not None:
+        least = min(one.offer.per_hour for one in dear)
+        told.append(
+            f"{len(dear)} of {len(offers)} cost ${least:.2f} an hour or more, ${seen.spending:.2f} are spent now, and "
+            f"${rules.per_hour:.2f} are allowed (limits.per_hour)"
+        )
+    never = bool(dear) and rules.per_hour is not None and min(one.offer.per_hour for one in dear) > rules.per_hour
+    return "".join(f"; {one}" for one in told), never and not bad
+
+
+def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bool:
+    machine = name_machine(rules.places[offered.place], offered.offer.machine)
+    if state.taken.get(machine or offered.place, 0.0) > seen.now:
         return True
     faults = state.faults.get(machine, ())
-    return bool(faults) and now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]
+    return bool(faults) and seen.now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]
 
 
-def _opens_at(state: State, place: str) -> float:
-    return state.not_before.get(place, 0.0)
+def _is_paid_for(rules: Rules, seen: Seen, offered: Offered) -> bool:
+    return rules.per_hour is None or seen.spending + offered.offer.per_hour <= rules.per_hour
+
+
+def _find_closed(state: State, rules: Rules, seen: Seen, place: str) -> Closed | None:
+    """Why a place cannot be asked now."""
+    one = state.closed.get(place)
+    if one is not None and one.until > seen.now:
+        return one
+    why = seen.away.get(rules.places[place])
+    return None if why is None else Closed(seen.now, "away", why)
+
+
+def _say_when(one: Closed, seen: Seen) -> str:
+    return f" (asked again in {span(one.until - seen.now)})" if one.until > seen.now else ""
 
 
 def _say_why(claim: Claim, seen: Seen) -> str:
@@ -376,12 +450,6 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
         return True
     known = [*(one.unpublished or ()), *(() if one.step is None else (one.step,))]
     return bool(known) and seen.published is not None and seen.published >= max(known)
-
-
-def _blame_once(state: State, one: Rented, seen: Seen) -> State:
-    """A machine is at fault once for each pod."""
-    last = state.faults.get(name_machine(one.pod.provider, one.pod.instance.machine), ())
-    return state if last and last[-1] >= one.since else note_fault(state, one.pod, seen.now)
 
 
 def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:

@@ -203,6 +203,13 @@ def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
     local = found.store.url is None or found.store.url.startswith("file:")
     if local and not fleet.store.startswith("file:"):
         raise ConfigError(f"{path}: run.{name} keeps its steps on one machine ([store] url): no other pod has them.")
+    scheme, _, _ = (found.store.url or "").partition(":")
+    if scheme != fleet.store.partition(":")[0] or found.store.service != fleet.realm:
+        raise ConfigError(
+            f"{path}: run.{name} has its steps in another store service than the fleet has its memory ([fleet] store "
+            f"and realm): ages are told by the upload times of both, and two services have two clocks. Keep the "
+            f"memory at the service of the run; another bucket, or another folder, will do."
+        )
     if found.run.id == fleet.name:
         raise ConfigError(f"{path}: run.{name} has the id of the fleet's own folder, {fleet.name}: rename one of them.")
     return found

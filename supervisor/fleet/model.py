@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from supervisor.fleet.places.base import Instance, Offer
+from supervisor.fleet.places.base import ErrorKind, Instance, Offer
 
 How = Literal["gone", "outbid", "unfit", "failed", "no-boot", "replaced", "duplicate", "finished", "down"]
 """How a pod ended."""
@@ -57,12 +57,15 @@ class Seen:
 
     now: float
     claim: Claim | None  # None: the store does not answer
+    no_answer: str = ""  # why it does not
+    store_needs_person: bool = False  # it will not answer by itself: a key, a bucket, a damaged record
+    store_was_away: bool = False  # at the look before, in a way that left nothing remembered
     published: int | None = None  # newest step that latest.json names
     pods: tuple[Pod, ...] = ()
     away: Mapping[str, str] = field(default_factory=dict)  # provider -> why its instances could not be listed
     keyless: frozenset[str] = frozenset()  # providers that refuse the account's key
     offers: tuple[Offered, ...] | None = None  # None: not asked for yet
-    spent: float = 0.0  # by all runs of the fleet
+    spent: float | None = 0.0  # by all runs of the fleet; None: a part of the memory cannot be read
     spending: float = 0.0  # an hour, by all runs of the fleet
     creates: int = 0  # by all runs of the fleet, within the last hour
 
@@ -127,6 +130,16 @@ class Intent:
 
 
 @dataclass(frozen=True)
+class Closed:
+    """A place where a request failed: nothing is asked of it for a while."""
+
+    until: float
+    kind: ErrorKind
+    why: str
+    count: int = 0  # failed creates in a row
+
+
+@dataclass(frozen=True)
 class State:
     """All that the controller remembers of one run. It lies in the store, where no pod's key reaches."""
 
@@ -136,9 +149,13 @@ class State:
     intent: Intent | None = None
     rented: tuple[Rented, ...] = ()
     faults: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # machine -> when it was at fault
-    not_before: Mapping[str, float] = field(default_factory=dict)  # place, or machine -> no create there before
-    troubles: Mapping[str, int] = field(default_factory=dict)  # place -> failed creates in a row
-    creates: tuple[float, ...] = ()  # when a create was ordered, the last hour's
+    taken: Mapping[str, float] = field(default_factory=dict)  # machine, or place that names none -> no create before
+    closed: Mapping[str, Closed] = field(default_factory=dict)  # place -> its last failure
+    asked: Mapping[str, float] = field(default_factory=dict)  # label -> when a create was ordered, the last hour's
+    generation: int = 0  # of the claim that was seen last
+    store_is_away: bool = False  # it did not answer at the last look
+    answers_since: float = 0.0  # when it answered again: no pod could beat before
+    forgotten_dollars: float = 0.0  # for pods that are over, and of which nothing else is remembered
 
 
 # ---------------------------------------------------------------- what is ordered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from supervisor.base.errors import EXIT_POD_UNFIT
 from supervisor.fleet.model import Claim, How, Pod, Rented, Seen, State
 
 SECOND_LOOK_S = 30.0
@@ -25,24 +26,47 @@ def observe(state: State, seen: Seen) -> State:
     rented = [_look_at(one, listed.get((one.pod.provider, one.id)), seen) for one in state.rented]
     rented += [_meet(pod, state, seen) for key, pod in listed.items() if key not in known]
     lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.is_living]
-    if seen.claim is not None and (holder := find_holder(rented, seen.claim)) is not None:
-        at = rented.index(holder)
-        claim = seen.claim
-        rented[at] = replace(holder, held=True, step=claim.step, unpublished=claim.unpublished)
     intent = state.intent
     if intent is not None:
         shown = any(pod.instance.label == intent.label for pod in seen.pods)
         if shown or (intent.provider not in seen.away and seen.now - intent.at >= SHOWN_BY_S):
             intent = None
-    over = [one for one in rented if not one.is_living][-KEPT:]
-    for one in lost:
-        state = note_fault(state, one.pod, seen.now)
-    return replace(
+    over = [one for one in rented if not one.is_living]
+    forgotten = over[:-KEPT]
+    state = replace(
         state,
         intent=intent,
-        rented=(*over, *(one for one in rented if one.is_living)),
-        creates=tuple(at for at in state.creates if seen.now - at < HOUR_S),
+        rented=(*over[-KEPT:], *(one for one in rented if one.is_living)),
+        asked={label: at for label, at in state.asked.items() if seen.now - at < HOUR_S},
+        forgotten_dollars=state.forgotten_dollars + sum(one.dollars for one in forgotten),
     )
+    for one in lost:
+        state = note_fault(state, one.pod, seen.now)
+    return replace(state, store_is_away=True) if seen.claim is None else _observe_claim(state, seen, seen.claim)
+
+
+def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
+    if state.store_is_away or seen.store_was_away:
+        state = replace(state, store_is_away=False, answers_since=seen.now)
+    holder = find_holder(list(state.rented), claim)
+    # A pod between the last holder and this one held the run between two looks. Which, and what it saved, is unknown.
+    skipped = state.generation > 0 and claim.generation - state.generation > 1
+    rented = []
+    for one in state.rented:
+        if one is holder:
+            one = replace(one, held=True, step=claim.step, unpublished=claim.unpublished)
+        elif skipped and one.is_living:
+            one = replace(one, step=None, unpublished=None)
+        rented.append(one)
+    state = replace(state, generation=claim.generation, rented=tuple(rented))
+    if holder is not None and claim.released and claim.code == EXIT_POD_UNFIT:
+        state = blame_once(state, holder, seen.now)
+    return state
+
+
+def sum_dollars(state: State) -> float:
+    """What the run's pods have cost so far."""
+    return state.forgotten_dollars + sum(one.dollars for one in state.rented)
 
 
 def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
@@ -82,19 +106,34 @@ def note_fault(state: State, pod: Pod, now: float) -> State:
     return replace(state, faults={**state.faults, machine: (*state.faults.get(machine, ()), now)})
 
 
+def blame_once(state: State, one: Rented, now: float) -> State:
+    """A machine is at fault once for each pod."""
+    last = state.faults.get(name_machine(one.pod.provider, one.pod.instance.machine), ())
+    return state if last and last[-1] >= one.since else note_fault(state, one.pod, now)
+
+
 def name_machine(provider: str, machine: str) -> str:
     """By what a machine is remembered; "" where the provider does not name it."""
     return f"{provider}/{machine}" if machine else ""
 
 
 def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
-    """An instance under our label that was not known: the one that was just asked for, or one that is forgotten."""
-    intent = state.intent
-    if intent is not None and intent.label == pod.instance.label:
+    """An instance under our label that was not known: one that was asked for, or one that is forgotten."""
+    label, intent = pod.instance.label, state.intent
+    if intent is not None and intent.label == label:
         one = Rented(pod, intent.at, intent.at, intent.per_hour)
+    elif label in state.asked and _never_held(pod, seen.claim):  # listed later than a pod should be
+        one = Rented(pod, state.asked[label], state.asked[label], pod.instance.per_hour)
     else:  # it may have trained before this controller knew of it
         one = Rented(pod, seen.now, seen.now, pod.instance.per_hour, unpublished=None)
     return _look_at(one, pod, seen)
+
+
+def _never_held(pod: Pod, claim: Claim | None) -> bool:
+    """Is it certain that the run went from before this pod to now without it?"""
+    if claim is None or claim.generation > pod.generation:
+        return False
+    return claim.generation < pod.generation or claim.label not in ("", pod.instance.label)
 
 
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:

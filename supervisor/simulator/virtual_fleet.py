@@ -328,6 +328,10 @@ class VirtualBook:
         self.states: dict[str, State] = {}
         self.said: list[str] = []
 
+    def list_runs(self) -> list[str]:
+        """As ``fleet.controller.Book``."""
+        return list(self.states)
+
     def read_state(self, run_id: str) -> State:
         """As ``fleet.controller.Book``."""
         return self.states.get(run_id, State())

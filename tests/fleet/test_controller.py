@@ -9,6 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.base.errors import StoreError
+from supervisor.fleet.controller import RunLook
+from supervisor.fleet.decide import decide
+from supervisor.fleet.model import Destroy, Pod, Rented, Seen
+from supervisor.fleet.observe import sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want
 from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
@@ -224,6 +229,18 @@ def test_a_pod_that_another_controller_made_meanwhile_is_seen_right_before_the_c
     assert len(world.pods) == 1
 
 
+def test_a_create_that_is_listed_after_the_next_one_was_made_is_a_duplicate_that_goes() -> None:
+    world = World(40)
+    book = VirtualBook(world)
+    world.listed_after_s = [400.0]
+    world.provider.faults["create"] = ["no-boot"]
+    world.controller(book).tick()
+    world.listed_after_s = [0.0]
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 2
+    assert world.most_alive == 2
+
+
 def test_a_create_that_is_listed_late_is_waited_for() -> None:
     world = World(19)
     book = VirtualBook(world)
@@ -240,8 +257,58 @@ def test_a_store_that_is_away_changes_nothing() -> None:
     for _ in range(100):
         world.controller(book).tick()
         world.sleep(30)
-    assert "The store does not answer" in book.said[-1]
+    assert "It is unknown who trains, so nothing is changed: the store is away." in book.said[-1]
     assert len(world.pods) == 1
+
+
+def test_a_store_that_was_away_gives_a_pod_that_boots_its_time_again() -> None:
+    world = World(41)
+    book = VirtualBook(world)
+    world.controller(book).tick()
+    world.store_away_until = world.now + 3600
+    while world.now < world.store_away_until + 300:
+        with contextlib.suppress(StoreError):
+            world.controller(book).tick()
+        world.sleep(30)
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+
+
+def test_silence_counts_from_when_the_store_of_the_memory_answered_again() -> None:
+    """Then nothing could be written down: the controller that goes on is the one that knows."""
+    world, book, first = train_world(42)
+    controller = world.controller(book)
+    controller.tick()
+    world.store_away_until = began = world.now + 700
+    book.away_until = began
+    first.online = False
+    while world.now < began:
+        with contextlib.suppress(StoreError):
+            controller.tick()
+        world.sleep(30)
+    told = controller.tick()[0]
+    assert told.decision.action is None
+    assert "the store answers again since" in told.decision.sentence
+    while len(world.pods) == 1:
+        controller.tick()
+        world.sleep(30)
+    assert 590 <= world.now - began <= 700
+
+
+def test_a_store_that_refuses_the_key_is_for_a_person() -> None:
+    world, book, first = train_world(43)
+    controller = world.controller(book)
+
+    def look() -> RunLook:
+        raise StoreError("permanent", "B2 refuses the key k1 (401): make a new one")
+
+    controller._runs = {RUN: replace(controller._runs[RUN], look=look)}
+    told = controller.tick()[0]
+    assert told.decision.person
+    assert "B2 refuses the key k1 (401): make a new one." in told.decision.sentence
+    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    controller.tick()
+    assert first.destroyed is not None  # a person's word needs no store
 
 
 def test_limits_stop_renting_and_not_a_pod_that_trains() -> None:
@@ -271,7 +338,141 @@ def test_two_runs_in_one_tick_stay_below_the_limit_together() -> None:
     first, second = one.tick()
     assert first.did and not second.did
     assert "nothing fits" in second.decision.sentence
+    assert "cost $2.52 an hour or more, $2.40 are spent now, and $4.00 are allowed" in second.decision.sentence
+    assert not second.decision.person
     assert len(world.pods) == 1
+
+
+def test_a_limit_below_each_offer_is_for_a_person() -> None:
+    world = World(44)
+    told = world.controller(VirtualBook(world), replace(default_rules(), per_hour=1.0)).tick()[0]
+    assert told.decision.person
+    assert "6 of 6 cost $2.40 an hour or more, $0.00 are spent now, and $1.00 are allowed" in told.decision.sentence
+
+
+def test_a_search_that_is_refused_says_why_also_in_the_hour_after() -> None:
+    world = World(45)
+    book = VirtualBook(world)
+    refusal = PlaceError("refused", "Vast.ai was asked for offers: there is no GPU H1000.")
+
+    def find_offers(want: Want) -> list[Offer]:
+        raise refusal
+
+    world.provider.find_offers = find_offers  # type: ignore[method-assign]
+    for left in ("60 min", "59 min"):
+        told = world.controller(book).tick()[0]
+        assert told.decision.person
+        assert f"spot: Vast.ai was asked for offers: there is no GPU H1000 (asked again in {left})" in (
+            told.decision.sentence
+        )
+        world.sleep(60)
+
+
+def test_creates_that_made_nothing_do_not_count_and_one_without_an_answer_does() -> None:
+    for fault, counted in (("taken", 0), ("credit", 0), ("lost", 1)):
+        world = World(46)
+        book = VirtualBook(world)
+        world.provider.faults["create"] = [fault]
+        world.controller(book).tick()
+        assert len(book.states[RUN].asked) == counted, fault
+
+
+def test_dollars_of_pods_that_are_forgotten_stay_in_the_sum() -> None:
+    world, book, _ = train_world(47)
+    [one] = book.states[RUN].rented
+    old = tuple(
+        replace(one, pod=replace(one.pod, instance=replace(one.pod.instance, id=f"old{n}")), dollars=1.0, ended=1.0)
+        for n in range(250)
+    )
+    book.states[RUN] = replace(book.states[RUN], rented=(*old, one))
+    told = world.controller(book, replace(default_rules(), total=250.5)).tick()[0]
+    assert len(book.states[RUN].rented) == 201
+    assert sum_dollars(book.states[RUN]) == pytest.approx(250 + one.dollars, abs=0.1)
+    told = world.controller(book, replace(default_rules(), total=250.0)).tick()[0]
+    assert "$250.00 are allowed (limits.total)" in told.decision.sentence
+
+
+def test_a_state_that_is_damaged_stops_renting_and_not_the_other_runs() -> None:
+    world, book, first = train_world(48)
+    book.damaged = {"other"}
+    book.states["other"] = book.states[RUN]
+    told, other = sorted(world.controller(book).tick(), key=lambda told: told.run_id != RUN)
+    assert "trains" in told.decision.sentence
+    assert other.decision.person
+    assert "no record of this controller" in other.decision.sentence
+    world.die(first)
+    for _ in range(30):
+        told = world.controller(book).tick()[-1]
+        world.sleep(30)
+    assert "what the fleet has spent is unknown" in told.decision.sentence
+    assert len(world.pods) == 1
+
+
+def test_a_run_that_left_the_file_is_counted_and_told_and_its_pod_goes_when_a_person_agrees() -> None:
+    world, book, first = train_world(49)
+    book.states["old"] = book.states.pop(RUN)
+    first.label = first.label.replace(RUN, "old")
+    world.sleep(3600)
+    rules = replace(default_rules(), total=2.0)
+    for _ in range(2):
+        told, old = world.controller(book, rules).tick()
+        assert (told.run_id, old.run_id) == (RUN, "old")
+        assert old.decision.person
+        assert "virtual/i0 is still billed for it" in old.decision.sentence
+        world.sleep(60)
+    assert "are allowed (limits.total)" in told.decision.sentence
+    assert first.destroyed is None
+    book.states["old"] = replace(book.states["old"], agreed=("i0",))
+    world.controller(book, rules).tick()
+    assert first.destroyed is not None
+    assert [told.run_id for told in world.controller(book, rules).tick()] == [RUN]
+
+
+def test_a_pod_that_held_the_run_between_two_looks_may_hold_a_step() -> None:
+    world, book, _ = train_world(50)
+    state = book.states[RUN]
+    second = replace(state.rented[0].pod.instance, id="i9", label=state.rented[0].pod.instance.label[:-6] + "abcdef")
+    listed = (state.rented[0].pod, Pod("virtual", 1, second))
+    world.sleep(60)
+    claim = world.look().claim
+    for generation, action in ((1, Destroy), (3, None)):
+        met = Rented(listed[1], world.now, world.now, 2.0)
+        seen = Seen(world.now, replace(claim, generation=generation), pods=listed)
+        decision = decide(replace(state, rented=(*state.rented, met)), default_rules(), seen)
+        assert type(decision.action) is (action or type(None)), decision.sentence
+        assert decision.person is (action is None)
+
+
+def test_a_hundred_pods_that_are_gone_take_one_second_look_and_not_a_hundred() -> None:
+    world, book, first = train_world(51)
+    world.die(first)
+    controller = world.controller(book, replace(default_rules(), creates_per_hour=0))
+    state, run = book.states[RUN], controller._runs[RUN]
+    runs = {f"run{n}": replace(run, rules=replace(run.rules, run_id=f"run{n}")) for n in range(100)}
+    book.states = dict.fromkeys(runs, state)
+    controller._runs = runs
+    world.sleep(200)
+    began, listed = world.now, world.provider.requests
+    tolds = controller.tick()
+    assert len(tolds) == 100
+    assert all("within the last hour (limits.creates_per_hour)" in told.decision.sentence for told in tolds)
+    assert world.now - began <= 60
+    assert world.provider.requests - listed < 100 * 4  # each look is written down, and few lists are asked for
+
+
+def test_who_only_observes_remembers_the_first_look_that_missed_a_pod() -> None:
+    world, book, first = train_world(52)
+    world.die(first)
+    world.sleep(200)
+    observer = world.controller(book, dry=True)
+    sentences = []
+    for _ in range(3):
+        sentences.append(observer.tick()[0].decision.sentence)
+        world.sleep(30)
+    assert "looking again" in sentences[0]
+    assert sentences[1].startswith("Renting 2 x H100")
+    assert len(world.pods) == 1
+    assert book.states[RUN].rented[0].missing_since is None  # nothing is written
 
 
 def test_a_pod_at_a_place_that_is_no_more_in_the_file_is_unknown_and_not_gone() -> None:
@@ -355,7 +556,7 @@ def happen(world: World, luck: random.Random) -> None:
         return
     pods = world.paid()
     pod = luck.choice(pods) if pods else None
-    what = luck.randrange(12)
+    what = luck.randrange(13)
     if what == 0 and pod is not None:
         world.outbid(pod)
     elif what == 1 and pod is not None:
@@ -381,6 +582,8 @@ def happen(world: World, luck: random.Random) -> None:
     elif what == 11:
         for cut in world.pods.values():
             cut.online = True
+    elif what == 12:
+        world.listed_after_s = luck.choice([[0.0, 100.0], [0.0, 300.0]])
 
 
 # ---------------------------------------------------------------- what a person says, and what a provider refuses

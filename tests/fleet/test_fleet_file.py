@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.base.errors import ConfigError
-from supervisor.fleet.fleet_file import Limits, load
+from supervisor.fleet.fleet_file import Limits, load, load_run
 
 TEXT = """
 [fleet]
@@ -68,3 +68,22 @@ def test_a_variable_needs_the_name_of_one(tmp_path: Path) -> None:
 )
 def test_a_day_counts_whole_and_a_time_is_utc(until: str, last: tuple[int, int, int, int]) -> None:
     assert Limits(per_hour=1, total=1, until=until).until_unix == datetime(*last, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("store", "sound"),
+    [
+        ('url = "b2://another/runs"', True),
+        ('url = "b2://another/runs"\nrealm = "http://127.0.0.1:1"', False),
+        ('url = "s3://bucket/runs"', False),
+    ],
+)
+def test_memory_and_steps_are_told_by_one_clock(tmp_path: Path, store: str, sound: bool) -> None:
+    path = write(tmp_path)
+    (tmp_path / "swe.toml").write_text(f'[run]\nid = "swe"\n[job]\ndir = "."\nconfig = "rl.toml"\n[store]\n{store}\n')
+    found = load(path)
+    if sound:
+        assert load_run(path, "swe", found.run["swe"], found.fleet).run.id == "swe"
+    else:
+        with pytest.raises(ConfigError, match="two services have two clocks"):
+            load_run(path, "swe", found.run["swe"], found.fleet)

@@ -595,6 +595,9 @@ class Memory:
     clock: Clock
     state: State = field(default_factory=State)
 
+    def list_runs(self) -> list[str]:
+        return []
+
     def read_state(self, run_id: str) -> State:
         return self.state
 

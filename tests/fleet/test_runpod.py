@@ -698,6 +698,9 @@ class Fleet:
     def order(self, place: Place, offer: Offer, label: str, convicted: str) -> Order:
         return replace(ORDER, label=label, env={**ORDER.env, "CONVICTED": convicted})
 
+    def list_runs(self) -> list[str]:
+        return []
+
     def read_state(self, run_id: str) -> State:
         return self.state
 

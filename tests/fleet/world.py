@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
+from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import Controller, Place, Run
 from supervisor.fleet.model import Rules, State
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want
@@ -37,7 +40,7 @@ class World(VirtualFleet):
     def paid(self) -> list[VirtualPod]:
         return list(self.living.values())
 
-    def controller(self, book: VirtualBook, rules: Rules | None = None) -> Controller:
+    def controller(self, book: VirtualBook, rules: Rules | None = None, *, dry: bool = False) -> Controller:
         want = Want("H100", 2, spot=True, disk_gb=200, most_per_hour=10.0)
         place = Place("spot", self.provider, want)
 
@@ -45,7 +48,7 @@ class World(VirtualFleet):
             return Order(label, "image", 200, "onstart", {"RL_SUPERVISOR_CONVICTED": convicted})
 
         rules = rules or default_rules()
-        return Controller({RUN: Run(rules, self.look, order)}, {"spot": place}, book, sleep=self.sleep)
+        return Controller({RUN: Run(rules, self.look, order)}, {"spot": place}, book, sleep=self.sleep, dry=dry)
 
 
 def default_rules(**changes: float) -> Rules:
@@ -53,9 +56,18 @@ def default_rules(**changes: float) -> Rules:
 
 
 class VirtualBook(virtual_fleet.VirtualBook):
-    """The controller's memory, with a kill at the given call."""
+    """The controller's memory, with a kill at the given call. ``damaged``: runs whose state cannot be read."""
 
     world: World
+    away_until = 0.0
+    damaged: Set[str] = frozenset()
+
+    def read_state(self, run_id: str) -> State:
+        if self.world.now < self.away_until:
+            raise StoreError("transient", "the store is away")
+        if run_id in self.damaged:
+            raise StoreError("damaged", f"state/{run_id}.json is no record of this controller")
+        return super().read_state(run_id)
 
     def write_state(self, run_id: str, state: State, sentence: str) -> None:
         self.world.provider.meet_fault("write")

@@ -181,9 +181,6 @@ def test_an_empty_list_makes_a_script_pay_twice_and_ours_looks_again() -> None:
     assert (ours.false, ours.pods, ours.twice_h) == (0, 1, 0.0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="The core counts the time in which the store did not answer as the pod's silence"
-)
 def test_a_store_that_was_away_and_late_beats_after_it_convict_no_pod_that_trains() -> None:
     troubles: list[tuple[float, Trouble, float]] = [
         (3 * HOUR, "store", 590.0),
