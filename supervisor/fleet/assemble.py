@@ -14,7 +14,7 @@ from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
-from supervisor.fleet.model import Rules, State
+from supervisor.fleet.model import Bidding, Rules, State
 from supervisor.fleet.place_check import find_misfits, site_of_place
 from supervisor.fleet.places import prime, runpod
 from supervisor.fleet.places.base import Instance, Offer, Order, Provider
@@ -68,6 +68,9 @@ class Assembly:
         rules = Rules(
             run_id=file.run.id,
             places={place: self.file.place[place].account for place in table.places},
+            bids={
+                name: Bidding(one.bid_factor, one.most_per_hour) for name, one in self.file.place.items() if one.spot
+            },
             beat_s=beat_time(file.store.take_over_after),
             patience_s=file.store.take_over_after,
             boot_s=table.boot_s,

@@ -12,8 +12,20 @@ from typing import Protocol
 
 from supervisor.base.errors import StoreError
 from supervisor.fleet.decide import decide, decide_removed, note_created, note_not_created, note_not_found
-from supervisor.fleet.model import Claim, Create, Decision, Destroy, FindOffers, Offered, Pod, Rules, Seen, State
-from supervisor.fleet.observe import HOUR_S, note_not_destroyed, observe, sum_dollars
+from supervisor.fleet.model import (
+    Claim,
+    Create,
+    Decision,
+    Destroy,
+    FindOffers,
+    Offered,
+    Pod,
+    RaiseBid,
+    Rules,
+    Seen,
+    State,
+)
+from supervisor.fleet.observe import HOUR_S, note_bid, note_not_destroyed, observe, sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 
 MOST_PASSES = 12
@@ -192,6 +204,8 @@ class Controller:
             case Create() as create if run is not None:
                 told, market.states[name] = self._create(name, run, decision, create, seen.now)
                 return told
+            case RaiseBid() as raised:
+                return self._raise_bid(name, decision, raised, market)
             case Destroy() as destroy:
                 return self._destroy(name, decision, destroy, market)
         return Told(name, decision, again_s=decision.again_s)
@@ -273,6 +287,20 @@ class Controller:
             told = Told(name, decision, failed=f"{place.name}: {error}")
         self._book.write_state(name, state, told.failed or told.did[0])
         return told, state
+
+    def _raise_bid(self, name: str, decision: Decision, raised: RaiseBid, market: _Market) -> Told:
+        provider = self._provider(raised.pod.provider)
+        if provider is None:
+            return Told(name, decision, failed=f"No place of fleet.toml is at {raised.pod.provider}: bid by hand.")
+        try:
+            provider.raise_bid(raised.pod.instance, raised.bid)
+        except PlaceError as error:
+            failed = f"{provider.name}: {error}"
+            if error.kind != "unsure":
+                market.states[name] = note_bid(market.states[name], raised.pod, 0.0, market.now)
+                self._book.write_state(name, market.states[name], failed)
+            return Told(name, decision, failed=failed)
+        return Told(name, decision, (decision.sentence,))
 
     def _destroy(self, name: str, decision: Decision, destroy: Destroy, market: _Market) -> Told:
         provider = self._provider(destroy.pod.provider)

@@ -23,6 +23,7 @@ from supervisor.fleet.model import (
     How,
     Intent,
     Offered,
+    RaiseBid,
     Rented,
     Rules,
     Seen,
@@ -35,6 +36,7 @@ from supervisor.fleet.observe import (
     find_holder,
     is_missing,
     name_machine,
+    note_bid,
     observe,
 )
 from supervisor.fleet.places.base import ErrorKind, PlaceError, label_of
@@ -46,6 +48,8 @@ MOST_FRUITLESS = 3
 BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
 """For how long a machine is left out after one fault, two, and three or more. In an open trace of 400 GPU servers the
 same one fails again within a day in 21 % of the cases, within thirty in 43 % (InfiniteHBD)."""
+WAKES_WITHIN_S = 180.0
+"""A pod that was outbid runs again so soon after a bid that is high enough; else another one is rented."""
 TAKEN_S = 600.0
 """An offer that somebody else took, or a bid that was too low, is left out for so long."""
 AGAIN_S: Mapping[ErrorKind, float] = {
@@ -128,6 +132,42 @@ def _take_down(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     return _clear(state, seen, "down", "The run is down.") or Decision(state, "The run is down.", done=True)
 
 
+def _ask_a_person(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
+    if not _has_ended(state, claim, EXIT_PERSON_NEEDED):
+        return None
+    why = (claim.reason or "its pod ended with code 93").rstrip(".")
+    billed = "".join(f" Pod {one.id} is still rented." for one in _list_living(state))
+    return Decision(state, f"The run needs a person: {why}.{billed} Then type: rl-supervisor fleet up", person=True)
+
+
+def _has_ended(state: State, claim: Claim, code: int) -> bool:
+    """Did its last holder end with ``code``, and has no person typed ``fleet up`` since?"""
+    return claim.released and claim.code == code and claim.beat_at > state.up_at
+
+
+def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
+    """A holder that was outbid keeps its disk, and on it what is not published: no other pod goes on as soon."""
+    holder = find_holder(list(state.rented), claim)
+    if holder is None or _list_living(state) != [holder] or (claim.released and claim.code == EXIT_POD_UNFIT):
+        return None
+    stopped_at = holder.missing_since if holder.pod.instance.phase == "stopped" else None
+    if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder, seen.now):
+        return None
+    if holder.bid is not None:
+        age_s = seen.now - holder.bid_at
+        if holder.bid == 0 or age_s >= WAKES_WITHIN_S:
+            return None
+        return Decision(state, f"${holder.bid:.2f} an hour was bid for pod {holder.id} {span(age_s)} ago: it may wake.")
+    bidding, lowest = rules.bids.get(holder.place), holder.pod.instance.lowest_bid
+    if bidding is None or lowest is None or lowest + holder.disk_per_hour > bidding.most or _limit_reached(rules, seen):
+        return None
+    bid = min(lowest * bidding.factor, bidding.most - holder.disk_per_hour)
+    if rules.per_hour is not None and seen.spending + bid + holder.disk_per_hour > rules.per_hour:
+        return None
+    sentence = f"Pod {holder.id} was outbid. Bidding ${bid:.2f} an hour for it: the lowest is ${lowest:.2f}."
+    return Decision(note_bid(state, holder.pod, bid, seen.now), sentence, RaiseBid(holder.pod, bid))
+
+
 def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A holder that beats keeps the run. What else is rented for it is of no use, or is a pod that was replaced."""
     silent_s = seen.now - claim.beat_at
@@ -150,19 +190,6 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     where = f"pod {holder.id} ({holder.pod.provider})" if holder is not None else "a pod that this fleet did not rent"
     at = f" at step {claim.step}" if claim.step is not None else ""
     return Decision(state, f"{where[0].upper()}{where[1:]} trains{at}.{notes}", person=bool(notes))
-
-
-def _ask_a_person(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
-    if not _has_ended(state, claim, EXIT_PERSON_NEEDED):
-        return None
-    why = (claim.reason or "its pod ended with code 93").rstrip(".")
-    billed = "".join(f" Pod {one.id} is still rented." for one in _list_living(state))
-    return Decision(state, f"The run needs a person: {why}.{billed} Then type: rl-supervisor fleet up", person=True)
-
-
-def _has_ended(state: State, claim: Claim, code: int) -> bool:
-    """Did its last holder end with ``code``, and has no person typed ``fleet up`` since?"""
-    return claim.released and claim.code == code and claim.beat_at > state.up_at
 
 
 def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -234,7 +261,7 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
         if claim.generation and claim.code != EXIT_POD_UNFIT and lives and silent_s < rules.patience_s:
             return Decision(state, f"The run was given back {span(silent_s)} ago; its pod may start it again.")
         return None
-    if silent_s >= rules.patience_s:
+    if silent_s >= rules.patience_s and (holder is None or seen.now - holder.woke_at >= rules.patience_s):
         return None
     who = f"pod {holder.id}" if holder is not None else "its pod"
     said = f"No beat of {who} for {span(seen.now - claim.beat_at)}"
@@ -254,8 +281,9 @@ _Rule = Callable[[State, Rules, Seen, Claim], Decision | None]
 _RULES: tuple[_Rule, ...] = (
     _end_finished,
     _take_down,
-    _let_it_train,
     _ask_a_person,
+    _raise_bid,
+    _let_it_train,
     _leave_unfit_pod,
     _await_intent,
     _await_boot,
@@ -295,7 +323,8 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     label = label_of(rules.run_id, generation, token)
     provider = rules.places[chosen.place]
     machine = name_machine(provider, chosen.offer.machine)
-    intent = Intent(label, chosen.place, provider, generation, seen.now, chosen.offer.per_hour, machine)
+    offer = chosen.offer
+    intent = Intent(label, chosen.place, provider, generation, seen.now, offer.per_hour, machine, offer.disk_per_hour)
     state = replace(state, intent=intent, asked={**state.asked, label: seen.now})
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
     sentence = (

@@ -74,6 +74,14 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class Bidding:
+    """How a place bids for spot machines: the lowest possible bid times ``factor``, and never more than ``most``."""
+
+    factor: float
+    most: float  # dollars an hour for the whole machine, disk included
+
+
+@dataclass(frozen=True)
 class Rules:
     """What ``fleet.toml`` says of one run, and the limits of the fleet."""
 
@@ -86,6 +94,7 @@ class Rules:
     total: float | None = None
     creates_per_hour: int = 6
     until: float | None = None  # no pod is rented after that
+    bids: Mapping[str, Bidding] = field(default_factory=dict)  # of places with spot machines
 
 
 # ---------------------------------------------------------------- what is remembered
@@ -99,6 +108,11 @@ class Rented:
     since: float
     seen_at: float  # until when it is paid for: the last look that found it listed, or the first that did not
     per_hour: float | None  # the last price that is known; None: never
+    place: str = ""  # for which it was rented; "": unknown
+    disk_per_hour: float = 0.0  # the part of its price that a bid does not include
+    bid: float | None = None  # to which its bid was raised since its last beat; 0 where the provider refused
+    bid_at: float = 0.0  # and when
+    woke_at: float = 0.0  # when it was last seen to run after it was stopped
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat
     unpublished: tuple[int, ...] | None = ()  # by its last beat; a pod that never held the run has none
@@ -127,6 +141,7 @@ class Intent:
     at: float
     per_hour: float
     machine: str = ""
+    disk_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +200,15 @@ class Destroy:
     pod: Pod
 
 
-Action = FindOffers | Create | Destroy
+@dataclass(frozen=True)
+class RaiseBid:
+    """Bid so much for a pod that was outbid, dollars an hour without its disk. It wakes with all that is on it."""
+
+    pod: Pod
+    bid: float
+
+
+Action = FindOffers | Create | Destroy | RaiseBid
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
     for one in state.rented:
         if one is holder:
             one = replace(one, held=True, step=claim.step, unpublished=claim.unpublished)
+            if claim.beat_at > one.bid_at:
+                one = replace(one, bid=None)
         elif skipped and one.is_living:
             one = replace(one, step=None, unpublished=None)
         rented.append(one)
@@ -92,6 +94,11 @@ def note_not_destroyed(state: State, pod: Pod) -> State:
     return _change_pod(state, pod, lambda one: replace(one, ended=None))
 
 
+def note_bid(state: State, pod: Pod, bid: float, at: float) -> State:
+    """The pod's bid is raised; 0 where its provider refused that."""
+    return _change_pod(state, pod, lambda one: replace(one, bid=bid, bid_at=at))
+
+
 def _change_pod(state: State, pod: Pod, change: Callable[[Rented], Rented]) -> State:
     key = (pod.provider, pod.instance.id)
     rented = (change(one) if (one.pod.provider, one.id) == key else one for one in state.rented)
@@ -121,7 +128,7 @@ def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
     """An instance under our label that was not known: one that was asked for, or one that is forgotten."""
     label, intent = pod.instance.label, state.intent
     if intent is not None and intent.label == label:
-        one = Rented(pod, intent.at, intent.at, intent.per_hour)
+        one = Rented(pod, intent.at, intent.at, intent.per_hour, intent.place, intent.disk_per_hour)
     elif label in state.asked and _never_held(pod, seen.claim):  # listed later than a pod should be
         one = Rented(pod, state.asked[label], state.asked[label], pod.instance.per_hour)
     else:  # it may have trained before this controller knew of it
@@ -152,7 +159,8 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         price = one.per_hour if pod.instance.per_hour is None else pod.instance.per_hour
         one = replace(one, pod=pod, per_hour=price)
         if pod.instance.phase != "stopped":
-            return replace(one, missing_since=None)
+            woke = one.missing_since is not None
+            return replace(one, missing_since=None, woke_at=seen.now if woke else one.woke_at)
     if one.missing_since is None:
         return replace(one, missing_since=seen.now)
     if pod is None and is_missing(one, seen.now):

@@ -62,6 +62,7 @@ class VirtualPod:
     seen_mark: tuple[int, str] = (0, "")
     seen_at: float = 0.0
     destroyed: float | None = None
+    lowest_bid: float | None = None  # that wakes it
 
     @property
     def step(self) -> int:
@@ -365,7 +366,19 @@ class VirtualProvider:
         if self.meet_fault("list") == "flap":
             return []
         return [
-            Instance(one.id, one.label, one.phase, one.per_hour, one.spot, "H100", 2, one.machine, "", one.says)
+            Instance(
+                one.id,
+                one.label,
+                one.phase,
+                one.per_hour,
+                one.spot,
+                "H100",
+                2,
+                one.machine,
+                "",
+                one.says,
+                one.lowest_bid,
+            )
             for one in self.world.living.values()
             if self.world.now >= one.listed_from
         ]

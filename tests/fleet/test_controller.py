@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,85 @@ def test_an_outbid_pod_is_replaced_within_minutes_and_destroyed() -> None:
     assert world.trouble == []
     assert len(world.pods) == 2
     assert first.destroyed is not None
+
+
+def outbid_at(world: World, pod: VirtualPod, lowest: float) -> None:
+    pod.lowest_bid = lowest
+    world.outbid(pod)
+
+
+def test_an_outbid_pod_wakes_by_a_higher_bid_with_all_that_is_on_its_disk() -> None:
+    world, book, first = train_world(60)
+    first.complete.append(120)  # not published
+    outbid_at(world, first, 3.0)
+    run_until(world, book, trains_again(world, first))
+    assert world.provider.bids == [(first.id, pytest.approx(3.6))]
+    assert world.held.step is not None and world.held.step >= 120
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
+    assert "Pod i0 was outbid. Bidding $3.60 an hour for it: the lowest is $3.00." in book.said
+    assert book.states[RUN].rented[0].bid is None
+
+
+def trains_again(world: World, pod: VirtualPod) -> Callable[[], bool]:
+    return lambda: world.holder() is pod and world.held.generation == 2 and pod.trains_from < world.now
+
+
+@pytest.mark.parametrize(("lowest", "bid"), [(8.0, 9.6), (9.0, 10.0), (10.0, 10.0), (10.1, None), (None, None)])
+def test_a_bid_is_never_above_what_the_place_allows(lowest: float | None, bid: float | None) -> None:
+    world, book, first = train_world(61)
+    first.lowest_bid = lowest
+    world.outbid(first)
+    run_until(world, book, lambda: world.held.generation == 2)
+    assert [one for _, one in world.provider.bids] == ([] if bid is None else [pytest.approx(bid)])
+    assert len(world.pods) == (2 if bid is None else 1)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"per_hour": 3.5}, {"total": 0.01}, {"until": 1.0}, {"creates_per_hour": 1}, {"bids": {}}]
+)
+def test_no_bid_is_raised_above_a_limit(limits: dict[str, Any]) -> None:
+    world, book, first = train_world(62)
+    outbid_at(world, first, 3.0)
+    for _ in range(4):
+        world.controller(book, replace(default_rules(), **limits)).tick()
+        world.sleep(30)
+    assert world.provider.bids == []
+
+
+@pytest.mark.parametrize("fault", ["refused", "sleeps", "worked"])
+def test_a_bid_that_does_not_wake_the_pod_costs_minutes_and_the_next_pod_comes(fault: str) -> None:
+    world, book, first = train_world(63)
+    world.provider.faults["bid"] = [fault]
+    outbid_at(world, first, 3.0)
+    began = world.now
+    run_until(world, book, lambda: len(world.pods) == 2 or world.held.generation == 2)
+    assert len(world.pods) == (1 if fault == "worked" else 2)
+    if fault != "worked":
+        assert world.now - began <= 240 + 60
+        assert len(world.provider.bids) == (fault == "sleeps")
+    run_until(world, book, is_over(world))
+    assert world.trouble == []
+
+
+def test_a_pod_that_is_outbid_again_and_again_is_bid_for_until_it_is_too_dear() -> None:
+    world, book, first = train_world(64)
+    for generation, lowest in enumerate((3.0, 5.0, 8.0), 2):
+        outbid_at(world, first, lowest)
+        run_until(world, book, lambda at=generation: world.held.generation == at)  # type: ignore[misc]
+        world.sleep(60)
+    outbid_at(world, first, 11.0)
+    run_until(world, book, is_over(world))
+    assert [one for _, one in world.provider.bids] == pytest.approx([3.6, 6.0, 9.6])
+    assert len(world.pods) == 2
+
+
+def test_a_pod_that_woke_has_the_whole_patience_to_start() -> None:
+    world, book, first = train_world(65)
+    first.boot_s = 500.0
+    outbid_at(world, first, 3.0)
+    run_until(world, book, is_over(world))
+    assert len(world.pods) == 1
 
 
 def test_a_pod_that_is_cut_off_keeps_the_run_when_it_comes_back_within_the_patience() -> None:
@@ -558,6 +638,7 @@ def happen(world: World, luck: random.Random) -> None:
     pod = luck.choice(pods) if pods else None
     what = luck.randrange(13)
     if what == 0 and pod is not None:
+        pod.lowest_bid = luck.choice([None, 2.0, 4.0, 9.0, 20.0])
         world.outbid(pod)
     elif what == 1 and pod is not None:
         world.wake(pod)
@@ -575,6 +656,7 @@ def happen(world: World, luck: random.Random) -> None:
         world.provider.faults["create"] = [luck.choice(["worked", "lost", "taken", "credit", "rate", "no-boot"])]
     elif what == 8:
         world.provider.faults["destroy"] = [luck.choice(["lost", "worked"])]
+        world.provider.faults["bid"] = [luck.choice(["refused", "sleeps", "worked"])]
     elif what == 9:
         world.provider.kill_at = world.provider.requests + luck.randrange(1, 12)
     elif what == 10:

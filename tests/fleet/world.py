@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import Controller, Place, Run
-from supervisor.fleet.model import Rules, State
+from supervisor.fleet.model import Bidding, Rules, State
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want
 from supervisor.simulator import virtual_fleet
 from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
@@ -51,8 +51,9 @@ class World(VirtualFleet):
         return Controller({RUN: Run(rules, self.look, order)}, {"spot": place}, book, sleep=self.sleep, dry=dry)
 
 
-def default_rules(**changes: float) -> Rules:
-    return Rules(RUN, {"spot": "virtual"}, BEAT_S, PATIENCE_S, 1800.0, creates_per_hour=int(changes.pop("creates", 60)))
+def default_rules() -> Rules:
+    bids = {"spot": Bidding(1.2, 10.0)}
+    return Rules(RUN, {"spot": "virtual"}, BEAT_S, PATIENCE_S, 1800.0, creates_per_hour=60, bids=bids)
 
 
 class VirtualBook(virtual_fleet.VirtualBook):
@@ -83,6 +84,7 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
         self.away_until = 0.0
         self.kill_at: int | None = None
         self.requests = 0
+        self.bids: list[tuple[str, float]] = []
 
     def meet_fault(self, call: str) -> str:
         """Each request may be the last one of the controller."""
@@ -96,4 +98,15 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
         return waiting.pop(0) if waiting else ""
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
-        raise AssertionError("not ordered by any rule")
+        fault = self.meet_fault("bid")
+        if fault == "refused":
+            raise PlaceError("refused", "Vast was asked for a bid: HTTP 400")
+        pod = self.world.pods[instance.id]
+        self.bids.append((pod.id, bid))
+        assert pod.lowest_bid is not None
+        if bid >= pod.lowest_bid:
+            pod.per_hour = bid
+            if fault != "sleeps":
+                self.world.wake(pod)
+        if fault == "worked":
+            raise PlaceError("unsure", "no answer within 30 s")

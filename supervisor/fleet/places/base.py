@@ -92,6 +92,7 @@ class Instance:
     machine: str = ""
     host: str = ""
     says: str = ""  # the provider's own word for its state
+    lowest_bid: float | None = None  # that keeps it or wakes it, disk not included; None where it is not said
 
 
 class Provider(Protocol):

@@ -227,6 +227,7 @@ def _read_instance(row: Row) -> Instance | None:
         machine=read_id(row.get("machine_id")),
         host=read_id(row.get("host_id")),
         says=says,
+        lowest_bid=read_amount(row.get("min_bid")),
     )
 
 
