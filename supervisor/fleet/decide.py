@@ -148,8 +148,10 @@ def _has_ended(state: State, claim: Claim, code: int) -> bool:
 def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A holder that was outbid keeps its disk, and on it what is not published: no other pod goes on as soon."""
     holder = find_holder(list(state.rented), claim)
-    if holder is None or _list_living(state) != [holder] or (claim.released and claim.code == EXIT_POD_UNFIT):
+    if holder is None or (claim.released and claim.code == EXIT_POD_UNFIT):
         return None
+    if _list_living(state) != [holder] or state.intent is not None:
+        return None  # the next pod comes
     stopped_at = holder.missing_since if holder.pod.instance.phase == "stopped" else None
     if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder, seen.now):
         return None

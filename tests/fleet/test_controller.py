@@ -13,9 +13,9 @@ import pytest
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.decide import decide
-from supervisor.fleet.model import Destroy, Pod, Rented, Seen
-from supervisor.fleet.observe import sum_dollars
-from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want
+from supervisor.fleet.model import Claim, Destroy, Pod, Rented, Seen, State
+from supervisor.fleet.observe import observe, sum_dollars
+from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want, label_of
 from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
 
@@ -145,9 +145,25 @@ def test_a_pod_that_is_outbid_again_and_again_is_bid_for_until_it_is_too_dear() 
     assert len(world.pods) == 2
 
 
+def test_no_bid_is_raised_for_a_pod_that_beats_though_it_is_listed_as_stopped() -> None:
+    world, book, first = train_world(66)
+    first.phase, first.lowest_bid = "stopped", 3.0
+    run_until(world, book, is_over(world))
+    assert world.provider.bids == []
+
+
+def test_no_bid_is_raised_while_the_next_pod_starts() -> None:
+    world, book, first = train_world(67)
+    outbid_at(world, first, 50.0)
+    run_until(world, book, lambda: len(world.pods) == 2)
+    first.lowest_bid = 2.0
+    run_until(world, book, is_over(world))
+    assert world.provider.bids == []
+
+
 def test_a_pod_that_woke_has_the_whole_patience_to_start() -> None:
     world, book, first = train_world(65)
-    first.boot_s = 500.0
+    first.boot_s = 595.0  # more than the patience since its last beat
     outbid_at(world, first, 3.0)
     run_until(world, book, is_over(world))
     assert len(world.pods) == 1
@@ -354,6 +370,34 @@ def test_a_store_that_was_away_gives_a_pod_that_boots_its_time_again() -> None:
     assert len(world.pods) == 1
 
 
+def test_a_pod_of_which_little_is_known_is_waited_for_when_the_store_is_back() -> None:
+    world = World(53)
+    book = VirtualBook(world)
+    world.controller(book).tick()
+    book.states.clear()
+    for away_s in (0.0, 3600.0, 0.0):
+        world.store_away_until = world.now + away_s
+        while world.now <= world.store_away_until:
+            world.controller(book).tick()
+            world.sleep(30)
+    assert "starts since" in book.said[-1] or "trains" in book.said[-1]
+    assert len(world.pods) == 1
+
+
+@pytest.mark.parametrize(
+    ("generation", "label", "holds_nothing"),
+    [(0, "", True), (1, "another", True), (1, "", False), (2, "another", False), (1, "its own", False)],
+)
+def test_a_pod_that_is_listed_late_holds_nothing_only_if_it_never_held_the_run(
+    generation: int, label: str, holds_nothing: bool
+) -> None:
+    own = label_of(RUN, 1, "abcdef")
+    pod = Pod("virtual", 1, Instance("i7", own, "running", 2.0))
+    claim = Claim(generation, "m", 900.0, label=own if label == "its own" else label)
+    state = observe(State(asked={own: 500.0}), Seen(1000.0, claim, pods=(pod,)))
+    assert (state.rented[0].unpublished == ()) is holds_nothing
+
+
 def test_silence_counts_from_when_the_store_of_the_memory_answered_again() -> None:
     """Then nothing could be written down: the controller that goes on is the one that knows."""
     world, book, first = train_world(42)
@@ -425,9 +469,15 @@ def test_two_runs_in_one_tick_stay_below_the_limit_together() -> None:
 
 def test_a_limit_below_each_offer_is_for_a_person() -> None:
     world = World(44)
-    told = world.controller(VirtualBook(world), replace(default_rules(), per_hour=1.0)).tick()[0]
+    book = VirtualBook(world)
+    dear = replace(default_rules(), per_hour=1.0)
+    told = world.controller(book, dear).tick()[0]
     assert told.decision.person
     assert "6 of 6 cost $2.40 an hour or more, $0.00 are spent now, and $1.00 are allowed" in told.decision.sentence
+    book.states[RUN] = replace(book.states[RUN], faults={"virtual/m0": (world.now,)})  # it may be cheaper tomorrow
+    told = world.controller(book, dear).tick()[0]
+    assert not told.decision.person
+    assert "1 of 6 offers are left out" in told.decision.sentence
 
 
 def test_a_search_that_is_refused_says_why_also_in_the_hour_after() -> None:
