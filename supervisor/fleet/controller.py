@@ -25,7 +25,7 @@ from supervisor.fleet.model import (
     Seen,
     State,
 )
-from supervisor.fleet.observe import HOUR_S, note_bid, note_not_destroyed, observe, sum_dollars
+from supervisor.fleet.observe import HOUR_S, name_machine, note_bid, note_not_destroyed, observe, sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 
 MOST_PASSES = 12
@@ -105,6 +105,7 @@ class _Market:
     instances: dict[str, list[Instance]] = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
     keyless: set[str] = field(default_factory=set)
+    offers: dict[str, list[Offer] | PlaceError] = field(default_factory=dict)  # place -> what it was asked for once
     damaged: Mapping[str, str] = field(default_factory=dict)  # run -> why its state cannot be read
 
 
@@ -193,7 +194,7 @@ class Controller:
             seen = self._look(name, run, market)
             decision = decide(state, run.rules, seen)
             if isinstance(decision.action, FindOffers):
-                state, offers = self._find_offers(decision.state, decision.action, seen.now)
+                state, offers = self._find_offers(decision.state, decision.action, market)
                 decision = decide(state, run.rules, replace(seen, offers=offers))
         if self._dry:
             self._watched[name] = (self._watched[name][0], observe(state, seen))
@@ -247,20 +248,26 @@ class Controller:
             pods=tuple(_pods_of(name, market)),
             away=market.away,
             keyless=frozenset(market.keyless),
+            occupied=frozenset(machine for state in states for machine in _machines_of(state)),
             spent=None if market.damaged else sum(map(sum_dollars, states)),
             spending=sum(map(_price_now, states)),
             creates=sum(market.now - at < HOUR_S for state in states for at in state.asked.values()),
         )
 
-    def _find_offers(self, state: State, wanted: FindOffers, now: float) -> tuple[State, tuple[Offered, ...]]:
+    def _find_offers(self, state: State, wanted: FindOffers, market: _Market) -> tuple[State, tuple[Offered, ...]]:
         found: list[Offered] = []
         for name in wanted.places:
             place = self._places[name]
-            try:
-                bids = [_bid(place, one) for one in place.provider.find_offers(place.want)]
-                found += [Offered(name, one) for one in bids if one is not None]
-            except PlaceError as error:
-                state = note_not_found(state, name, error, now)
+            if name not in market.offers:
+                try:
+                    market.offers[name] = place.provider.find_offers(place.want)
+                except PlaceError as error:
+                    market.offers[name] = error
+            offers = market.offers[name]
+            if isinstance(offers, PlaceError):
+                state = note_not_found(state, name, offers, market.now)
+            else:
+                found += [Offered(name, one) for offer in offers if (one := _bid(place, offer)) is not None]
         return state, tuple(found)
 
     # ------------------------------------------------------------ doing
@@ -333,6 +340,15 @@ def _price_now(state: State) -> float:
     running = [one for one in state.rented if one.is_living and one.pod.instance.phase != "stopped"]
     asked = 0.0 if state.intent is None else state.intent.per_hour
     return asked + sum(one.per_hour or 0.0 for one in running)
+
+
+def _machines_of(state: State) -> Iterator[str]:
+    """Where a pod of the run lives, or may soon."""
+    if state.intent is not None:
+        yield state.intent.machine
+    for one in state.rented:
+        if one.is_living:
+            yield name_machine(one.pod.provider, one.pod.instance.machine)
 
 
 def _pods_of(name: str, market: _Market) -> Iterator[Pod]:

@@ -50,6 +50,9 @@ BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
 same one fails again within a day in 21 % of the cases, within thirty in 43 % (InfiniteHBD)."""
 WAKES_WITHIN_S = 180.0
 """A pod that was outbid runs again so soon after a bid that is high enough; else another one is rented."""
+SEARCH_EVERY_S = 1800.0
+"""While a pod trains, the places are searched so often: to know then which machines have lasted."""
+STEADY_S = 4 * 3600.0
 TAKEN_S = 600.0
 """An offer that somebody else took, or a bid that was too low, is left out for so long."""
 AGAIN_S: Mapping[ErrorKind, float] = {
@@ -67,7 +70,7 @@ LONGEST_AGAIN_S = 900.0
 
 def decide(state: State, rules: Rules, seen: Seen) -> Decision:
     """One look at one run: a new state, one sentence, and at most one action."""
-    state = observe(state, seen)
+    state = _note_offers(observe(state, seen), rules, seen)
     obeyed = _obey(state, seen)
     if obeyed is not None:
         return obeyed
@@ -191,7 +194,10 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
         notes += f" No pod is rented after this one: {limit}"
     where = f"pod {holder.id} ({holder.pod.provider})" if holder is not None else "a pod that this fleet did not rent"
     at = f" at step {claim.step}" if claim.step is not None else ""
-    return Decision(state, f"{where[0].upper()}{where[1:]} trains{at}.{notes}", person=bool(notes))
+    search = None
+    if seen.now - state.searched_at >= SEARCH_EVERY_S and seen.offers is None and not limit:
+        search = FindOffers(tuple(place for place in rules.places if _find_closed(state, rules, seen, place) is None))
+    return Decision(state, f"{where[0].upper()}{where[1:]} trains{at}.{notes}", search, person=bool(notes))
 
 
 def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -405,8 +411,25 @@ def _choose(state: State, rules: Rules, seen: Seen, places: tuple[str, ...]) -> 
             if one.place == place and not _is_left_out(state, rules, seen, one) and _is_paid_for(rules, seen, one)
         ]
         if fits:
-            return min(fits, key=lambda one: (one.offer.per_hour, one.offer.id))
+            return min(
+                fits, key=lambda one: (not _is_steady(state, rules, seen, one), one.offer.per_hour, one.offer.id)
+            )
     return None
+
+
+def _is_steady(state: State, rules: Rules, seen: Seen, offered: Offered) -> bool:
+    """Was the machine offered for hours? Where spot machines last for hours in the mean and minutes in the median, one
+    that has lasted lasts longer."""
+    machine = name_machine(rules.places[offered.place], offered.offer.machine)
+    return seen.now - state.offered.get(machine, seen.now) >= STEADY_S
+
+
+def _note_offers(state: State, rules: Rules, seen: Seen) -> State:
+    if seen.offers is None:
+        return state
+    machines = {name_machine(rules.places[one.place], one.offer.machine) for one in seen.offers}
+    offered = {machine: state.offered.get(machine, seen.now) for machine in machines if machine}
+    return replace(state, offered=offered, searched_at=seen.now)
 
 
 def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
@@ -416,7 +439,8 @@ def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
     dear = [one for one in offers if one not in bad and not _is_paid_for(rules, seen, one)]
     told = []
     if bad:
-        told.append(f"{len(bad)} of {len(offers)} offers are left out: a fault of the machine, or it was just taken")
+        why = "the machine had a fault, was just taken, or has a pod of this fleet"
+        told.append(f"{len(bad)} of {len(offers)} offers are left out: {why}")
     if dear and rules.per_hour is not None:
         least = min(one.offer.per_hour for one in dear)
         told.append(
@@ -431,6 +455,8 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
     machine = name_machine(rules.places[offered.place], offered.offer.machine)
     if state.taken.get(machine or offered.place, 0.0) > seen.now:
         return True
+    if offered.offer.spot and machine in seen.occupied:
+        return True  # a higher bid would stop our own pod
     faults = state.faults.get(machine, ())
     return bool(faults) and seen.now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]
 

@@ -65,6 +65,7 @@ class Seen:
     away: Mapping[str, str] = field(default_factory=dict)  # provider -> why its instances could not be listed
     keyless: frozenset[str] = frozenset()  # providers that refuse the account's key
     offers: tuple[Offered, ...] | None = None  # None: not asked for yet
+    occupied: frozenset[str] = frozenset()  # machines on which a pod of the fleet lives, or is to live
     spent: float | None = 0.0  # by all runs of the fleet; None: a part of the memory cannot be read
     spending: float = 0.0  # an hour, by all runs of the fleet
     creates: int = 0  # by all runs of the fleet, within the last hour
@@ -167,6 +168,8 @@ class State:
     taken: Mapping[str, float] = field(default_factory=dict)  # machine, or place that names none -> no create before
     closed: Mapping[str, Closed] = field(default_factory=dict)  # place -> its last failure
     asked: Mapping[str, float] = field(default_factory=dict)  # label -> when a create was ordered, the last hour's
+    offered: Mapping[str, float] = field(default_factory=dict)  # machine -> since when each search found it
+    searched_at: float = 0.0
     generation: int = 0  # of the claim that was seen last
     store_is_away: bool = False  # it did not answer at the last look
     answers_since: float = 0.0  # when it answered again: no pod could beat before

@@ -480,6 +480,49 @@ def test_a_limit_below_each_offer_is_for_a_person() -> None:
     assert "1 of 6 offers are left out" in told.decision.sentence
 
 
+def test_a_machine_that_was_offered_for_hours_is_taken_before_a_cheaper_one_that_is_new() -> None:
+    world, book, first = train_world(54)
+    searches = []
+    find_offers = world.provider.find_offers
+
+    def count(want: Want) -> list[Offer]:
+        searches.append(world.now)
+        return find_offers(want)
+
+    world.provider.find_offers = count  # type: ignore[method-assign]
+    world.times = first.times = replace(first.times, finish=100_000)
+    world.machines = ["m0", "m3", "m4"]
+    for number in range(600):
+        if number == 300:
+            world.machines.insert(1, "m1")  # cheaper than m3, and there for 2.5 h
+        world.controller(book).tick()
+        world.sleep(30)
+    assert len(searches) == 10  # in five hours
+    world.die(first)
+    world.machines.remove("m0")
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert world.pods["i1"].machine == "m3"
+    book.states[RUN] = replace(book.states[RUN], offered={})
+    world.die(world.pods["i1"])
+    run_until(world, book, lambda: len(world.pods) == 3)
+    assert world.pods["i2"].machine == "m1"
+
+
+def test_two_runs_do_not_outbid_each_other_on_one_machine() -> None:
+    world = World(55)
+    world.machines = ["m0"]
+    world.provider.find_offers = lambda want: world.find_machines()  # type: ignore[method-assign]
+    controller = world.controller(VirtualBook(world))
+    controller._runs = {
+        name: replace(controller._runs[RUN], rules=replace(default_rules(), run_id=name)) for name in (RUN, "other")
+    }
+    first, second = controller.tick()
+    assert first.did and not second.did
+    assert "1 of 1 offers are left out: the machine had a fault, was just taken, or has a pod" in (
+        second.decision.sentence
+    )
+
+
 def test_a_search_that_is_refused_says_why_also_in_the_hour_after() -> None:
     world = World(45)
     book = VirtualBook(world)

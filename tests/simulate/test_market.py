@@ -286,9 +286,6 @@ def test_in_months_no_policy_is_better_in_both(month_scores: dict[str, MarketSco
 
 @pytest.mark.optin
 @pytest.mark.timeout(900)
-@pytest.mark.xfail(
-    strict=True, reason="The core takes the cheapest machine; one that was offered for hours lasts longer"
-)
 def test_in_months_ours_is_within_two_points_of_the_oracle(month_scores: dict[str, MarketScore]) -> None:
     assert month_scores[ORACLE].useful - month_scores[OursSpotOnly.name].useful < 2.0
 
