@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak audit lint bench simulation setup clean
+.PHONY: demo demo-fleet test soak audit lint bench simulation setup clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m supervisor.practice.demo
+
+demo-fleet: $(VENV)/.installed
+	@$(BIN)/python -m tests.fleet.demo
 
 test: lint
 	$(BIN)/python -m pytest

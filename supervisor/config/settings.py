@@ -137,6 +137,11 @@ class Job(Section):
                 raise ValueError("needs `trainer_config` and `orchestrator_config` together")
         return self
 
+    @property
+    def folder(self) -> Path:
+        """``dir`` of this machine, absolute."""
+        return (self.dir or Path.cwd()).expanduser().absolute()
+
 
 class Gpus(Section):
     """The run's GPUs. Numbers are NVML's (PCI bus order), not CUDA_VISIBLE_DEVICES'; `command` takes UUIDs too."""
@@ -376,7 +381,7 @@ class RunFile(Section):
     @property
     def output_dir(self) -> Path:
         """Where the job writes (absolute)."""
-        return ((self.job.dir or Path.cwd()) / self.job.output_dir.expanduser()).absolute()
+        return self.job.folder / self.job.output_dir.expanduser()
 
 
 def load(path: Path) -> RunFile:

@@ -108,7 +108,7 @@ def _configuration_files(run_file: RunFile) -> list[Path]:
 
 
 def _absolute_path(path: Path, run_file: RunFile) -> Path:
-    return (run_file.job.dir or Path.cwd()) / path.expanduser()
+    return run_file.job.folder / path.expanduser()
 
 
 def _path_of_copy(path: Path, run_file: RunFile) -> Path:

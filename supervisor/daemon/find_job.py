@@ -81,7 +81,7 @@ class _Look:
 
     def __init__(self, run_file: RunFile, job: Job, processes: dict[int, Process]) -> None:
         self._run_file, self._job, self._processes = run_file, job, processes
-        self._folder = (run_file.job.dir or Path.cwd()).expanduser().resolve()
+        self._folder = run_file.job.folder.resolve()
         self._output = job.output_dir.resolve()
         self._configs = {path.resolve() for path in job.config_files()}
         self._children: dict[int, list[int]] = {}
@@ -172,7 +172,7 @@ def _candidate_of_pid(run_file: RunFile, job: Job, pid: int) -> Candidate:
 
 
 def _looked_for(run_file: RunFile, job: Job) -> str:
-    folder = run_file.job.dir or Path.cwd()
+    folder = run_file.job.folder
     if run_file.job.plain is not None:
         return f"the command line {' '.join(run_file.job.plain.start)} or {' '.join(run_file.job.plain.resume)}"
     configs = ", ".join(str(path) for path in job.config_files())

@@ -193,11 +193,11 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     if limit:
         notes += f" No pod is rented after this one: {limit}"
     where = f"pod {holder.id} ({holder.pod.provider})" if holder is not None else "a pod that this fleet did not rent"
-    at = f" at step {claim.step}" if claim.step is not None else ""
+    trains = f"trains at step {claim.step}" if claim.step is not None else "holds the run, and has trained no step yet"
     search = None
     if seen.now - state.searched_at >= SEARCH_EVERY_S and seen.offers is None and not limit:
         search = FindOffers(tuple(place for place in rules.places if _find_closed(state, rules, seen, place) is None))
-    return Decision(state, f"{where[0].upper()}{where[1:]} trains{at}.{notes}", search, person=bool(notes))
+    return Decision(state, f"{where[0].upper()}{where[1:]} {trains}.{notes}", search, person=bool(notes))
 
 
 def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -205,7 +205,7 @@ def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> De
     holder = find_holder(list(state.rented), claim)
     if not (claim.released and claim.code == EXIT_POD_UNFIT) or holder is None or not holder.is_living:
         return None
-    why = f"Pod {holder.id} is unfit: {claim.reason or 'it ended with code 94'}"
+    why = f"Pod {holder.id}: {claim.reason or 'it ended with code 94, unfit.'}"
     return _drop(state, holder, "unfit", seen, why)
 
 

@@ -38,7 +38,7 @@ class PlainJob(FolderJob):
         self.run = run
         self.plain: Plain = run.job.plain
         self.environ = environ
-        self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        self.folder = run.job.folder
         self.output_dir = run.output_dir
         self.step_line = _compile_expression(self.plain.step_line, "step_line")
         self.finish_line = _compile_expression(self.plain.finish_line, "finish_line")

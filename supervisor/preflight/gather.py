@@ -128,7 +128,7 @@ def gather_run(
         max_steps=run.run.max_steps,
     )
     if kind in ("rl", "sft"):
-        folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        folder = run.job.folder
         subject, more = _with_trainer(subject, folder, run, as_of)
         found += [_before_setup(one, run) for one in more]
     subject, job, more = _with_job(subject, run, environ, found)
@@ -513,8 +513,8 @@ def _with_site(
             refused=look.look_at_refused_prompts(run.state_dir if run is not None else None, _own_logs(subject, job)),
         )
     name = subject.settings.get(*MODELS)
-    folder = subject.run_file.job.dir if subject.run_file is not None else None
+    folder = subject.run_file.job.folder if subject.run_file is not None else Path.cwd()
     model = None
     if isinstance(name, str):
-        model = facts_of(name, site.hf_models, (folder or Path.cwd()).expanduser().absolute())
+        model = facts_of(name, site.hf_models, folder)
     return replace(subject, site=site, model=model)

@@ -90,7 +90,7 @@ def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str],
         return Needs(environ, environ, here, python=python, checkout=checkout, folders=folders)
     parts = _components_of_run(run_file, job)
     env = parts[0].env if parts else _environment_of_job(run_file, environ)
-    folder = (run_file.job.dir or Path.cwd()).expanduser().absolute()
+    folder = run_file.job.folder
     return Needs(
         environ=env,
         own=environ,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
 
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import first, has, number, switched_on
@@ -157,8 +156,7 @@ def _output_dir(subject: Subject) -> Iterator[Finding]:
     said = subject.settings.get("output_dir")
     if subject.run_file is None or not isinstance(said, str) or "\0" in said or subject.kind not in ("rl", "sft"):
         return
-    folder = subject.run_file.job.dir or Path.cwd()
-    if (folder / Path(said)).absolute() != subject.run_file.output_dir:
+    if subject.run_file.job.folder / said != subject.run_file.output_dir:
         told = f'output_dir = "{said}" is overruled: the job writes to {subject.run_file.output_dir}.'
         remedy = f'Set [job] output_dir = "{said}" in the run file if that is what you want.'
         yield Finding("output-dir-overruled", told, subject.where("output_dir"), remedy)

@@ -15,7 +15,7 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
     Raises ConfigError (a folder or configuration that is missing or wrong) or UnknownDialectError.
     """
     kind, folder = run_file.job.kind, run_file.job.dir
-    if folder is not None and not folder.expanduser().is_dir():
+    if folder is not None and not run_file.job.folder.is_dir():
         raise ConfigError(
             f"[job] dir = {folder}: there is no such folder. Put the trainer there, or mend the run file."
         )
@@ -33,7 +33,7 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
 
     if folder is None:  # the run file's validation wants it for rl and sft
         raise ConfigError(f'kind = "{kind}" needs [job] dir, the folder of the installed trainer.')
-    roots = find_roots(folder.expanduser().absolute(), interpreter(run_file))
+    roots = find_roots(run_file.job.folder, interpreter(run_file))
     # With none found, the error names the place where a checkout would have it.
-    packages = roots or [folder.expanduser().absolute() / "src" / "prime_rl"]
+    packages = roots or [run_file.job.folder / "src" / "prime_rl"]
     return PrimeRlJob(run_file, environ, probe(packages), packages[0])

@@ -121,10 +121,9 @@ def launcher_words(run: RunFile, entry: str) -> list[str]:
 
 def interpreter(run: RunFile) -> Path:
     """The job's interpreter: [job] python, else that of the checkout's virtual environment (it need not exist)."""
-    folder = run.job.dir or Path.cwd()
     if run.job.python is not None:
-        return (folder / run.job.python.expanduser()).absolute()
-    return folder.absolute() / ".venv" / "bin" / "python"
+        return run.job.folder / run.job.python.expanduser()
+    return run.job.folder / ".venv" / "bin" / "python"
 
 
 def _environment_folder(run: RunFile) -> Path:

@@ -31,19 +31,14 @@ class Source:
 
 def sources(job: Job) -> tuple[Source, ...]:
     """The files that the run file names, in the order of the command line."""
-    folder = job.dir or Path.cwd()
     if job.config:
-        return tuple(Source(_absolute_path(folder, path)) for path in job.config)
+        return tuple(Source(job.folder / path.expanduser()) for path in job.config)
     split = (
         ("trainer", job.trainer_config),
         ("orchestrator", job.orchestrator_config),
         ("inference", job.inference_config),
     )
-    return tuple(Source(_absolute_path(folder, path), table) for table, path in split if path is not None)
-
-
-def _absolute_path(folder: Path, path: Path) -> Path:
-    return (folder / path.expanduser()).absolute()
+    return tuple(Source(job.folder / path.expanduser(), table) for table, path in split if path is not None)
 
 
 @dataclass(frozen=True)

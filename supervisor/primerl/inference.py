@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from supervisor.config.settings import RunFile
@@ -50,7 +50,7 @@ def source(run: RunFile) -> Source | None:
     path = run.job.inference_config
     if path is None:
         return None
-    return Source(((run.job.dir or Path.cwd()) / path.expanduser()).absolute(), "inference")
+    return Source(run.job.folder / path.expanduser(), "inference")
 
 
 def problems(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:

@@ -57,7 +57,7 @@ class PrimeRlJob:
         self.dialect = dialect
         self.package = package  # not always below the folder: [job] python may be another checkout's
         self.sft = run.job.kind == "sft"
-        self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        self.folder = run.job.folder
         self.own_engine = inference.is_asked_for(run)
         named = files.sources(run.job)
         # What the launcher is given, and with the inference server's own file where that is another command's.

@@ -53,7 +53,7 @@ class VerifiersJob(FolderJob):
     def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
         self.run = run
         self.environ = environ
-        self.folder = (run.job.dir or Path.cwd()).expanduser().absolute()
+        self.folder = run.job.folder
         self.sources = files.sources(run.job)
         self.settings = files.load(self.sources)
         self.output_dir = run.output_dir

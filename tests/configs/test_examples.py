@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.settings import SECRET_NAME, RunFile, load
-from supervisor.primerl.command import refused_args
+from supervisor.primerl.command import interpreter, refused_args
+from supervisor.primerl.configs import sources
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "configs").glob("*.toml"))}
@@ -66,3 +67,12 @@ def test_the_step_line_of_the_other_trainer_reads_a_line() -> None:
     found = re.search(plain.step_line, "12:00:01 step 80/5000 loss=0.3 reward=0.41 kl=0.01 time=212.5s")
     assert found is not None
     assert found.groupdict() == {"step": "80", "reward": "0.41", "duration": "212.5"}
+
+
+def test_a_folder_of_the_job_may_be_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run file that serves many pods cannot name the home of each."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = RunFile.model_validate({"run": {"id": "r"}, "job": {"dir": "~/prime-rl", "config": ["rl.toml"]}})
+    assert run.output_dir == tmp_path / "prime-rl/outputs"
+    assert [one.path for one in sources(run.job)] == [tmp_path / "prime-rl/rl.toml"]
+    assert interpreter(run) == tmp_path / "prime-rl/.venv/bin/python"
