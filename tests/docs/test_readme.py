@@ -56,7 +56,7 @@ def test_every_option_is_in_the_row_of_its_command(program: str, parser: argpars
 
 
 def test_the_first_commands_are_make_targets() -> None:
-    commands = re.findall(r"(?m)^make (\w+)", README)
+    commands = re.findall(r"(?m)^make ([\w-]+)", README)
     assert commands[:2] == ["demo", "test"]
     makefile = (ROOT / "Makefile").read_text()
     assert all(re.search(rf"(?m)^{name}:", makefile) for name in commands)
