@@ -25,7 +25,7 @@ from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Told
 from supervisor.fleet.model import Rented, State
-from supervisor.fleet.observe import sum_dollars
+from supervisor.fleet.observe import find_useful_share, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import PlaceError
 from supervisor.preflight.gate import find_stopping_errors
 
@@ -37,8 +37,10 @@ def offers(file: Path, run: str | None) -> int:
     fleet = assemble(file, os.environ)
     names = _runs_of(fleet, run)
     wanted = list(dict.fromkeys(place for name in names for place in fleet.file.run[name].places))
-    rows = [("place", "GPUs", "$/hour", "spot", "machine", "region", "down", "up")]
+    rows = [("place", "GPUs", "$/hour", "$/useful hour", "spot", "machine", "region", "down", "up")]
+    states = _read_states(fleet)
     for place in (fleet.places()[name] for name in wanted):
+        share = find_useful_share(states, place.name)
         try:
             found = place.provider.find_offers(place.want)
         except PlaceError as error:
@@ -49,6 +51,7 @@ def offers(file: Path, run: str | None) -> int:
                 place.name,
                 f"{one.gpus} x {one.gpu}",
                 f"{one.per_hour:.2f}",
+                "?" if share is None else f"{one.per_hour / share:.2f}",
                 "yes" if one.spot else "no",
                 one.machine or "?",
                 one.region or "?",
@@ -162,18 +165,18 @@ def status(file: Path) -> int:
     """One line a run: where, since when, dollars, and what was said last."""
     fleet = assemble(file, os.environ)
     book = fleet.book()
-    rows = [("run", "pod", "since", "$/hour", "$ so far", "step")]
+    rows = [("run", "pod", "since", "$/hour", "$ so far", "$/useful hour", "step")]
     notes = []
     for name, run_id in _known_runs(fleet, book).items():
         page = book.read_page(run_id)
         living = [one for one in page.state.rented if one.is_living]
-        dollars = sum_dollars(page.state)
+        dollars, each = sum_dollars(page.state), _price_useful_hour(page.state)
         if not living and name not in fleet.files:
             continue
         for one in living:
-            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", _step_cell(one)))
+            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", each, _step_cell(one)))
         if not living:
-            rows.append((name, "none", "", "", f"{dollars:.2f}", ""))
+            rows.append((name, "none", "", "", f"{dollars:.2f}", each, ""))
         if page.said:
             notes += wrap(f"{name}: {page.said[-1].sentence} ({_at(page.said[-1].at)})")
     print("\n".join([*table(rows), "", *notes]))
@@ -197,7 +200,7 @@ def history(file: Path) -> int:
     fleet = assemble(file, os.environ)
     book = fleet.book()
     rows = [("run", "pod", "machine", "from", "to", "$", "how it ended")]
-    faults = []
+    faults, sums = [], []
     for name, run_id in _known_runs(fleet, book).items():
         state: State = book.read_page(run_id).state
         for one in state.rented:
@@ -212,8 +215,11 @@ def history(file: Path) -> int:
                     (one.how or "") if one.ended is not None else "lives",
                 )
             )
+        sums.append(
+            f"{name}: ${sum_dollars(state):.2f} in all, ${_price_useful_hour(state)} for an hour of useful training"
+        )
         faults += [f"{machine}: {len(times)} faults" for machine, times in state.faults.items()]
-    print("\n".join([*table(rows), *(["", "Machines at fault", *sorted(faults)] if faults else [])]))
+    print("\n".join([*table(rows), "", *sums, *(["", "Machines at fault", *sorted(faults)] if faults else [])]))
     return 0
 
 
@@ -276,6 +282,16 @@ def _say(said: dict[str, str], name: str, sentence: str) -> None:
         print(*wrap(f"{name}: {sentence}" if name else sentence, hang="    "), sep="\n", flush=True)
 
 
+def _read_states(fleet: Assembly) -> list[State]:
+    """What is remembered of the runs; nothing where the store does not answer, since offers are shown without it."""
+    try:
+        book = fleet.book()
+        return [book.read_page(run_id).state for run_id in _known_runs(fleet, book).values()]
+    except StoreError as error:
+        print(*wrap(f"What pods have trained so far is unknown: {error}."), sep="\n")
+        return []
+
+
 def _known_runs(fleet: Assembly, book: StoreBook) -> dict[str, str]:
     """Runs of the file by their names, and those that left it by their ids: name -> id."""
     known = {name: run_file.run.id for name, run_file in fleet.files.items()}
@@ -292,6 +308,11 @@ def _pod_cells(one: Rented) -> tuple[str, str, str]:
     instance, price = one.pod.instance, one.per_hour
     where = f"{one.pod.provider}/{one.id} {instance.phase}"
     return where, span(one.seen_at - one.since), "?" if price is None else f"{price:.2f}"
+
+
+def _price_useful_hour(state: State) -> str:
+    useful_h = sum_useful_s(state.rented) / 3600
+    return f"{sum_dollars(state) / useful_h:.2f}" if useful_h else "?"
 
 
 def _step_cell(one: Rented) -> str:

@@ -38,6 +38,6 @@ def say_distance(scores: Sequence[MarketScore]) -> str:
     ours = scores[0]
     future, present = by_name[ORACLE].useful - ours.useful, by_name[ToldAtOnce.name].useful - ours.useful
     return (
-        f"Ours has {-present:+.2f} points of useful hours beside one that is told of each loss at once, and "
-        f"{-future:+.2f} beside an oracle that knows the future."
+        f"Ours has {-present:+.2f} points of useful hours beside one that is told of each loss at once and takes the "
+        f"cheapest machine, and {-future:+.2f} beside an oracle that knows the future."
     )

@@ -102,6 +102,26 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """What a pod trained, by its beats."""
+
+    first: int  # the step of its first beat that named one
+    first_at: float
+    last: int
+    last_at: float
+    kept: int  # newest published step while it held the run
+    before_s: float = 0.0  # useful seconds before it began again at an older step
+
+    @property
+    def useful_s(self) -> float:
+        """Seconds of training that no other pod does again: up to the newest published step."""
+        if self.last <= self.first:
+            return self.before_s
+        kept = min(max(self.kept, self.first), self.last)
+        return self.before_s + (self.last_at - self.first_at) * (kept - self.first) / (self.last - self.first)
+
+
+@dataclass(frozen=True)
 class Rented:
     """A pod that was seen under one of the run's labels, and what became of it."""
 
@@ -116,6 +136,7 @@ class Rented:
     woke_at: float = 0.0  # when it was last seen to run after it was stopped
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat
+    trained: Trained | None = None
     unpublished: tuple[int, ...] | None = ()  # by its last beat; a pod that never held the run has none
     missing_since: float | None = None  # the first of the looks in a row that found it stopped or not listed
     dollars: float = 0.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from supervisor.base.errors import EXIT_POD_UNFIT
-from supervisor.fleet.model import Claim, How, Pod, Rented, Seen, State
+from supervisor.fleet.model import Claim, How, Pod, Rented, Seen, State, Trained
 
 SECOND_LOOK_S = 30.0
 """A list that lacks an instance once may be late or cut. Two looks this far apart say that it is gone."""
@@ -54,7 +54,8 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
     rented = []
     for one in state.rented:
         if one is holder:
-            one = replace(one, held=True, step=claim.step, unpublished=claim.unpublished)
+            trained = _note_trained(one.trained, claim, seen.published)
+            one = replace(one, held=True, step=claim.step, unpublished=claim.unpublished, trained=trained)
             if claim.beat_at > one.bid_at:
                 one = replace(one, bid=None)
         elif skipped and one.is_living:
@@ -64,6 +65,28 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
     if holder is not None and claim.released and claim.code == EXIT_POD_UNFIT:
         state = blame_once(state, holder, seen.now)
     return state
+
+
+def _note_trained(last: Trained | None, claim: Claim, published: int | None) -> Trained | None:
+    if claim.step is None:
+        return last
+    if last is None or claim.step < last.last:
+        before_s = 0.0 if last is None else last.useful_s
+        return Trained(claim.step, claim.beat_at, claim.step, claim.beat_at, published or 0, before_s)
+    return replace(last, last=claim.step, last_at=claim.beat_at, kept=published or 0)
+
+
+def find_useful_share(states: Iterable[State], place: str) -> float | None:
+    """The part of the hours paid for pods of a place that was training which is kept; None before there is any."""
+    pods = [one for state in states for one in state.rented if one.place == place]
+    paid_s = sum(one.seen_at - one.since for one in pods)
+    useful_s = sum_useful_s(pods)
+    return useful_s / paid_s if useful_s and paid_s else None
+
+
+def sum_useful_s(pods: Iterable[Rented]) -> float:
+    """Seconds of training that are kept, of all these pods."""
+    return sum(one.trained.useful_s for one in pods if one.trained is not None)
 
 
 def sum_dollars(state: State) -> float:

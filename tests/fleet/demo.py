@@ -290,14 +290,12 @@ class Demo:
             self.fleet("history"), env=self.environment, capture_output=True, text=True, check=False, timeout=60
         )
         print((told.stdout + told.stderr).rstrip(), flush=True)
-        dollars = sum(one["dollars"] for one in self.read_state()["rented"])
-        print(f"\n${dollars:.3f} in all.")
         if missing := self.find_shortcomings():
             print_heading("The demo FAILED:")
             print("\n".join(f"  - {sentence}" for sentence in missing), flush=True)
             return 1
         again, resumed = self.seen.trained_at_outbid - self.seen.outbid_at_step, self.find_resumed_step()
-        print(f"The last pod went on from step {resumed}. Trained twice: {again}. No published step was lost.")
+        print(f"\nThe last pod went on from step {resumed}. Trained twice: {again}. No published step was lost.")
         return 0
 
 

@@ -14,7 +14,7 @@ from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.decide import decide
 from supervisor.fleet.model import Claim, Destroy, Pod, Rented, Seen, State
-from supervisor.fleet.observe import observe, sum_dollars
+from supervisor.fleet.observe import find_useful_share, observe, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want, label_of
 from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
@@ -548,6 +548,34 @@ def test_creates_that_made_nothing_do_not_count_and_one_without_an_answer_does()
         world.provider.faults["create"] = [fault]
         world.controller(book).tick()
         assert len(book.states[RUN].asked) == counted, fault
+
+
+def test_hours_are_useful_from_the_first_step_to_the_newest_that_is_published() -> None:
+    world = World(56)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    first = world.holder()
+    assert first is not None
+    run_until(world, book, lambda: (world.held.step or 0) >= 60)
+    world.die(first)
+    run_until(world, book, is_over(world))
+    one, two = (pod.trained.useful_s for pod in book.states[RUN].rented if pod.trained is not None)
+    kept = world.pods["i1"].complete and min(world.pods["i1"].complete) - 12  # where the second one began
+    assert one == pytest.approx(10.0 * kept, abs=75)  # a beat a minute
+    assert two == pytest.approx(10.0 * (400 - kept), abs=75)
+    paid = sum(pod.seen_at - pod.since for pod in book.states[RUN].rented)
+    assert find_useful_share([book.states[RUN]], "spot") == pytest.approx((one + two) / paid)
+    assert find_useful_share([book.states[RUN]], "elsewhere") is None
+
+
+def test_a_pod_that_goes_on_at_an_older_step_keeps_what_was_useful_before() -> None:
+    state = State(
+        rented=(Rented(Pod("virtual", 1, Instance("i0", label_of(RUN, 1, "abcdef"), "running", 2.0)), 0, 0, 2.0),)
+    )
+    for at, step, published in ((100, 10, 0), (200, 20, 15), (300, 15, 15), (400, 25, 25)):
+        seen = Seen(at, Claim(1, f"m{at}", at, step=step), published=published, pods=(state.rented[0].pod,))
+        state = observe(state, seen)
+    assert sum_useful_s(state.rented) == pytest.approx(50 + 100)
 
 
 def test_dollars_of_pods_that_are_forgotten_stay_in_the_sum() -> None:
