@@ -164,7 +164,7 @@ class Controller:
             if any(told.did or told.failed for told in tolds.values()):
                 market = self._look_around(market)
             self._sweep(market.states, market.instances)
-        return [told for name, told in tolds.items() if name in self._runs or not told.decision.done]
+        return [told for name, told in tolds.items() if name in self._runs or told.did or not told.decision.done]
 
     def _read_states(self) -> tuple[dict[str, State], dict[str, str]]:
         """The states, and which of them cannot be read: one that is damaged does not stop the others."""

@@ -1,0 +1,143 @@
+"""What a person sees of a fleet: the commands by their words, over a fake Vast.ai and a store in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.fleet.book import StoreBook
+from supervisor.fleet.model import Trained
+from supervisor.storage import open_store
+from tests.fleet.fake_vast import KEY, FakeVast
+
+RUN = """
+[run]
+id = "{run}-id"
+[job]
+kind = "command"
+[job.plain]
+start = ["a"]
+resume = ["b"]
+[store]
+url = "{store}"
+"""
+FLEET = """
+[fleet]
+store = "{store}"
+[limits]
+per_hour = 8
+total = 100
+[place.spot]
+provider = "vast"
+gpu = "H100 SXM"
+gpus = 2
+most_per_hour = 4.0
+image = "me/image:1"
+"""
+IN_FILE = '[run.{run}]\nfile = "{run}.toml"\nplaces = ["spot"]\n'
+
+
+@pytest.fixture
+def vast(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVast]:
+    with FakeVast(runs_at_once=True) as fake:
+        fake.add_offer()
+        monkeypatch.setenv("VAST_API_KEY", KEY)
+        monkeypatch.setenv("VAST_URL", fake.url)
+        yield fake
+
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def say(tmp_path: Path, vast: FakeVast, capsys: pytest.CaptureFixture[str]) -> Say:
+    """A command of the fleet, and what it printed in one line."""
+    write_fleet(tmp_path, "swe")
+
+    def run(*words: str) -> tuple[int, str]:
+        code = main(["fleet", *words, "--file", str(tmp_path / "fleet.toml")])
+        told = capsys.readouterr()
+        return code, " ".join((told.out + told.err).split())
+
+    return run
+
+
+def write_fleet(folder: Path, *runs: str) -> None:
+    store = (folder / "store").as_uri()
+    (folder / "store").mkdir(exist_ok=True)
+    for run in runs:
+        (folder / f"{run}.toml").write_text(RUN.format(run=run, store=store))
+    (folder / "fleet.toml").write_text(FLEET.format(store=store) + "".join(IN_FILE.format(run=run) for run in runs))
+    for one in (folder, *folder.iterdir()):
+        one.chmod(0o700)
+
+
+def test_status_history_and_explain_tell_of_the_pod_and_of_an_hour_that_was_useful(
+    say: Say, vast: FakeVast, tmp_path: Path
+) -> None:
+    assert say("explain", "swe")[1].startswith("No controller has looked at swe yet")
+    assert "swe none 0.00 ?" in say("status")[1]
+    code, said = say("tick")
+    assert code == 0
+    assert "Renting 2 x H100 SXM in spot at $1.90 an hour: the run has not begun. It is instance 1002." in said
+    book = StoreBook(open_store((tmp_path / "store").as_uri(), None, {}), "fleet")
+    book.begin()
+    state = book.read_state("swe-id")
+    trained = Trained(first=10, first_at=0.0, last=20, last_at=7200.0, kept=15)
+    [pod] = state.rented
+    pod = replace(pod, trained=trained, dollars=5.0, step=20, seen_at=pod.since + 2 * 3600.0)
+    book.write_state("swe-id", replace(state, rented=(pod,)), "Pod 1002 (vast) trains at step 20.")
+    book.end()
+    said = say("status")[1]
+    assert "swe vast/1002 running 2 h 1.90 5.00 5.00 20" in said
+    assert "swe: Pod 1002 (vast) trains at step 20." in said
+    said = say("history")[1]
+    assert "swe vast/1002 10010" in said
+    assert "5.00 lives" in said
+    assert "swe: $5.00 in all, $5.00 for an hour of useful training" in said
+    assert "Pod 1002 (vast) trains at step 20." in say("explain", "swe")[1]
+    said = say("offers")[1]  # half of the paid hours were useful, and the machine is not let on demand
+    assert "spot 2 x H100 SXM 1.60 3.20 yes 10010 SE 2000 Mbit/s 1500 Mbit/s" in said
+
+
+def test_a_pod_is_destroyed_by_its_name_also_when_its_run_left_the_file(
+    say: Say, vast: FakeVast, tmp_path: Path
+) -> None:
+    say("tick")
+    [pod] = vast.living()
+    assert say("destroy", "vast/999")[0] == 2
+    assert "has a pod 999" in say("destroy", "vast/999")[1]
+    write_fleet(tmp_path, "other")
+    code, said = say("tick")
+    assert code == 93
+    assert f"swe-id is in fleet.toml no more, and vast/{pod.instance} is still billed for it." in said
+    assert f"swe-id vast/{pod.instance} running" in say("status")[1]
+    assert vast.ledger[0].until_s is None
+    code, said = say("destroy", f"vast/{pod.instance}")
+    assert f"swe-id: Pod {pod.instance} is destroyed, as a person agreed." in said
+    assert vast.ledger[0].until_s is not None
+    assert "swe-id vast" not in say("status")[1]
+    assert f"swe-id vast/{pod.instance} 10010" in say("history")[1]
+
+
+def test_down_ends_what_is_rented_and_up_wants_it_again(say: Say, vast: FakeVast) -> None:
+    say("tick")
+    assert "is destroyed" in say("down", "swe")[1]
+    assert vast.living() == []
+    assert "The run is down." in say("tick")[1]
+    code, said = say("up", "swe")
+    assert code == 0
+    assert "The account at vast has $25.50: at most 6 h at $4.00." in said
+    assert len(vast.living()) == 1
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(say: Say, vast: FakeVast, tmp_path: Path) -> None:
+    for words in (["tick", "--dry-run"], ["up", "swe", "--dry-run"], ["down", "swe", "--dry-run"]):
+        say(*words)
+    assert "Renting 2 x H100 SXM in spot" in say("tick", "--dry-run")[1]
+    assert vast.ledger == []
+    assert not list((tmp_path / "store/fleet").glob("state/*"))
