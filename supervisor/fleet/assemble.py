@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, StoreError
 from supervisor.config.settings import RunFile
@@ -15,17 +16,17 @@ from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
 from supervisor.fleet.model import Bidding, Rules, State
-from supervisor.fleet.place_check import find_misfits, site_of_place
 from supervisor.fleet.places import prime, runpod
 from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run, read_ranks
-from supervisor.preflight.finding import Finding
-from supervisor.preflight.gather import gather_run
-from supervisor.preflight.host_check import Promised
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
+
+if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need
+    from supervisor.preflight.finding import Finding
+    from supervisor.preflight.host_check import Promised
 
 
 @dataclass
@@ -108,6 +109,9 @@ class Assembly:
 
     def find_misfits(self, name: str, place: str) -> list[Finding]:
         """What keeps a run of the file from a place."""
+        from supervisor.fleet.place_check import find_misfits, site_of_place
+        from supervisor.preflight.gather import gather_run
+
         table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
         path = self.path.parent / run_table.file
         subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
@@ -147,6 +151,8 @@ class Assembly:
 
 def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
     """What the next pod holds against its host. Of a machine of your own you know the GPUs, if you wrote them down."""
+    from supervisor.preflight.host_check import Promised
+
     return Promised(
         gpu=offer.gpu,
         gpus=offer.gpus if offer.gpu else None,
