@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, StoreError
@@ -21,6 +22,7 @@ from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run, read_ranks
+from supervisor.fleet.side_by_side import ask_for_each
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 
@@ -40,6 +42,7 @@ class Assembly:
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _keys: dict[str, Keys] = field(default_factory=dict)
+    _opening: Lock = field(default_factory=Lock)
 
     def book(self) -> StoreBook:
         """The controller's memory. Raises StoreError."""
@@ -102,10 +105,13 @@ class Assembly:
     def _sweep_keys(
         self, book: StoreBook, states: Mapping[str, State], instances: Mapping[str, list[Instance]]
     ) -> None:
-        for name, keys in self._keys.items():
+        def sweep(name: str) -> None:
             run_id = self.files[name].run.id
             if run_id in states:  # else its state is damaged
-                keys.sweep(states[run_id], instances, partial(book.read_state, run_id))
+                self._keys[name].sweep(states[run_id], instances, partial(book.read_state, run_id))
+
+        for swept in ask_for_each(self._keys, sweep).values():
+            swept()
 
     def find_misfits(self, name: str, place: str) -> list[Finding]:
         """What keeps a run of the file from a place."""
@@ -144,9 +150,10 @@ class Assembly:
         return key
 
     def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
-        if (url, realm) not in self._stores:
-            self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
-        return self._stores[url, realm]
+        with self._opening:  # runs are looked at side by side, and many are in one store
+            if (url, realm) not in self._stores:
+                self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
+            return self._stores[url, realm]
 
 
 def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
