@@ -139,11 +139,11 @@ class Cost:
 
 
 class Fleet:
-    """A hundred runs, three places and a store. Use as a context manager."""
+    """Runs, three places and a store. Use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runs: int = RUNS) -> None:
         self.folder = folder
-        self.labels = [label_of(f"run-{number:03d}", 1, f"{number:06x}") for number in range(RUNS)]
+        self.labels = [label_of(f"run-{number:03d}", 1, f"{number:06x}") for number in range(runs)]
         self.step = 100
 
     def __enter__(self) -> Self:
@@ -167,7 +167,7 @@ class Fleet:
         words = {"creates": CREATES, "gpu": fake_runpod.GPU, "template": fake_prime.TEMPLATE, "realm": self.store.url}
         text = FLEET.format(**words)
         names = list(self.places)
-        for number in range(RUNS):
+        for number in range(len(self.labels)):
             run, at = f"run-{number:03d}", number % 3
             text += f'[run.{run}]\nfile = "{run}.toml"\nplaces = {json.dumps(names[at:] + names[:at])}\n'
             (self.folder / f"{run}.toml").write_text(RUN.format(run=run, realm=self.store.url))
