@@ -191,9 +191,7 @@ class Controller:
                 self._watched[name] = (states[name], states[name])
         return states, damaged
 
-    def _pass(
-        self, name: str, market: _Market, look: Callable[[], RunLook] | None, calm: dict[str, Decision]
-    ) -> Told:
+    def _pass(self, name: str, market: _Market, look: Callable[[], RunLook] | None, calm: dict[str, Decision]) -> Told:
         """``look``: gives the look of this round. ``calm`` gets the decision that nothing is to be done."""
         state, run = market.states[name], self._runs.get(name)
         if run is None:
