@@ -216,7 +216,7 @@ class Controller:
         self._write_down({name: decision})
         match decision.action:
             case Create() as create if run is not None:
-                told, market.states[name] = self._create(name, run, decision, create, seen.now)
+                told, market.states[name] = self._create(name, run, decision, create, market)
                 return told
             case RaiseBid() as raised:
                 return self._raise_bid(name, decision, raised, market)
@@ -292,7 +292,7 @@ class Controller:
 
     # ------------------------------------------------------------ doing
 
-    def _create(self, name: str, run: Run, decision: Decision, create: Create, now: float) -> tuple[Told, State]:
+    def _create(self, name: str, run: Run, decision: Decision, create: Create, market: _Market) -> tuple[Told, State]:
         place, state = self._places[create.offered.place], decision.state
         known = {one.id for one in state.rented}  # the decision has them in mind
         try:
@@ -310,7 +310,10 @@ class Controller:
             state = note_created(state, create.label)
             told = Told(name, decision, (f"{decision.sentence} It is instance {made}.",))
         except PlaceError as error:
-            state = note_not_created(state, create.label, error, now)
+            state = note_not_created(state, create.label, error, market.now)
+            offers = market.offers.get(place.name)
+            if error.kind == "taken" and isinstance(offers, list):  # nor does the next run get it
+                market.offers[place.name] = [one for one in offers if one.id != create.offered.offer.id]
             told = Told(name, decision, failed=f"{place.name}: {error}")
         self._book.write_state(name, state, told.failed or told.did[0])
         return told, state
