@@ -97,7 +97,9 @@ class StoreBook:
                     f"Another one may go on after {span(PATIENCE_S)} of silence."
                 )
             over = standing
-        found = claims.claim(self._store, self._fleet, self._writer, settle_time(PATIENCE_S), over=over)
+        # Half of what a pod waits: between this and its first word a controller reads all states once more, and it
+        # looks at the claim before each word, and writes that before it acts.
+        found = claims.claim(self._store, self._fleet, self._writer, settle_time(PATIENCE_S) / 2, over=over)
         if found.writer != self._writer:
             raise TryAgainError(f"The controller on {host_of(found.writer)} began to tend this fleet a moment ago.")
         self._generation = found.generation
