@@ -5,10 +5,10 @@
 simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
 2 GB, as its figures are asked for), and the last of them is what the second step of a LoRA run sends.
 
-Five are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured to
+Six are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured to
 the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
-fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, and `diagnose`, how fast it
-reads logs (`python -m bench.flood --help`, and so on).
+fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, `diagnose`, how fast it
+reads logs, and `fleet_tick`, what a look at a hundred runs costs (`python -m bench.flood --help`, and so on).
 
 `python -m bench.house` runs nothing: it measures the program's own size, imports, names and words.
 """
@@ -28,6 +28,7 @@ from bench import (
     decisions,
     detection,
     diagnose,
+    fleet_tick,
     flood,
     footprint,
     long_life,
@@ -44,6 +45,7 @@ BY_ITSELF = {
     "adoption": adoption.main,
     "diagnose": diagnose.main,
     "orphans": orphans.main,
+    "fleet_tick": fleet_tick.main,
 }
 
 

@@ -63,11 +63,11 @@ class Standing:
 
 def look(store: Store, run_id: str) -> Standing:
     """Who holds the run now. Two small requests. Raises StoreError when the store cannot tell."""
-    return _read_standing(store, run_id)[0]
+    return look_with_files(store, run_id)[0]
 
 
-def _read_standing(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
-    """The standing, and every version of everything in the folder of the claims."""
+def look_with_files(store: Store, run_id: str) -> tuple[Standing, list[StoredFile]]:
+    """The same, and every version of everything in the folder of the claims: of each name the newest first."""
     folder = run_folder(run_id) + WRITERS
     for number in range(TRIES):
         time.sleep(SETTLE_S * number)
@@ -140,7 +140,7 @@ def claim(
     pointed: int | None = None  # read once: with a pointer that rotted that alone may take longer than a claim may
     for _ in range(TRIES):
         began = clock()
-        seen, _ = _read_standing(store, run_id)
+        seen, _ = look_with_files(store, run_id)
         if seen.writer == writer and not seen.released:
             target = seen.generation  # ours already: a try that was killed before it could tell
             sleep(settle_s)
@@ -186,7 +186,7 @@ def _until_listed(
     store: Store, run_id: str, target: int, sleep: Callable[[float], None]
 ) -> tuple[Standing, list[StoredFile]]:
     for number in range(1, SETTLE_TRIES * 4 + 1):
-        found, versions = _read_standing(store, run_id)
+        found, versions = look_with_files(store, run_id)
         if found.generation >= target:
             return found, versions
         sleep(SETTLE_S * min(number, 8))
@@ -217,7 +217,7 @@ def check(store: Store, run_id: str, generation: int, writer: str) -> Standing:
 
 
 def _check_claim(store: Store, run_id: str, generation: int, writer: str) -> tuple[Standing, list[StoredFile]]:
-    found, versions = _read_standing(store, run_id)
+    found, versions = look_with_files(store, run_id)
     if found.generation < generation:
         raise StoreError(
             "transient",

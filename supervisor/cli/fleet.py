@@ -18,7 +18,6 @@ from supervisor.base.errors import (
     TryAgainError,
     UsageError,
 )
-from supervisor.cli import findings
 from supervisor.cli.render import Paint, table, wrap
 from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
@@ -27,7 +26,6 @@ from supervisor.fleet.controller import Told
 from supervisor.fleet.model import Rented, State
 from supervisor.fleet.observe import find_useful_share, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import PlaceError
-from supervisor.preflight.gate import find_stopping_errors
 
 TICK_S = 30.0
 
@@ -69,6 +67,9 @@ def offers(file: Path, run: str | None) -> int:
 
 def check(file: Path, run: str | None) -> int:
     """Whether each run fits into each of its places, before anything is rented; 1 where one does not."""
+    from supervisor.cli import findings
+    from supervisor.preflight.gate import find_stopping_errors
+
     fleet = assemble(file, os.environ)
     wrong = False
     for name in _runs_of(fleet, run):
@@ -228,6 +229,8 @@ def history(file: Path) -> int:
 
 def _refuse_misfits(fleet: Assembly, name: str) -> None:
     """Raises ConfigError with each error of the run's places that nothing overrules."""
+    from supervisor.preflight.gate import find_stopping_errors
+
     told = []
     for place in fleet.file.run[name].places:
         for one in find_stopping_errors(fleet.find_misfits(name, place), fleet.files[name].check.overrule):

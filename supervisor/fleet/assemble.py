@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, StoreError
 from supervisor.config.settings import RunFile
@@ -15,17 +17,18 @@ from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
 from supervisor.fleet.model import Bidding, Rules, State
-from supervisor.fleet.place_check import find_misfits, site_of_place
 from supervisor.fleet.places import prime, runpod
 from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
 from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run, read_ranks
-from supervisor.preflight.finding import Finding
-from supervisor.preflight.gather import gather_run
-from supervisor.preflight.host_check import Promised
+from supervisor.fleet.side_by_side import ask_for_each
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
+
+if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need
+    from supervisor.preflight.finding import Finding
+    from supervisor.preflight.host_check import Promised
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Assembly:
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _keys: dict[str, Keys] = field(default_factory=dict)
+    _opening: Lock = field(default_factory=Lock)
 
     def book(self) -> StoreBook:
         """The controller's memory. Raises StoreError."""
@@ -101,13 +105,19 @@ class Assembly:
     def _sweep_keys(
         self, book: StoreBook, states: Mapping[str, State], instances: Mapping[str, list[Instance]]
     ) -> None:
-        for name, keys in self._keys.items():
+        def sweep(name: str) -> None:
             run_id = self.files[name].run.id
             if run_id in states:  # else its state is damaged
-                keys.sweep(states[run_id], instances, partial(book.read_state, run_id))
+                self._keys[name].sweep(states[run_id], instances, partial(book.read_state, run_id))
+
+        for swept in ask_for_each(self._keys, sweep).values():
+            swept()
 
     def find_misfits(self, name: str, place: str) -> list[Finding]:
         """What keeps a run of the file from a place."""
+        from supervisor.fleet.place_check import find_misfits, site_of_place
+        from supervisor.preflight.gather import gather_run
+
         table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
         path = self.path.parent / run_table.file
         subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
@@ -140,13 +150,16 @@ class Assembly:
         return key
 
     def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
-        if (url, realm) not in self._stores:
-            self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
-        return self._stores[url, realm]
+        with self._opening:  # runs are looked at side by side, and many are in one store
+            if (url, realm) not in self._stores:
+                self._stores[url, realm] = open_store(url, realm, self.environ, region=region)
+            return self._stores[url, realm]
 
 
 def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
     """What the next pod holds against its host. Of a machine of your own you know the GPUs, if you wrote them down."""
+    from supervisor.preflight.host_check import Promised
+
     return Promised(
         gpu=offer.gpu,
         gpus=offer.gpus if offer.gpu else None,

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from dataclasses import asdict, dataclass, field, replace
+from threading import Lock
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,6 +29,8 @@ from supervisor.storage.base import Store
 
 PATIENCE_S = 600.0
 """A controller that has not written for so long is gone, and another one goes on."""
+LATELY_S = 30.0
+"""A sentence is dated by a look at the clock that is no older: in one tick those of a hundred runs may change."""
 LIMIT_BYTES = 4 << 20
 MOST_TOLD = 100
 
@@ -62,7 +66,10 @@ _ORDERS = TypeAdapter(Orders)
 
 
 class StoreBook:
-    """The memory of one fleet. ``begin`` before anything is written, ``end`` when nothing more is."""
+    """The memory of one fleet. ``begin`` before anything is written, ``end`` when nothing more is.
+
+    States of several runs may be read and written at once, from several threads.
+    """
 
     def __init__(self, store: Store, fleet: str) -> None:
         self._store = store
@@ -71,6 +78,8 @@ class StoreBook:
         self._writer = writer_name(socket.gethostname(), secrets.token_hex(8), secrets.token_hex(4))
         self._generation: int | None = None
         self._count = 0
+        self._clock = (-LATELY_S, 0.0)  # when the store's clock was read last, by the monotonic one, and what it said
+        self._clock_lock = Lock()
 
     # ------------------------------------------------------------ who tends the fleet
 
@@ -88,7 +97,9 @@ class StoreBook:
                     f"Another one may go on after {span(PATIENCE_S)} of silence."
                 )
             over = standing
-        found = claims.claim(self._store, self._fleet, self._writer, settle_time(PATIENCE_S), over=over)
+        # Half of what a pod waits: between this and its first word a controller reads all states once more, and it
+        # looks at the claim before each word, and writes that before it acts.
+        found = claims.claim(self._store, self._fleet, self._writer, settle_time(PATIENCE_S) / 2, over=over)
         if found.writer != self._writer:
             raise TryAgainError(f"The controller on {host_of(found.writer)} began to tend this fleet a moment ago.")
         self._generation = found.generation
@@ -126,9 +137,14 @@ class StoreBook:
         self._count += 1
         put = self._store.put_bytes(name, json.dumps({"writer": self._writer, "count": self._count}).encode())
         delete_old(self._store, before)
-        if put.uploaded_at:
-            return put.uploaded_at
-        return max(file.uploaded_at for file in versions_of(self._store, name))
+        at = put.uploaded_at or max(file.uploaded_at for file in versions_of(self._store, name))
+        self._clock = (time.monotonic(), at)
+        return at
+
+    def _read_clock_lately(self) -> float:
+        with self._clock_lock:
+            read_at, at = self._clock
+            return at if time.monotonic() - read_at < LATELY_S else self.read_clock()
 
     def list_runs(self) -> list[str]:
         """Ids of all runs of which something is remembered, also of those that fleet.toml names no more."""
@@ -148,7 +164,7 @@ class StoreBook:
         self._check()
         said = page.said
         if not said or said[-1].sentence != sentence:
-            said = (*said, Said(self.read_clock(), sentence))[-MOST_TOLD:]
+            said = (*said, Said(self._read_clock_lately(), sentence))[-MOST_TOLD:]
         self._put(f"state/{run_id}.json", _PAGE.dump_json(Page(state, said)))
 
     def read_page(self, run_id: str) -> Page:

@@ -27,6 +27,7 @@ from supervisor.fleet.model import (
 )
 from supervisor.fleet.observe import HOUR_S, name_machine, note_bid, note_not_destroyed, observe, sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
+from supervisor.fleet.side_by_side import ask_for_each
 
 MOST_PASSES = 12
 """Of one tick over its runs: each does at most one thing for a run. A whole handover takes five."""
@@ -147,8 +148,11 @@ class Controller:
         for number in range(MOST_PASSES):
             if number:
                 market = self._look_around(market)
-            for name in [one for one, at in due.items() if at <= market.now]:
-                told = self._pass(name, market)
+            names = [one for one, at in due.items() if at <= market.now]
+            looks = ask_for_each(filter(self._runs.get, names), lambda name: self._runs[name].look())
+            calm: dict[str, Decision] = {}
+            for name in names:
+                told = self._pass(name, market, looks.get(name), calm)
                 did = tolds[name].did if name in tolds else ()
                 again_s = 0.0 if told.did else told.again_s
                 # A pod that needs its time to end is destroyed once a tick.
@@ -157,6 +161,7 @@ class Controller:
                 else:
                     due[name] = market.now + again_s
                 tolds[name] = replace(told, did=did if did[-1:] == told.did else (*did, *told.did))
+            self._write_down(calm)
             if not due:
                 break
             self._sleep(max(0.0, min(due.values()) - market.now))
@@ -170,9 +175,10 @@ class Controller:
         """The states, and which of them cannot be read: one that is damaged does not stop the others."""
         states: dict[str, State] = {}
         damaged: dict[str, str] = {}
-        for name in dict.fromkeys([*self._runs, *self._book.list_runs()]):
+        names = dict.fromkeys([*self._runs, *self._book.list_runs()])
+        for name, read_state in ask_for_each(names, self._book.read_state).items():
             try:
-                states[name] = self._book.read_state(name)
+                states[name] = read_state()
             except StoreError as error:
                 if error.kind != "damaged":
                     raise
@@ -185,14 +191,18 @@ class Controller:
                 self._watched[name] = (states[name], states[name])
         return states, damaged
 
-    def _pass(self, name: str, market: _Market) -> Told:
+    def _pass(self, name: str, market: _Market, look: Callable[[], RunLook] | None, calm: dict[str, Decision]) -> Told:
+        """``look``: gives the look of this round. ``calm`` gets the decision that nothing is to be done."""
         state, run = market.states[name], self._runs.get(name)
         if run is None:
             seen = self._look(name, None, market)
             decision = decide_removed(state, name, seen)
         else:
-            seen = self._look(name, run, market)
+            seen = self._look(name, look, market)
             decision = decide(state, run.rules, seen)
+            if decision.action is not None and len(self._runs) > 1:  # what was done for others may have taken minutes
+                seen = self._look(name, run.look, market)
+                decision = decide(state, run.rules, seen)
             if isinstance(decision.action, FindOffers):
                 state, offers = self._find_offers(decision.state, decision.action, market)
                 decision = decide(state, run.rules, replace(seen, offers=offers))
@@ -200,16 +210,26 @@ class Controller:
             self._watched[name] = (self._watched[name][0], observe(state, seen))
             return Told(name, decision, again_s=decision.again_s)
         market.states[name] = decision.state
-        self._book.write_state(name, decision.state, decision.sentence)
+        if decision.action is None:
+            calm[name] = decision
+            return Told(name, decision, again_s=decision.again_s)
+        self._write_down({name: decision})
         match decision.action:
             case Create() as create if run is not None:
-                told, market.states[name] = self._create(name, run, decision, create, seen.now)
+                told, market.states[name] = self._create(name, run, decision, create, market)
                 return told
             case RaiseBid() as raised:
                 return self._raise_bid(name, decision, raised, market)
             case Destroy() as destroy:
                 return self._destroy(name, decision, destroy, market)
         return Told(name, decision, again_s=decision.again_s)
+
+    def _write_down(self, decisions: Mapping[str, Decision]) -> None:
+        def write(name: str) -> None:
+            self._book.write_state(name, decisions[name].state, decisions[name].sentence)
+
+        for written in ask_for_each(decisions, write).values():
+            written()
 
     # ------------------------------------------------------------ looking
 
@@ -231,10 +251,10 @@ class Controller:
                     market.away[one.pod.provider] = why
         return market
 
-    def _look(self, name: str, run: Run | None, market: _Market) -> Seen:
+    def _look(self, name: str, look: Callable[[], RunLook] | None, market: _Market) -> Seen:
         looked, no_answer, needs_person = None, "", False
         try:
-            looked = run.look() if run is not None else None
+            looked = look() if look is not None else None
         except StoreError as error:
             no_answer, needs_person = f"{error}.", error.kind in ("permanent", "quota", "damaged")
         states = market.states.values()
@@ -272,7 +292,7 @@ class Controller:
 
     # ------------------------------------------------------------ doing
 
-    def _create(self, name: str, run: Run, decision: Decision, create: Create, now: float) -> tuple[Told, State]:
+    def _create(self, name: str, run: Run, decision: Decision, create: Create, market: _Market) -> tuple[Told, State]:
         place, state = self._places[create.offered.place], decision.state
         known = {one.id for one in state.rented}  # the decision has them in mind
         try:
@@ -290,7 +310,10 @@ class Controller:
             state = note_created(state, create.label)
             told = Told(name, decision, (f"{decision.sentence} It is instance {made}.",))
         except PlaceError as error:
-            state = note_not_created(state, create.label, error, now)
+            state = note_not_created(state, create.label, error, market.now)
+            offers = market.offers.get(place.name)
+            if error.kind == "taken" and isinstance(offers, list):  # nor does the next run get it
+                market.offers[place.name] = [one for one in offers if one.id != create.offered.offer.id]
             told = Told(name, decision, failed=f"{place.name}: {error}")
         self._book.write_state(name, state, told.failed or told.did[0])
         return told, state

@@ -455,7 +455,7 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
     machine = name_machine(rules.places[offered.place], offered.offer.machine)
     if state.taken.get(machine or offered.place, 0.0) > seen.now:
         return True
-    if offered.offer.spot and machine in seen.occupied:
+    if offered.offer.spot and not offered.offer.is_kind and machine in seen.occupied:
         return True  # a higher bid would stop our own pod
     faults = state.faults.get(machine, ())
     return bool(faults) and seen.now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]

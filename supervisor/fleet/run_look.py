@@ -13,7 +13,7 @@ from supervisor.checkpoints.manifest import MANIFEST, run_folder, step_folder
 from supervisor.checkpoints.records import get_listed, newest_manifest, read_latest, versions_of
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.model import Claim
-from supervisor.storage.base import Store
+from supervisor.storage.base import Store, StoredFile
 
 MOST_STEPS = 64
 _SHARD = re.compile(r"(?:^|/)__(\d{1,5})_\d{1,5}\.distcp")
@@ -27,14 +27,14 @@ def look_at_run(store: Store, run_id: str) -> RunLook:
     """
     latest = read_latest(store, run_id)
     published = None if latest is None else latest.step
-    standing = claims.look(store, run_id)
+    standing, files = claims.look_with_files(store, run_id)
     if standing.generation == 0:
         return RunLook(Claim(), published)
     stem = f"{run_folder(run_id)}{claims.WRITERS}gen_{standing.generation:05d}"
     at = 0.0
     told: dict[str, Any] = {}
     for kind in ("", ".beat", ".end"):
-        found = _read_newest(store, f"{stem}{kind}.json")
+        found = _read_newest(store, [file for file in files if file.name == f"{stem}{kind}.json"])
         if found is not None:
             at, told = max(at, found[0]), told | found[1]
     return RunLook(
@@ -67,13 +67,12 @@ def read_ranks(store: Store, run_id: str) -> int | None:
     return max(ranks) + 1 if ranks else None
 
 
-def _read_newest(store: Store, name: str) -> tuple[float, dict[str, Any]] | None:
+def _read_newest(store: Store, versions: list[StoredFile]) -> tuple[float, dict[str, Any]] | None:
     """When it was uploaded, by the store's clock, and what it says; None where there is none."""
-    versions = versions_of(store, name)
     if not versions:
         return None
     try:
-        value = json.loads(get_listed(store, name, claims.CLAIM_LIMIT, versions[0].file_id))
+        value = json.loads(get_listed(store, versions[0].name, claims.CLAIM_LIMIT, versions[0].file_id))
     except StoreError as error:
         if error.kind not in ("missing", "damaged"):
             raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import mmap
 import os
 import select
 import socket
@@ -181,7 +182,8 @@ class Transport:
     def buffer(self) -> memoryview:
         """This thread's block."""
         if not hasattr(self._local, "block"):
-            self._local.block = memoryview(bytearray(BLOCK_BYTES))
+            # Memory that is only there once it is used: small files take a page of it, in each of many threads.
+            self._local.block = memoryview(mmap.mmap(-1, BLOCK_BYTES))
         block: memoryview = self._local.block
         return block
 

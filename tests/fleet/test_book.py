@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,17 @@ def test_the_clock_is_the_stores_and_goes_on(store: FileStore) -> None:
     first = book.read_clock()
     assert 0 < first <= book.read_clock()
     assert len(store.list_versions("fleet/")) == 1
+
+
+def test_a_sentence_is_dated_by_the_stores_clock_which_is_read_again_after_a_while(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = StoreBook(store, "fleet")
+    book.begin()
+    began = book.read_clock()
+    for number, sentence in enumerate(("Pod 77 trains.", "Pod 77 trains at step 8."), 1):
+        book.write_state("swe", replace(STATE, generation=number), sentence)
+    assert [one.at for one in book.read_page("swe").said] == [began, began]
+    monkeypatch.setattr(book_module, "LATELY_S", 0.0)
+    book.write_state("swe", STATE, "Pod 77 is gone.")
+    assert book.read_page("swe").said[-1].at > began

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from supervisor.checkpoints import claims
 from supervisor.fleet.run_look import look_at_run
+from supervisor.storage.base import StoredFile
 from supervisor.storage.file import FileStore
 
 WRITER = "pod-a/0123456789abcdef/00ff00ff"
@@ -72,3 +74,18 @@ def test_escapes_in_last_words_do_not_reach_a_terminal(store: FileStore) -> None
     reason = look_at_run(store, "swe").claim.reason
     assert "\x1b" not in reason
     assert len(reason) <= 300
+
+
+def test_a_look_is_one_list_of_the_claims_so_that_a_beat_meanwhile_does_not_mix_with_the_last(store: FileStore) -> None:
+    claims.claim(store, "swe", WRITER, 0.0)
+    beat = claims.beat(store, "swe", 1, WRITER, 1, about={"step": 1})
+    list_versions, listed = store.list_versions, []
+
+    def list_and_count(prefix: str) -> Sequence[StoredFile]:
+        listed.append(prefix)
+        return list_versions(prefix)
+
+    store.list_versions = list_and_count  # type: ignore[method-assign]
+    claim = look_at_run(store, "swe").claim
+    assert (claim.mark, claim.step) == (beat.mark, 1)
+    assert listed == ["swe/latest.json", "swe/writers/"]

@@ -58,6 +58,7 @@ class Offer:
     per_hour: float  # dollars for the whole machine, disk included; of a spot machine at its lowest bid
     spot: bool
     machine: str = ""  # the provider's ids of the machine and of who lets it: what bad hosts are remembered by
+    is_kind: bool = False  # ``machine`` is a kind of machine, of which the provider picks one
     host: str = ""
     region: str = ""
     down_mbit: float | None = None  # None: the provider does not say

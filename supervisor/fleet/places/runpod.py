@@ -360,6 +360,7 @@ def _read_offer(row: Row, lowest: object, want: Want, cloud: str, region: str) -
         per_hour=price * want.gpus + disk,
         spot=want.spot,
         machine=name,  # RunPod chooses the machine; an offer that is gone is left out for a while by this
+        is_kind=True,
         region=region or cloud,
         down_mbit=want.least_down_mbit or None,
         up_mbit=want.least_up_mbit or None,

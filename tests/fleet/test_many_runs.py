@@ -1,0 +1,89 @@
+"""Several runs in one tick: what is done for one of them takes time, and changes what the next one may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from supervisor.fleet.controller import Controller, RunLook
+from supervisor.fleet.model import Claim
+from supervisor.fleet.places.base import Offer, Order, PlaceError
+from supervisor.simulator.virtual_fleet import RUN
+from tests.fleet.world import KilledError, VirtualBook, World, default_rules
+
+
+def control(world: World, book: VirtualBook, *names: str) -> Controller:
+    controller = world.controller(book)
+    run = controller._runs[RUN]
+    controller._runs = {name: replace(run, rules=replace(default_rules(), run_id=name)) for name in names}
+    return controller
+
+
+def test_two_runs_rent_of_one_kind_of_machine_in_one_tick() -> None:
+    """RunPod lets a kind of machine, and has many of it."""
+    world = World(60)
+    kind = Offer("SECURE/H100/2/spot", "H100", 2, 2.0, True, "SECURE/H100/2/spot", is_kind=True)
+    world.provider.find_offers = lambda want: [kind]  # type: ignore[method-assign]
+    first, second = control(world, VirtualBook(world), "one", "two").tick()
+    assert first.did and second.did
+    assert len(world.pods) == 2
+
+
+def test_an_offer_that_one_run_did_not_get_is_not_asked_for_by_the_next_one() -> None:
+    world = World(61)
+    machines = world.find_machines()[:2]
+    world.provider.find_offers = lambda want: machines  # type: ignore[method-assign]
+    create, asked = world.provider.create, []
+
+    def create_unless_taken(offer: Offer, order: Order) -> str:
+        asked.append(offer.id)
+        if offer.id == machines[0].id:
+            raise PlaceError("taken", "it is gone")
+        return create(offer, order)
+
+    world.provider.create = create_unless_taken  # type: ignore[method-assign]
+    first, second = control(world, VirtualBook(world), "one", "two").tick()
+    assert "it is gone" in first.failed
+    assert second.did
+    assert asked == [machines[0].id, machines[1].id]
+
+
+def test_a_run_whose_holder_came_back_while_another_pod_was_rented_keeps_it() -> None:
+    """Renting takes seconds to minutes: what is done for a run is decided on a look of that moment."""
+    world = World(62)
+    book = VirtualBook(world)
+    world.sleep(3600)
+    silent, beats = (RunLook(Claim(1, mark, beat_at, step=7), None) for mark, beat_at in (("a", 0.0), ("b", world.now)))
+    looks: Iterator[RunLook] = iter([silent, beats])
+    controller = control(world, book, "one", "two")
+    controller._runs["two"] = replace(controller._runs["two"], look=lambda: next(looks))  # type: ignore[index]
+    first, second = controller.tick()
+    assert first.did and not second.did
+    assert second.decision.sentence == "A pod that this fleet did not rent trains at step 7."
+    assert len(world.pods) == 1
+
+
+def test_what_was_seen_is_written_down_before_the_second_look_is_waited_for() -> None:
+    world = World(63)
+    book = VirtualBook(world)
+    names = ("one", "two")
+    for _ in range(40):
+        control(world, book, *names).tick()
+        world.sleep(30)
+    living = [one.id for name in names for one in book.states[name].rented if one.is_living]
+    assert living
+    for pod in list(world.living.values()):
+        world.die(pod)
+    world.sleep(200)
+
+    def wait(seconds: float) -> None:
+        raise KilledError
+
+    controller = control(world, book, *names)
+    controller._sleep = wait
+    with pytest.raises(KilledError):
+        controller.tick()
+    missed = [one.id for name in names for one in book.states[name].rented if one.missing_since == world.now]
+    assert missed == living
