@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,17 @@ def until(is_so: Callable[[], object], within_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+def freeze(home: Path) -> list[int]:
+    """Stop all that runs with this home, with what it starts meanwhile; returns what stands still."""
+    frozen: list[int] = []
+    while running := [pid for pid in processes_of(home) if pid not in frozen]:
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        frozen += running
+    return [pid for pid in processes_of(home) if pid in frozen]
+
+
 def trained(vast: Homes, number: int) -> Callable[[], bool]:
     return lambda: len(vast.ledger) > number and bool(steps_of(vast, number))
 
@@ -152,15 +164,16 @@ def test_a_host_that_froze_wakes_after_the_next_pod_claimed_and_the_provider_was
 ) -> None:
     tick_until(fleet, lambda: published(tmp_path) >= 5)
     home = vast.home_of(vast.ledger[0].instance)
-    frozen = processes_of(home)
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    frozen = freeze(home)
     vast.fail("502", "list", times=6)
+    vast.fail("500", "destroy", times=1000)  # the sleeper must live until it wakes
     said = tick_until(fleet, trained(vast, 1))
     assert any("It is convicted after 20 s" in one for one in said), said
     at = published(tmp_path)
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
+    until(lambda: "has taken this run over" in (home / "log").read_text())
+    vast.faults.clear()
     finish(fleet, vast)
     assert steps_of(vast, 1)[0] == at + 1
     assert len(vast.ledger) == 2
