@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,10 @@ from supervisor.cli.render import Paint, table, wrap
 from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
-from supervisor.fleet.controller import Told
+from supervisor.fleet.controller import Place, Told
 from supervisor.fleet.model import Rented, State
 from supervisor.fleet.observe import find_useful_share, sum_dollars, sum_useful_s
-from supervisor.fleet.places.base import PlaceError
+from supervisor.fleet.places.base import Offer, PlaceError
 
 TICK_S = 30.0
 
@@ -37,10 +37,12 @@ def offers(file: Path, run: str | None) -> int:
     wanted = list(dict.fromkeys(place for name in names for place in fleet.file.run[name].places))
     rows = [("place", "GPUs", "$/hour", "$/useful hour", "spot", "machine", "region", "down", "up")]
     states = _read_states(fleet)
+    cheaper: list[str] = []
     for place in (fleet.places()[name] for name in wanted):
         share = find_useful_share(states, place.name)
         try:
             found = place.provider.find_offers(place.want)
+            cheaper += _find_cheaper_kinds(fleet, names[0], place, found) if len(names) == 1 else []
         except PlaceError as error:
             print(*wrap(f"{place.name}: {error}"), sep="\n")
             continue
@@ -60,9 +62,33 @@ def offers(file: Path, run: str | None) -> int:
         ]
     if len(rows) == 1:
         print("Nothing that fits is offered now.")
-        return 1
-    print("\n".join(table(rows)))
-    return 0
+    else:
+        print("\n".join(table(rows)))
+    print(*(line for one in cheaper for line in wrap(one)), sep="\n", end="\n" if cheaper else "")
+    return 1 if len(rows) == 1 else 0
+
+
+def _find_cheaper_kinds(fleet: Assembly, run: str, place: Place, found: Sequence[Offer]) -> list[str]:
+    """A sentence for each other kind of GPU with a machine that costs less, on which the run is estimated to fit."""
+    from supervisor.fleet.place_check import gpu_gib
+    from supervisor.preflight.gpu_memory import MEMORY_FITS
+
+    if not place.want.gpu or fleet.file.place[place.name].provider == "ssh":
+        return []
+    cheapest: dict[str, Offer] = {}
+    for one in place.provider.find_offers(replace(place.want, gpu="")):
+        if not found or one.per_hour < found[0].per_hour:
+            cheapest.setdefault(one.gpu, one)
+    told = []
+    for one in cheapest.values():
+        if one.gpu != place.want.gpu and gpu_gib(one.gpu):
+            misfits = fleet.find_misfits(run, place.name, one.gpu)
+            if any(one.id == MEMORY_FITS for one in misfits) and all(one.weight == "note" for one in misfits):
+                fits = (
+                    f"{run} is estimated to fit on {one.gpus} x {one.gpu}: ${one.per_hour:.2f} an hour in {place.name}."
+                )
+                told.append(f'{fits} To rent these: gpu = "{one.gpu}".')
+    return told
 
 
 def check(file: Path, run: str | None) -> int:

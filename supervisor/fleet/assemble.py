@@ -113,12 +113,13 @@ class Assembly:
         for swept in ask_for_each(self._keys, sweep).values():
             swept()
 
-    def find_misfits(self, name: str, place: str) -> list[Finding]:
-        """What keeps a run of the file from a place."""
+    def find_misfits(self, name: str, place: str, gpu: str = "") -> list[Finding]:
+        """What keeps a run of the file from a place; ``gpu``: if its machines had these."""
         from supervisor.fleet.place_check import find_misfits, site_of_place
         from supervisor.preflight.gather import gather_run
 
         table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
+        table = table.model_copy(update={"gpu": gpu}) if gpu else table
         path = self.path.parent / run_table.file
         subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
         try:

@@ -17,6 +17,7 @@ from supervisor.preflight.sharing import HOPELESS_UTILIZATION
 from supervisor.preflight.site import Gpu
 from supervisor.preflight.subject import Check, Subject
 
+MEMORY_FITS = "gpu-memory-estimate"
 _VLLM_TABLE = date(2026, 8, 8)  # d1046b876
 
 
@@ -173,7 +174,7 @@ def _note_estimate(subject: Subject, facts: ModelFacts, need: Estimate, engine: 
     if engine is not None:
         least = memory.engine_need(facts, engine)
         told += f"; the engine needs {gib(least)} GiB at least and takes {engine.utilization:.0%} of its GPUs"
-    return Finding("gpu-memory-estimate", f"{told}. The shape is from {facts.origin or 'its configuration'}.")
+    return Finding(MEMORY_FITS, f"{told}. The shape is from {facts.origin or 'its configuration'}.")
 
 
 def _spelling_of_share(subject: Subject) -> tuple[str, ...]:

@@ -40,8 +40,9 @@ class Rig(Protocol):
     provider: Provider
     want: Want
     key: str
+    other_gpu: str
 
-    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2) -> str: ...
+    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2, gpu: str = "") -> str: ...
     def rent_by_hand(self, label: str) -> str: ...
     def enter(self, instance_id: str, phase: Phase) -> None: ...
     def rented(self) -> list[str]:
@@ -77,6 +78,12 @@ class ProviderConformance:
         assert [offer.id for offer in found] == [cheap, middle, dear]
         assert [offer.per_hour for offer in found] == pytest.approx([3.5, 4.5, 5.5])
         assert {(offer.gpus, offer.spot) for offer in found} == {(2, False)}
+
+    def test_other_kinds_of_gpus_are_found_where_any_is_asked_for(self, rig: Rig) -> None:
+        ours, other = rig.add_offer(4.0), rig.add_offer(3.0, gpu=rig.other_gpu)
+        assert [one.id for one in rig.provider.find_offers(rig.want)] == [ours]
+        found = rig.provider.find_offers(replace(rig.want, gpu=""))
+        assert [(one.id, one.gpu) for one in found] == [(other, rig.other_gpu), (ours, rig.want.gpu)]
 
     def test_what_is_rented_is_listed_under_its_label_through_its_life(self, rig: Rig) -> None:
         made = self.rent(rig)

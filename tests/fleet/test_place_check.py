@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import supervisor.fleet.places.vast as vast_place
 from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.publish import publish
 from supervisor.cli import fleet as commands
@@ -17,6 +19,7 @@ from supervisor.preflight.finding import Finding
 from supervisor.preflight.site import Site
 from supervisor.storage import open_store
 from tests.checkpoints_store.conftest import Step, quiet
+from tests.fleet.fake_vast import KEY, FakeVast
 
 FLEET = """\
 [fleet]
@@ -239,3 +242,26 @@ def test_up_rents_nothing_for_a_run_that_does_not_fit_unless_that_is_overruled(
     path = desk.folder / "swe.toml"
     path.write_text(path.read_text() + '[check]\noverrule = ["gpu-missing"]\n')
     commands._refuse_misfits(assemble(desk.folder / "fleet.toml", {}), "swe")
+
+
+def test_offers_name_cheaper_gpus_on_which_the_run_fits(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.write()
+    monkeypatch.setattr(vast_place, "SEARCH", replace(vast_place.SEARCH, gap_s=0.0))
+    with FakeVast() as vast:
+        monkeypatch.setenv("VAST_API_KEY", KEY)
+        monkeypatch.setenv("VAST_URL", vast.url)
+        vast.add_offer()
+        for kind, bid in (("A100 SXM4", 0.5), ("A100 SXM4", 0.4), ("RTX 3060", 0.1), ("H200", 9.0), ("Q7", 0.2)):
+            vast.add_offer(gpu_name=kind, min_bid=bid)
+        assert commands.offers(desk.folder / "fleet.toml", "swe") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "swe is estimated to fit on 2 x A100 SXM4: $0.50 an hour in spot. To rent these: gpu" in said
+        assert said.count("estimated to fit") == 1
+        vast.offers = {number: one for number, one in vast.offers.items() if one["gpu_name"] != "H100 SXM"}
+        assert commands.offers(desk.folder / "fleet.toml", "swe") == 1
+        assert "2 x A100 SXM4" in " ".join(capsys.readouterr().out.split())
+        vast.fail("500", "search", times=9)
+        assert commands.offers(desk.folder / "fleet.toml", "swe") == 1
+        assert "estimated" not in capsys.readouterr().out

@@ -44,6 +44,7 @@ class PrimeRig:
 
     want = WANT
     key = KEY
+    other_gpu = "RTX4090_24GB"
 
     def __init__(self, fake: FakePrime, clock: Clock) -> None:
         self.fake, self.clock = fake, clock
@@ -55,9 +56,9 @@ class PrimeRig:
     def with_wrong_key(self) -> Provider:
         return self.with_key("revoked-" + KEY)
 
-    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2) -> str:
+    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2, gpu: str = "") -> str:
         prices = OFFER["prices"] | {"onDemand": per_hour - 0.1}  # and 100 GB at $0.001
-        row = self.fake.add_offer(gpuCount=gpus, prices=prices, isSpot=spot or None)
+        row = self.fake.add_offer(gpuType=gpu or WANT.gpu, gpuCount=gpus, prices=prices, isSpot=spot or None)
         return f"hyperstack/{row['cloudId']}/SXM5/CANADA-1/CA/secure_cloud/60/360"
 
     def rent_by_hand(self, label: str) -> str:

@@ -41,6 +41,7 @@ class RunpodRig:
 
     want = WANT
     key = KEY
+    other_gpu = "NVIDIA L4"
 
     def __init__(self, fake: FakeRunpod, clock: Clock) -> None:
         self.fake, self.clock = fake, clock
@@ -52,12 +53,12 @@ class RunpodRig:
     def with_wrong_key(self) -> Provider:
         return self.with_key("revoked-" + KEY)
 
-    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2) -> str:
+    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2, gpu: str = "") -> str:
         each = (per_hour - DISK) / 2
         prices = (None, each) if spot else (each, None)
         region = REGIONS[len(self.fake.machines) % len(REGIONS)]
-        self.fake.add_machine(*prices, gpus, region=region)
-        return f"SECURE/{region}/{GPU}/2/{'spot' if spot else 'on demand'}"
+        self.fake.add_machine(*prices, gpus, region=region, gpu=gpu or GPU)
+        return f"SECURE/{region}/{gpu or GPU}/2/{'spot' if spot else 'on demand'}"
 
     def rent_by_hand(self, label: str) -> str:
         return self.fake.add_pod(self.fake.add_machine(1.0, gpu="NVIDIA L4"), name=label)

@@ -32,6 +32,7 @@ class VastRig:
 
     want = WANT
     key = KEY
+    other_gpu = "RTX 4090"
 
     def __init__(self, fake: FakeVast, clock: Clock) -> None:
         self.fake, self.clock = fake, clock
@@ -43,10 +44,10 @@ class VastRig:
     def with_wrong_key(self) -> Provider:
         return self.with_key("revoked-" + KEY)
 
-    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2) -> str:
+    def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2, gpu: str = "") -> str:
         base = per_hour - 0.1
         prices = {"min_bid": base} if spot else {"dph_base": base, "dph_total": per_hour}
-        return str(self.fake.add_offer(num_gpus=gpus, storage_total_cost=0.1, **prices))
+        return str(self.fake.add_offer(gpu_name=gpu or WANT.gpu, num_gpus=gpus, storage_total_cost=0.1, **prices))
 
     def rent_by_hand(self, label: str) -> str:
         offer = self.fake.add_offer(gpu_name="RTX 4090")

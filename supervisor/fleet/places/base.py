@@ -38,7 +38,7 @@ class PlaceError(SupervisorError):
 class Want:
     """What a place of ``fleet.toml`` asks of a machine."""
 
-    gpu: str  # as the provider spells it
+    gpu: str  # as the provider spells it; "" for any, which is to look and not to rent
     gpus: int
     spot: bool
     disk_gb: float

@@ -84,7 +84,8 @@ class Prime:
         raise self._rest.unread(LIST, "its pages do not end")
 
     def find_offers(self, want: Want) -> list[Offer]:
-        query = [("gpu_type", want.gpu), ("gpu_count", str(want.gpus)), ("page_size", str(PAGE))]
+        query = [("gpu_count", str(want.gpus)), ("page_size", str(PAGE))]
+        query += [("gpu_type", want.gpu)] if want.gpu else []
         query += [("regions", part.strip()) for part in want.region.split(",") if part.strip()]
         rows: list[Row] = []
         for number in range(1, MOST_PAGES + 1):
@@ -232,7 +233,8 @@ def _read_offer(row: Row, want: Want) -> Offer | None:
     prices = row.get("prices")
     if not isinstance(prices, dict) or prices.get("currency") != "USD" or row.get("prepaidTime"):
         return None
-    if row.get("gpuType") != want.gpu or read_amount(row.get("gpuCount")) != want.gpus:
+    gpu = read_text(row.get("gpuType"))
+    if gpu != (want.gpu or gpu) or read_amount(row.get("gpuCount")) != want.gpus:
         return None
     if row.get("stockStatus") not in IN_STOCK or (row.get("isSpot") is True) != want.spot:
         return None
@@ -253,7 +255,7 @@ def _read_offer(row: Row, want: Want) -> Offer | None:
     offer_id = "/".join(quote(part, safe="") for part in [*parts, *("" if n is None else f"{n:.0f}" for n in counts)])
     return Offer(
         id=offer_id,
-        gpu=want.gpu,
+        gpu=gpu,
         gpus=want.gpus,
         per_hour=total,
         spot=want.spot,

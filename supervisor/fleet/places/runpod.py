@@ -113,11 +113,12 @@ class Runpod:
         )
         names = " ".join(LIST_PRICES.values())
         query = f"query ($gpu: GpuTypeFilter{types}) {{ gpuTypes(input: $gpu) {{ id {names}{fields} }} }}"
-        answer = {"gpuTypes": self._query(SEARCH, query, "gpuTypes", {"gpu": {"id": want.gpu}, **prices})}
+        only: Row = {"gpu": {"id": want.gpu}} if want.gpu else {}
+        answer = {"gpuTypes": self._query(SEARCH, query, "gpuTypes", prices | only)}
         offers = [
             offer
             for row in self._rest.rows_of(SEARCH, answer, "gpuTypes")
-            if row.get("id") == want.gpu
+            if row.get("id") == (want.gpu or row.get("id"))
             for name, region in zip(prices, regions, strict=True)
             if (offer := _read_offer(row, row.get(name), want, *region))
         ]
@@ -351,11 +352,11 @@ def _read_offer(row: Row, lowest: object, want: Want, cloud: str, region: str) -
     price = live or listed
     if not price:
         return None
-    disk = want.disk_gb * DISK_PER_GB_HOUR
-    name = f"{cloud}/{region}/{want.gpu}/{want.gpus}/{'spot' if want.spot else 'on demand'}"
+    disk, gpu = want.disk_gb * DISK_PER_GB_HOUR, read_text(row.get("id"))
+    name = f"{cloud}/{region}/{gpu}/{want.gpus}/{'spot' if want.spot else 'on demand'}"
     return Offer(
         id=name,
-        gpu=want.gpu,
+        gpu=gpu,
         gpus=want.gpus,
         per_hour=price * want.gpus + disk,
         spot=want.spot,

@@ -97,7 +97,6 @@ class Vast:
             "verified": {"eq": True},
             "external": {"eq": False},
             "rentable": {"eq": True},
-            "gpu_name": {"eq": gpu},
             "num_gpus": {"eq": want.gpus},
             "disk_space": {"gte": want.disk_gb},
             price: {"lte": want.most_per_hour},
@@ -106,6 +105,8 @@ class Vast:
             "order": [[price, "asc"]],
             "limit": 100,
         }
+        if gpu:
+            filters["gpu_name"] = {"eq": gpu}
         if want.region:
             filters["geolocation"] = {"in": [part.strip() for part in want.region.split(",")]}
         for field, least in (("inet_down", want.least_down_mbit), ("inet_up", want.least_up_mbit)):
@@ -113,7 +114,8 @@ class Vast:
                 filters[field] = {"gte": least}
         rows = self._rest.rows_of(SEARCH, self._ask(SEARCH, "POST", "/api/v0/bundles/", filters), "offers")
         offers = [offer for row in rows if (offer := _read_offer(row, want))]
-        fit = (one for one in offers if (one.gpu, one.gpus) == (gpu, want.gpus) and one.per_hour <= want.most_per_hour)
+        fit = (one for one in offers if one.gpus == want.gpus and one.gpu == (gpu or one.gpu))
+        fit = (one for one in fit if one.per_hour <= want.most_per_hour)
         return sorted(fit, key=lambda one: one.per_hour)
 
     def create(self, offer: Offer, order: Order) -> str:
