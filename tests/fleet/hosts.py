@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 JOB = """
@@ -59,3 +64,30 @@ def processes_of(home: Path) -> list[int]:
             if f"HOME={home}".encode() in environ:
                 found.append(int(entry.name))
     return found
+
+
+def start_pod(home: Path, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """What a rented pod starts, in its home, as a container would. It prints to ``onstart.log`` there."""
+    words = {
+        "HOME": str(home),
+        "PATH": os.environ["PATH"],
+        "RL_SUPERVISOR_VENV": sys.prefix,
+        "RL_SUPERVISOR_ETC": str(home / "etc"),
+        "RL_SUPERVISOR_LOCKS": str(home / "locks"),
+        "RL_SUPERVISOR_LOG": str(home / "log"),
+        **environ,
+    }
+    with (home / "onstart.log").open("ab") as log:
+        subprocess.Popen(
+            command, env=words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home, start_new_session=True
+        )
+
+
+def kill_pod(home: Path) -> None:
+    """All at once, as when a container is stopped. A process that is being started may be missed once."""
+    deadline = time.monotonic() + 10
+    while (found := processes_of(home)) and time.monotonic() < deadline:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 from supervisor.fleet import decide, observe
 from supervisor.fleet.assemble import Assembly, assemble
 from tests.fleet.fake_runpod import KEY, FakeRunpod
-from tests.fleet.hosts import JOB, processes_of
+from tests.fleet.hosts import JOB, kill_pod, processes_of, start_pod
 from tests.fleet.test_real_pods import RUN_FILE, STEPS, published, tick_until
 
 FLEET = """
@@ -46,18 +43,9 @@ class Containers(FakeRunpod):
         pod_id = super().add_pod(machine, count, **fields)
         home = self.folder / pod_id
         home.mkdir(mode=0o700)
-        environ = {
-            "HOME": str(home),
-            "PATH": os.environ["PATH"],
-            "RL_SUPERVISOR_VENV": sys.prefix,
-            "RL_SUPERVISOR_ETC": str(home / "etc"),
-            "RL_SUPERVISOR_LOCKS": str(home / "locks"),
-            **self.pods[pod_id]["env"],
-        }
+        environ = self.pods[pod_id]["env"].copy()
         del environ["RL_SUPERVISOR_PROMISED"]  # this machine has no H100: it would be a host that lied
-        with (home / "log").open("wb") as log:
-            command = shlex.split(self.pods[pod_id]["args"])
-            subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home)
+        start_pod(home, shlex.split(self.pods[pod_id]["args"]), environ)
         self.set_state(pod_id, "RUNNING")
         return pod_id
 
@@ -71,8 +59,7 @@ class Containers(FakeRunpod):
         self.kill(pod_id)
 
     def kill(self, pod_id: str) -> None:
-        for pid in processes_of(self.folder / pod_id):
-            os.kill(pid, signal.SIGKILL)
+        kill_pod(self.folder / pod_id)
 
 
 @pytest.fixture

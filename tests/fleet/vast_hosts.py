@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.fleet.fake_vast import FakeVast
-from tests.fleet.hosts import processes_of
+from tests.fleet.hosts import kill_pod, start_pod
 
 
 class VastHosts(FakeVast):
@@ -46,26 +41,7 @@ class VastHosts(FakeVast):
 
     def _start(self, instance_id: int) -> None:
         home, row = self.home_of(instance_id), self.instances[instance_id]
-        environ = {
-            "HOME": str(home),
-            "PATH": os.environ["PATH"],
-            "RL_SUPERVISOR_VENV": sys.prefix,
-            "RL_SUPERVISOR_ETC": str(home / "etc"),
-            "RL_SUPERVISOR_LOCKS": str(home / "locks"),
-            "RL_SUPERVISOR_LOG": str(home / "log"),
-            **row["host_env"],
-            **self._rental(instance_id).env,
-        }
-        with (home / "onstart.log").open("ab") as log:
-            subprocess.Popen(
-                ["bash", str(home / "onstart")],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=home,
-                start_new_session=True,
-            )
+        start_pod(home, ["bash", str(home / "onstart")], row["host_env"] | self._rental(instance_id).env)
 
     def _answer_destroy(self, which: int, query: dict[str, str], body: dict[str, Any]) -> object:
         answer = super()._answer_destroy(which, query, body)
@@ -82,12 +58,4 @@ class VastHosts(FakeVast):
         self.kill(instance_id)
 
     def kill(self, instance_id: int) -> None:
-        """All at once, as when a container is stopped. A process that is being started may be missed once."""
-        deadline = time.monotonic() + 10
-        while (found := processes_of(self.home_of(instance_id))) and time.monotonic() < deadline:
-            for pid in found:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            time.sleep(0.02)
+        kill_pod(self.home_of(instance_id))
