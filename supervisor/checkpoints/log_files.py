@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supervisor.checkpoints.log_packing import LOG_LIMIT, unpack
+from supervisor.checkpoints.log_packing import LOG_LIMIT, SERIES, unpack
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import delete_old
 from supervisor.storage.base import Store, StoredFile, StoreError
@@ -35,7 +35,8 @@ class LogFile:
 def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapping[str, bytes]) -> int:
     """Replace the logs of an attempt by their newer state; returns how many were sent. Raises StoreError.
 
-    What was replaced, and the oldest logs, are deleted after all were sent, if the key may.
+    What was replaced, and the oldest logs, are deleted after all were sent, if the key may. Series go last: they are
+    the history of the run.
     """
     folder = run_folder(run_id) + FOLDER
     there = {file.name: file for file in store.list(folder)}
@@ -53,7 +54,7 @@ def put_logs(store: Store, run_id: str, journal: str, attempt: int, packed: Mapp
         if before is not None and before.file_id != stored.file_id:
             replaced.append(before)
         sent += 1
-    oldest_first = sorted(there.values(), key=lambda file: file.uploaded_at)
+    oldest_first = sorted(there.values(), key=lambda file: (file.name.endswith(f"-{SERIES}.gz"), file.uploaded_at))
     delete_old(store, [*replaced, *oldest_first[: max(0, len(there) + sent - MOST_LOGS)]])
     return sent
 

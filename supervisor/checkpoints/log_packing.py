@@ -6,6 +6,7 @@ import zlib
 
 from supervisor.base.errors import StoreError
 
+SERIES = "series.jsonl"  # its name among the logs of an attempt
 LOG_LIMIT = 512 << 10  # bytes of one, compressed
 UNPACKED_LIMIT = 4 << 20
 GZIP = 31  # zlib's window bits for a gzip header

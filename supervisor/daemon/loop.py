@@ -59,6 +59,7 @@ from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
+from supervisor.journal.series import SeriesWriter
 from supervisor.primerl import open_job
 from supervisor.process import attached, run_lock
 from supervisor.process.attached import look_at_component
@@ -133,6 +134,7 @@ class Daemon:
         self.state, self._replayed = self.journal.rebuild()
         self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
+        self._series = SeriesWriter(self._state_dir, lambda: self.effects.store.transfers.moving.get("publish"))
         self.sensors = ActiveSensors(run_file, self.post, self._attempt_dir, lambda: self.state)
         observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
@@ -367,7 +369,9 @@ class Daemon:
         before, observation = self.state, f.Observation(self.clock.now(), time.time(), fact, source)
         decision = decide(before, observation)
         self.state = decision.state
-        self._say_events(self.journal.record(observation, before, self.state, decision.actions))
+        said = self.journal.record(observation, before, self.state, decision.actions)
+        self._say_events(said)
+        self._series.note(observation, self.state, said)
         self.witness.note(self.state, self.journal)
         return decision
 

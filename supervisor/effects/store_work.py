@@ -18,7 +18,7 @@ from typing import Any
 
 from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
 from supervisor.base.secrets import mask_secrets
-from supervisor.checkpoints.log_packing import pack
+from supervisor.checkpoints.log_packing import SERIES, pack
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
@@ -32,6 +32,7 @@ from supervisor.effects.transfers import Transfers, request
 from supervisor.evidence.ends import log_ends
 from supervisor.evidence.keeping import to_send
 from supervisor.jobs.base import Job
+from supervisor.journal.series import path_of
 from supervisor.process import pod_identity
 from supervisor.process.attempts import digest, read_snapshot
 
@@ -453,6 +454,7 @@ class StoreWork:
 
     def _send_logs(self, attempt: int, texts: Mapping[str, bytes]) -> None:
         """Without secrets, packed; and the bundles of evidence that are not there yet, which hold none."""
+        texts = {**texts, **_read_series(self._run.state_dir, attempt)}
         bundles = to_send(bundles_dir(self._run.state_dir), attempt, {name for of, name in self._sent if of == attempt})
         if not (texts or bundles) or not self._run.journal:
             self._owed.discard(attempt)
@@ -465,6 +467,13 @@ class StoreWork:
             self._write_to_store("put-logs", journal=self._run.journal, attempt=attempt, logs=packed)
             self._sent.update((attempt, name) for name in bundles)
             self._owed.discard(attempt)
+
+
+def _read_series(state_dir: Path, attempt: int) -> dict[str, bytes]:
+    try:
+        return {SERIES: path_of(state_dir, attempt).read_bytes()}
+    except OSError:
+        return {}
 
 
 def _in_base64(data: bytes) -> str:

@@ -22,6 +22,7 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.journal = Journal(folder)
         self.witness = SimpleNamespace(note=lambda state, journal: None)
+        self._series = SimpleNamespace(note=lambda observation, state, said: None)
         self.clock = SimpleNamespace(now=lambda: self.t)
         self.state = State()
         self.t = 100.0
