@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from supervisor.cli.client import Client
+from supervisor.api.client import Client
 from supervisor.practice.run import make_practice
 from tests.e2e.rig import Pod
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from supervisor.api import client
 from supervisor.base.unix_socket import Claim, Door
-from supervisor.cli import client, which
+from supervisor.cli import which
 from supervisor.process import transient
 from tests.conftest import MACHINE
 from tests.isolation import KEPT

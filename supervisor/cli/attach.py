@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from supervisor.api.client import Client, NotThereError
 from supervisor.base.secrets import remember_environment
-from supervisor.cli.client import Client, NotThereError
 from supervisor.config.settings import load
 from supervisor.daemon import find_job as finding
 from supervisor.daemon import loop, upgrade

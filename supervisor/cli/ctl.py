@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
+from supervisor.api.client import NotThereError, RefusedError, UnclearError
 from supervisor.base.errors import UsageError
 from supervisor.cli import familiar, incidents, render, said, state_folder, which
-from supervisor.cli.client import NotThereError, RefusedError, UnclearError
 from supervisor.cli.terminal import reply, run_cli
 from supervisor.cli.which import Here
 

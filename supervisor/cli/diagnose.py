@@ -100,8 +100,8 @@ def _never_started(run_file: str) -> UnreadableError:
 
 
 def _of_this_machine() -> Sources:
+    from supervisor.api.client import NotThereError
     from supervisor.cli import which  # late: only here
-    from supervisor.cli.client import NotThereError
 
     try:
         run = which.find_run(None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from supervisor.api.client import NotThereError
 from supervisor.cli import render, which
-from supervisor.cli.client import NotThereError
 from supervisor.cli.which import Here
 
 INSTEAD = {

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from supervisor.api.client import NotThereError, RefusedError
 from supervisor.base.errors import UsageError
 from supervisor.cli import render, state_folder, which
-from supervisor.cli.client import NotThereError, RefusedError
 from supervisor.core.words import root_line, size, span
 
 INDENT = "    "

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.client import NotThereError, UnclearError
+from supervisor.api.client import NotThereError, UnclearError
 from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_logs import AttemptLog, logs_of
 

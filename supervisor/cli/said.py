@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from supervisor.api.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.base.errors import UsageError
 from supervisor.cli import render, state_folder, which
-from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.core.words import size
 
 FOLLOW_S = 0.5

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from supervisor.api.client import NotThereError, UnclearError
 from supervisor.base.errors import ConfigError, SupervisorError
-from supervisor.cli.client import NotThereError, UnclearError
 
 VERB = "read-state"
 ERRORS = {one.__name__: one for one in (ConfigError, NotThereError, UnclearError, SupervisorError)}

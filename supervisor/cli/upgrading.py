@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from supervisor.api.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.cli import which
-from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.cli.terminal import reply
 from supervisor.cli.which import Here
 

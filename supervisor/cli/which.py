@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from supervisor.api.client import Client, NotThereError, RefusedError, UnclearError, sockets
 from supervisor.base import homes
 from supervisor.base.errors import ConfigError, UsageError
 from supervisor.base.socket_paths import remove_if_dead
 from supervisor.cli import state_folder
-from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError, sockets
 from supervisor.config import run_place
 
 LOOK_S = 3.0

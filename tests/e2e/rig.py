@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from supervisor.cli.client import Client
+from supervisor.api.client import Client
 from supervisor.practice.command_line import toml_value
 from supervisor.practice.run import Practice, make_practice
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.client import Client
+from supervisor.api.client import Client
 
 from .rig import Pod
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.api import server
+from supervisor.api.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.api.protocol import VERBS, Api
 from supervisor.base.errors import ConfigError, TryAgainError
-from supervisor.cli.client import Client, NotThereError, RefusedError, UnclearError
 from tests.people.desk import FakeDesk, until
 
 Serve = Callable[..., Api]

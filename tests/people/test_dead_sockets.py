@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.api import client
 from supervisor.api.protocol import Api
 from supervisor.base.errors import ConfigError
 from supervisor.base.socket_paths import remove_if_dead
 from supervisor.base.unix_socket import Claim, Door
-from supervisor.cli import client, ctl
+from supervisor.cli import ctl
 from tests.people.desk import FakeDesk
 
 STRANGER = 54321

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.api.client import NotThereError, UnclearError
 from supervisor.base.errors import ConfigError
 from supervisor.cli import ctl, state_folder, which
-from supervisor.cli.client import NotThereError, UnclearError
 from supervisor.config import settings
 from supervisor.config.run_place import default_socket, default_state_dir, read_place
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.api.client import NotThereError
 from supervisor.api.protocol import Api
 from supervisor.base import homes
 from supervisor.base.errors import UsageError
 from supervisor.cli import ctl, main, read_state, state_folder, which
-from supervisor.cli.client import NotThereError
 from supervisor.config import run_place
 from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.client import Client
+from supervisor.api.client import Client
 from supervisor.practice.command_line import toml_value
 from supervisor.process import nanny
 from tests.process.conftest import wait_for

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.api.client import Client
 from supervisor.api.protocol import Api
-from supervisor.cli.client import Client
 from tests.people.desk import FakeDesk
 from tests.shell.conftest import CTL, STRANGER, as_root, run_as, words_as
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.api import client
 from supervisor.base import homes, socket_paths, unix_socket
 from supervisor.base.errors import ConfigError
-from supervisor.cli import client, which
+from supervisor.cli import which
 from supervisor.config.settings import RunFile, load
 from supervisor.install import unit_files
 
