@@ -64,11 +64,13 @@ def list_logs(store: Store, run_id: str) -> list[LogFile]:
     return [log for log, _ in _own_log_files(store, run_id)]
 
 
-def get_logs(store: Store, run_id: str, attempt: int) -> dict[str, str]:
-    """The texts of an attempt by "JOURNAL/NAME": several pods may each have had an attempt of that number."""
+def get_logs(store: Store, run_id: str, attempt: int, name: str = "") -> dict[str, str]:
+    """The texts of an attempt by "JOURNAL/NAME": several pods may each have had an attempt of that number. ``name``:
+    those with this name alone.
+    """
     found = {}
     for log, file in _own_log_files(store, run_id):
-        if log.attempt == attempt:
+        if log.attempt == attempt and name in ("", log.name):
             found[f"{log.journal[:8]}/{log.name}"] = unpack(store.get_bytes(file.name, file.file_id, LOG_LIMIT))
     return found
 

@@ -210,7 +210,7 @@ def _list_logs(verb: verbs.ListLogs, run: _Run) -> Answer:
 
 @_carry_out.register
 def _get_logs(verb: verbs.GetLogs, run: _Run) -> Answer:
-    run.lines.entries("logs", log_files.get_logs(run.store, run.id, verb.attempt))
+    run.lines.entries("logs", log_files.get_logs(run.store, run.id, verb.attempt, verb.only))
     return {"logs": {}}
 
 

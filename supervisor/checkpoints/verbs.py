@@ -84,9 +84,10 @@ class ListLogs(Verb, do="list-logs"):
 
 
 class GetLogs(Verb, do="get-logs"):
-    """ok: logs {"JOURNAL/NAME": text}, in lines of their own."""
+    """ok: logs {"JOURNAL/NAME": text}, in lines of their own. ``only``: of those with this name."""
 
     attempt: int
+    only: str = ""
 
 
 class Verify(Verb, do="verify"):

@@ -19,7 +19,7 @@ from supervisor.cli.terminal import run_cli
 
 Verb = Callable[[argparse.Namespace], int]
 
-OF_THE_STORE = ("restore", "verify", "logs", "report")
+OF_THE_STORE = ("restore", "verify", "logs", "report", "web")
 """Commands that need no more than the store and its keys."""
 
 OF_A_RUN = ("run", "onstart", "attach", "upgrade", "publish", "prune")
@@ -262,6 +262,11 @@ def _add_reading_commands(verb: AddVerb) -> None:
         help="how often a person would look else (8)",
     )
     report.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    html = "write the page of `web` into one file, which opens without a network; needs rl-supervisor[web]"
+    report.add_argument("--html", type=Path, metavar="FILE", help=html)
+    web = verb("web", "a page of the run for browsers: charts, incidents, checkpoints, logs", "web.web")
+    listen = "address and port (127.0.0.1:8400); elsewhere than on this machine the page asks for a token"
+    web.add_argument("--listen", default="127.0.0.1:8400", metavar="HOST:PORT", help=listen)
 
 
 def _add_simulate(simulate: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from supervisor.cli import where
@@ -16,8 +17,14 @@ from supervisor.core.words import span
 MOST_COLUMNS = 4  # pods beside each other in the table
 
 
-def report(options: argparse.Namespace, *, price: float | None, person_every_h: float, as_json: bool) -> int:
-    """Print the report of a run. Raises SupervisorError when nothing is known of it."""
+def report(
+    options: argparse.Namespace, *, price: float | None, person_every_h: float, as_json: bool, html: Path | None
+) -> int:
+    """Print the report of a run, or write it to a file. Raises SupervisorError when nothing is known of it."""
+    if html is not None:
+        from supervisor.cli.web import write_page
+
+        return write_page(options, html, price)
     from supervisor.views import run_report
 
     run_file = where.run_file_of(options)
@@ -73,6 +80,8 @@ def _head_of_report(answer: Mapping[str, Any]) -> list[str]:
 def _ledger_lines(answer: Mapping[str, Any]) -> list[str]:
     pods = answer["pods"][-MOST_COLUMNS:] if len(answer["pods"]) > 1 else []
     numbers = range(len(answer["pods"]) - len(pods) + 1, len(answer["pods"]) + 1)
+    from supervisor.views.run_report import percentages
+
     shares = [percentages(part["categories"]) for part in (answer, *pods)]
     rows = [["", "time", "share", *(f"pod {number}" for number in numbers)]]
     for name in CATEGORIES:
@@ -83,19 +92,6 @@ def _ledger_lines(answer: Mapping[str, Any]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(1, len(rows[0]))]
     aligned = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in rows]
     return [f"  {line}" for line in table(aligned)]
-
-
-def percentages(seconds: Mapping[str, float]) -> dict[str, str]:
-    """``96.4 %`` of each part, rounded so that they add up to 100.0: the largest remainders are rounded up."""
-    total = sum(seconds.values())
-    if total <= 0:
-        return {}
-    exact = {name: 1000 * part / total for name, part in seconds.items()}
-    tenths = {name: int(value) for name, value in exact.items()}
-    missing = 1000 - sum(tenths.values())
-    for name in sorted(exact, key=lambda one: exact[one] - tenths[one], reverse=True)[:missing]:
-        tenths[name] += 1
-    return {name: f"{value / 10:.1f} %" for name, value in tenths.items()}
 
 
 def _pod_lines(pods: Sequence[Mapping[str, Any]]) -> list[str]:

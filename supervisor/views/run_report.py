@@ -184,6 +184,19 @@ def report(
     }
 
 
+def percentages(seconds: Mapping[str, float]) -> dict[str, str]:
+    """``96.4 %`` of each part, rounded so that they add up to 100.0: the largest remainders are rounded up."""
+    total = sum(seconds.values())
+    if total <= 0:
+        return {}
+    exact = {name: 1000 * part / total for name, part in seconds.items()}
+    tenths = {name: int(value) for name, value in exact.items()}
+    missing = 1000 - sum(tenths.values())
+    for name in sorted(exact, key=lambda one: exact[one] - tenths[one], reverse=True)[:missing]:
+        tenths[name] += 1
+    return {name: f"{value / 10:.1f} %" for name, value in tenths.items()}
+
+
 def _part_of_ledger(ledger: Ledger) -> dict[str, Any]:
     stopped = ledger.seconds.get(k.STOPPED, 0.0)
     wanted = ledger.total_s - stopped

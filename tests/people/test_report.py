@@ -272,9 +272,9 @@ def test_an_incident_that_is_still_open_is_in_the_report(run_file: Path, tmp_pat
 
 def test_shares_add_up_to_a_hundred_to_the_last_tenth() -> None:
     for parts in ([1, 1, 1], [1, 1, 1, 1, 1, 1, 1], [999, 0.4, 0.4, 0.2], [5]):
-        shares = page.percentages({str(number): float(part) for number, part in enumerate(parts)})
+        shares = run_report.percentages({str(number): float(part) for number, part in enumerate(parts)})
         assert round(sum(float(share.removesuffix(" %")) for share in shares.values()), 6) == 100.0
-    assert page.percentages({}) == {}
+    assert run_report.percentages({}) == {}
 
 
 def test_what_was_saved_is_only_what_came_back_by_itself() -> None:

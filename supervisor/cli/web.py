@@ -1,0 +1,76 @@
+"""``rl-supervisor web``, and the page as one file (``report --html``)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from importlib.util import find_spec
+from pathlib import Path
+
+from supervisor.base.errors import UsageError
+from supervisor.cli import where, which
+from supervisor.web.sources import RunSource
+
+NEEDED = ("starlette", "uvicorn", "plotly")
+TOKEN = "RL_SUPERVISOR_WEB_TOKEN"  # noqa: S105 (the name of a variable)
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def web(options: argparse.Namespace, *, listen: str) -> int:
+    """Serve the page until a person ends it. Raises UsageError."""
+    _check_extra()
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--listen {listen}: it takes an address and a port, such as 127.0.0.1:8400.")
+    import uvicorn
+
+    from supervisor.web.app import make_app
+
+    sources = {one.run_file.run.id: one for one in _find_sources(options)}
+    token = None if host in LOOPBACK else os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    shown = f"[{host}]" if ":" in host else host
+    print(f"The page of {', '.join(sources)}: http://{shown}:{port}/{f'?t={token}' if token else ''}", flush=True)
+    if token:
+        print(
+            f"Whoever has this link sees the run. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
+            flush=True,
+        )
+    uvicorn.run(make_app(sources, token), host=host, port=int(port), log_level="warning", server_header=False)
+    return 0
+
+
+def write_page(options: argparse.Namespace, path: Path, price: float | None) -> int:
+    """The page with its data in one file."""
+    _check_extra()
+    from supervisor.web.app import freeze_page
+    from supervisor.web.page import page_of_run
+
+    source = RunSource(where.run_file_of(options), os.environ, here=where.has_run_file(options), price=price)
+    path.write_text(freeze_page(page_of_run(source.look(), source.price)), encoding="utf-8")
+    print(f"{path} has {path.stat().st_size / 1e6:.1f} MB and opens in any browser, without a network.")
+    return 0
+
+
+def _check_extra() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        told = f"The page needs {', '.join(missing)}. Install it with: pip install 'rl-supervisor[web]'"
+        raise UsageError(told)
+
+
+def _find_sources(options: argparse.Namespace) -> list[RunSource]:
+    """The run that is named, or all of this machine that have a run file."""
+    if options.run_file is not None or options.store:
+        here = where.has_run_file(options)
+        return [RunSource(where.run_file_of(options), os.environ, here=here, price=None)]
+    from supervisor.config.settings import load
+
+    machine = which.look()
+    files = [one.file for _, one in sorted(machine.runs.items()) if one.file is not None]
+    if not files:
+        raise UsageError(
+            f"No run is known on this machine.{machine.try_sudo()} Name a RUN.toml, or --store and --run-id."
+        )
+    return [RunSource(load(file), os.environ, here=True, price=None) for file in files]

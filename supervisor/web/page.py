@@ -1,0 +1,160 @@
+"""What the page shows of a run, as JSON values. Pure; no text in it is ever taken for HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from supervisor.base.escapes import plain
+from supervisor.core.time_kinds import PRODUCTIVE, WORDS
+from supervisor.core.words import span
+from supervisor.views.run_report import percentages
+from supervisor.web.history import draw_history
+from supervisor.web.sources import Seen
+
+HOUR_S = 3600.0
+
+
+def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
+    """run, at, state, sentence, since, facts [[name, value]], money, charts, attempts, marks, pods, incidents, steps,
+    time, logs, notes. ``price``: dollars an hour, None where it is not known.
+    """
+    status, report = seen.status or {}, seen.report or {}
+    page = {
+        "run": seen.run,
+        "at": seen.at,
+        "state": status.get("state") or ("ended" if seen.ended else "unknown"),
+        "sentence": _sentence_of_run(seen),
+        "since": status.get("since"),
+        "facts": _list_facts(seen),
+        "money": _count_money(report, price),
+        "incidents": [_incident(one) for one in seen.incidents] or _incidents_of_ledger(report),
+        "pods": [
+            {"name": one["journal"][:8], "from": one["began"], "to": one["until"]} for one in report.get("pods", ())
+        ],
+        "time": _share_time(report),
+        "steps": _list_steps(seen),
+        "logs": list(seen.logs),
+        "notes": [*status.get("notes", ()), *report.get("notes", ()), *seen.notes],
+        **draw_history(seen.pieces),
+    }
+    return dict(_plain(page))
+
+
+def line_of_run(seen: Seen) -> dict[str, Any]:
+    """One line of the list of runs."""
+    status = seen.status or {}
+    line = {"run": seen.run, "state": status.get("state") or "unknown", "sentence": _sentence_of_run(seen)}
+    return dict(_plain(line | {"step": status.get("step"), "max_steps": status.get("max_steps")}))
+
+
+def _plain(value: Any) -> Any:
+    """Without what a terminal or a browser would do something with: escapes and control characters."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _sentence_of_run(seen: Seen) -> str:
+    if seen.status is not None:
+        return str(seen.status.get("sentence") or "")
+    if seen.ended is not None:
+        words = seen.ended.get("last_words") or {}
+        told = seen.ended.get("why") or words.get("sentence") or "It left no last words."
+        return f"No daemon answers here. {told}"
+    newest = seen.newest or {}
+    last = max(
+        (row for one in seen.pieces for row in one.rows if "event" in row), key=lambda row: row["t"], default=None
+    )
+    parts = [f"Step {newest['step']} is the newest that is published." if newest else "No step is published yet."]
+    if last is not None:
+        parts.append(f"{span(max(0.0, seen.at - last['t']))} ago: {last['sentence']}")
+    return " ".join(parts)
+
+
+def _list_facts(seen: Seen) -> list[list[str]]:
+    status, newest = seen.status or {}, seen.newest or {}
+    step, most = status.get("step"), status.get("max_steps")
+    engine, disk = status.get("engine") or {}, status.get("disk") or {}
+    published = status.get("published_step", newest.get("step"))
+    facts = [
+        ("step", None if step is None else f"{step} of {most}" if most else str(step)),
+        ("a step takes", None if status.get("step_seconds") is None else span(status["step_seconds"])),
+        ("published", None if published is None else f"step {published}"),
+        ("complete here", None if status.get("last_good_step") is None else f"step {status['last_good_step']}"),
+        ("attempt", None if not status.get("attempt") else str(status["attempt"])),
+        ("engine", engine.get("health")),
+        ("disk", None if disk.get("free_bytes") is None else f"{disk['free_bytes'] / 1e9:.0f} GB free"),
+        ("W&B", status.get("wandb_id") or newest.get("wandb_run_id") or None),
+    ]
+    return [[name, str(value)] for name, value in facts if value is not None]
+
+
+def _count_money(report: Mapping[str, Any], price: float | None) -> dict[str, float] | None:
+    """hours, useful (share from 0 to 1), and where a price is known dollars, per_hour, per_useful_hour."""
+    hours = report.get("seconds", 0.0) / HOUR_S
+    if hours <= 0:
+        return None
+    share = report["ettr"]
+    money = {"hours": round(hours, 2), "useful": round(share, 4)}
+    if price is not None:
+        money |= {"per_hour": price, "dollars": round(hours * price, 2)}
+        money |= {"per_useful_hour": round(price / share, 2)} if share > 0 else {}
+    return money
+
+
+def _share_time(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    categories = report.get("categories") or {}
+    shares = percentages(categories)
+    return [
+        {
+            "name": WORDS.get(name, name),
+            "useful": name == PRODUCTIVE,
+            "seconds": round(seconds),
+            "share": shares[name],
+            "words": span(seconds),
+        }
+        for name, seconds in sorted(categories.items(), key=lambda one: (one[0] != PRODUCTIVE, -one[1]))
+    ]
+
+
+def _incident(one: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("id", "opened", "closed", "down_s", "attempt", "cause", "sentence", "signals", "done", "recovered_step")
+    roots = [f"{root['name']} ({root['role']}): {root['text']}" for root in one.get("roots", ())]
+    evidence = [bundle["path"] for bundle in one.get("bundles", ())]
+    return {name: one.get(name) for name in names} | {"roots": roots, "evidence": evidence}
+
+
+def _incidents_of_ledger(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of pods that are gone only causes and times are known."""
+    found = [
+        {name: one[name] for name in ("opened", "cause", "sentence")}
+        | {"id": one["number"], "closed": one["opened"] + one["seconds"], "down_s": one["seconds"], "roots": []}
+        for one in report.get("incidents", ())
+    ]
+    return found[::-1]
+
+
+def _list_steps(seen: Seen) -> list[dict[str, Any]]:
+    """Newest first: where each step is, and what is said of it."""
+    status = seen.status or {}
+    there: dict[int, dict[str, Any]] = {}
+    for one in status.get("local_steps", ()):
+        there.setdefault(one["step"], {})["here"] = one["state"]
+        there[one["step"]]["gb"] = round((one.get("size_bytes") or 0) / 1e9, 1)
+    stored: Sequence[Mapping[str, Any]] = seen.steps if seen.steps is not None else status.get("stored_steps", ())
+    for one in stored:
+        row = there.setdefault(one["step"], {})
+        row["store"] = "published" if one["committed"] else "not whole"
+        row["gb"] = round((one.get("size_bytes") or 0) / 1e9, 1)
+        row["told"] = one.get("problem") or one.get("left") or ""
+    for name in ("pinned", "held", "quarantined"):
+        for step in status.get(name, ()):
+            if step in there:
+                there[step]["told"] = ", ".join(part for part in (there[step].get("told"), name) if part)
+    for step, told in (status.get("damaged") or {}).items():
+        if int(step) in there:
+            there[int(step)]["told"] = f"damaged: {told}"
+    return [{"step": step, **there[step]} for step in sorted(there, reverse=True)]

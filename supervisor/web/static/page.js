@@ -1,0 +1,191 @@
+"use strict";
+// Everything that comes from a run is set as text, never as HTML. In a report the data stands in the page itself.
+const $ = (id) => document.getElementById(id);
+const frozen = document.getElementById("data");
+const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#f0e442"]; // Okabe and Ito
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
+const HEIGHT = 150, EVERY_MS = 5000;
+let shown = null, hours = 0, etag = "", library = null;
+
+function add(parent, tag, text, attributes) {
+  const made = document.createElement(tag);
+  if (text !== undefined && text !== null) made.textContent = String(text);
+  for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
+  parent.append(made);
+  return made;
+}
+function clear(id) { const found = $(id); found.replaceChildren(); return found; }
+function clock(t) { return t ? new Date(t * 1000).toISOString().slice(0, 16).replace("T", " ") : "?"; }
+function span(s) {
+  if (s === null || s === undefined) return "?";
+  if (s < 60) return `${Math.round(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  return s < 172800 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min` : `${(s / 86400).toFixed(1)} d`;
+}
+function load(name) {
+  return new Promise((done, failed) => {
+    const script = add(document.head, "script", null, { src: `static/${name}` });
+    script.onload = done; script.onerror = () => failed(new Error(`${name} did not come`));
+  });
+}
+
+function showHead(run) {
+  document.title = `${run.run}: ${run.state}`;
+  $("name").textContent = run.run; $("state").textContent = run.state; $("sentence").textContent = run.sentence;
+  const told = [run.since ? `since ${clock(run.since)} UTC` : "", money(run.money)].filter(Boolean);
+  $("told").textContent = told.join(" · ");
+  const facts = clear("facts");
+  for (const [name, value] of run.facts) { const pair = add(facts, "div"); add(pair, "dt", name); add(pair, "dd", value); }
+  const notes = clear("notes");
+  for (const note of run.notes) add(notes, "li", note);
+}
+function money(m) {
+  if (!m) return "";
+  const useful = `${(100 * m.useful).toFixed(1)} % of ${m.hours.toFixed(1)} h were useful`;
+  if (m.dollars === undefined) return useful;
+  const each = m.per_useful_hour === undefined ? "" : `, $${m.per_useful_hour.toFixed(2)} a useful hour`;
+  return `$${m.dollars.toFixed(2)} so far at $${m.per_hour.toFixed(2)} an hour${each} · ${useful}`;
+}
+
+function bandsOf(run, end) {
+  const date = (t) => new Date(t * 1000), bands = [];
+  run.attempts.forEach((one, n) => bands.push({ x0: date(one.from), x1: date(one.to), color: n % 2 ? "rgba(128,128,128,.14)" : "rgba(128,128,128,.05)" }));
+  for (const one of run.incidents) if (one.opened) bands.push({ x0: date(one.opened), x1: date(one.closed || end), color: "rgba(213,94,0,.28)" });
+  return bands.map((one) => ({ type: "rect", xref: "x", yref: "paper", x0: one.x0, x1: one.x1, y0: 0, y1: 1, fillcolor: one.color, line: { width: 0 }, layer: "below" }));
+}
+function showCharts(run) {
+  const place = $("charts");
+  if (!run.charts.length) { place.textContent = "There is nothing to draw yet."; return; }
+  const style = getComputedStyle(document.body), ink = style.color, count = run.charts.length, narrow = window.innerWidth < 700;
+  const grid = style.getPropertyValue("--line"), traces = [];
+  const total = HEIGHT * count + 60, gap = 34 / total, part = (1 - gap * (count - 1)) / count;
+  const layout = {
+    height: total, margin: { l: narrow ? 44 : 60, r: 12, t: 24, b: 30 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: ink, size: 12 }, hovermode: "x", hoverdistance: 20, showlegend: false, dragmode: "zoom", annotations: [], shapes: bandsOf(run, run.at), uirevision: "kept",
+    xaxis: { type: "date", gridcolor: grid, linecolor: grid, anchor: count > 1 ? `y${count}` : "y", range: hours ? [new Date((run.at - hours * 3600) * 1000), new Date(run.at * 1000)] : undefined, autorange: !hours },
+  };
+  run.charts.forEach((chart, n) => {
+    const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link";
+    layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, rangemode: zero ? "tozero" : "normal", anchor: "x", automargin: false };
+    const names = chart.lines.filter((line) => !line.undone).map((line, k) => `<span style="color:${COLORS[k % COLORS.length]}">■</span> ${line.name.replace(/[<>&]/g, "")}`);
+    layout.annotations.push({ xref: "paper", yref: "paper", x: 0, y: top, xanchor: "left", yanchor: "bottom", showarrow: false, align: "left", text: `<b>${chart.title}</b>${chart.unit ? ` (${chart.unit})` : ""}  ${chart.lines.length > 1 ? names.join("  ") : ""}` });
+    chart.lines.forEach((line, k) => traces.push({
+      type: "scatter", mode: line.x.length < 3 ? "markers" : "lines", name: line.name, yaxis: id, x: line.x.map((t) => new Date(t * 1000)), y: line.y, connectgaps: false,
+      text: line.step ? line.step.map((s) => s === null ? "" : `step ${s}: `) : undefined, hovertemplate: `%{text}%{y}<extra>${line.name.replace(/[<>&]/g, "")}</extra>`,
+      line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : COLORS[k % COLORS.length], dash: line.undone ? "dot" : DASHES[k % DASHES.length] }, opacity: line.undone ? .7 : 1,
+    }));
+  });
+  const marks = run.marks.filter((one) => one.level !== "info" || one.event !== "incident-closed");
+  traces.push({
+    type: "scatter", mode: "markers", name: "", yaxis: "y", x: marks.map((one) => new Date(one.t * 1000)), y: marks.map(() => topOf(run.charts[0])),
+    text: marks.map((one) => fold(one.sentence)), hovertemplate: "%{text}<extra></extra>", cliponaxis: false,
+    marker: { symbol: marks.map((one) => one.level === "info" ? "triangle-down-open" : "triangle-down"), size: 8, color: marks.map((one) => one.level === "error" ? "#d55e00" : one.level === "warning" ? "#e69f00" : "#0072b2") },
+  });
+  library.react(place, traces, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
+  $("legend").textContent = "grey: attempts · orange: incidents · dotted grey: trained again · ▼ what was said";
+}
+function topOf(chart) { return Math.max(...chart.lines.flatMap((line) => line.y).filter((y) => y !== null)); }
+function fold(text) { return text.replace(/[<>&]/g, "").replace(/(.{60,80}?)\s/g, "$1<br>").slice(0, 600); }
+
+function showTime(run) {
+  const bar = clear("time"), list = clear("times");
+  bar.setAttribute("aria-label", run.time.map((one) => `${one.name} ${one.share}`).join(", "));
+  run.time.forEach((one, n) => {
+    const color = one.useful ? "#009e73" : COLORS[(n * 3 + 1) % COLORS.length];
+    const piece = add(bar, "div", null, { title: `${one.name}: ${one.words}, ${one.share}` });
+    piece.style.flex = `${Math.max(one.seconds, 0)} 0 0`; piece.style.background = color;
+    const line = add(list, "li"); add(line, "i").style.background = color; line.append(`${one.name}: ${one.share}, ${one.words}`);
+  });
+  if (!run.time.length) list.append("Not known yet.");
+}
+function showIncidents(run) {
+  const place = $("incidents"), open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.id));
+  place.replaceChildren();
+  if (!run.incidents.length) place.textContent = "None.";
+  for (const one of run.incidents) {
+    const box = add(place, "details", null, { "data-id": one.id }), head = add(box, "summary");
+    box.open = open.has(String(one.id)); box.classList.toggle("open", !one.closed);
+    add(head, "span", clock(one.opened), { class: "when" });
+    head.append(`${one.sentence} ${one.closed ? `(${span(one.down_s)})` : "(open)"}`);
+    for (const [title, lines] of [["Root cause", one.roots], ["What showed it", one.signals], ["What was done", one.done], ["Evidence", one.evidence]]) {
+      if (lines && lines.length) { add(box, "p", title); const list = add(box, "ul"); for (const line of lines) add(list, "li", line); }
+    }
+    if (one.recovered_step) add(box, "p", `Training went on: step ${one.recovered_step}.`);
+  }
+}
+function showSteps(run) {
+  const body = $("steps").tBodies[0];
+  body.replaceChildren();
+  for (const one of run.steps.slice(0, 100)) {
+    const row = add(body, "tr");
+    for (const value of [one.step, one.here || "", one.store || "", one.gb === undefined ? "" : one.gb, one.told || ""]) add(row, "td", value);
+  }
+}
+function showLogNames(run) {
+  const select = $("log-name"), known = [...select.options].map((one) => one.value);
+  if (known.join("\n") === run.logs.join("\n")) return;
+  const chosen = select.value;
+  select.replaceChildren();
+  for (const name of run.logs) add(select, "option", name, { value: name });
+  select.value = run.logs.includes(chosen) ? chosen : run.logs[0] || "";
+  showLog();
+}
+let logText = "";
+async function showLog() {
+  const name = $("log-name").value;
+  if (!name || !shown) { $("log").textContent = "There is no log here."; return; }
+  const answer = await fetch(`log.txt?run=${encodeURIComponent(shown)}&name=${encodeURIComponent(name)}`);
+  logText = await answer.text();
+  drawLog();
+}
+function drawLog() {
+  const wanted = $("log-find").value, place = $("log");
+  place.replaceChildren();
+  const lines = wanted ? logText.split("\n").filter((line) => line.includes(wanted)) : [logText];
+  for (const line of lines) {
+    const parts = wanted ? line.split(wanted) : [line];
+    parts.forEach((part, n) => { if (n) add(place, "mark", wanted); place.append(part); });
+    if (wanted) place.append("\n");
+  }
+  if ($("log-follow").checked) place.scrollTop = place.scrollHeight;
+}
+
+async function show(run) {
+  $("run").hidden = false;
+  showHead(run); showTime(run); showIncidents(run); showSteps(run);
+  if (frozen) $("log").closest("section").hidden = true; else showLogNames(run);
+  if (!library) { if (!window.Plotly) await load("plotly.js"); library = window.Plotly; }
+  last = run;
+  showCharts(run);
+}
+let last = null;
+async function refresh() {
+  try {
+    const answer = await fetch(`run.json?run=${encodeURIComponent(shown)}`, { headers: etag ? { "if-none-match": etag } : {} });
+    if (answer.status === 304) return;
+    if (!answer.ok) throw new Error(await answer.text());
+    etag = answer.headers.get("etag") || "";
+    await show(await answer.json());
+    if ($("log-follow").checked) await showLog();
+  } catch (error) { $("told").textContent = `This page is old: ${error.message}`; }
+}
+async function begin() {
+  for (const button of document.querySelectorAll("button[data-hours]")) button.addEventListener("click", () => {
+    hours = Number(button.dataset.hours);
+    for (const one of document.querySelectorAll("button[data-hours]")) one.setAttribute("aria-pressed", String(one === button));
+    if (last) { library.purge($("charts")); showCharts(last); }
+  });
+  $("log-name").addEventListener("change", showLog); $("log-find").addEventListener("input", drawLog);
+  if (frozen) { await show(JSON.parse(frozen.textContent)); return; }
+  const runs = (await (await fetch("runs.json")).json()).runs, nav = clear("runs"), named = new URLSearchParams(location.search).get("run");
+  for (const run of runs) {
+    const link = add(nav, "a", null, { href: `?run=${encodeURIComponent(run.run)}` });
+    add(link, "strong", run.run); link.append(run.sentence);
+  }
+  nav.classList.toggle("one", runs.length === 1);
+  shown = named || (runs.length === 1 ? runs[0].run : null);
+  if (!shown) return;
+  await refresh();
+  setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS);
+}
+begin();
