@@ -109,7 +109,35 @@ def test_what_was_said_stays_when_numbers_are_thinned() -> None:
 
 
 def test_lines_that_are_cut_or_foreign_are_left_out() -> None:
-    assert parse_series(b'{"t": 1, "step": 2}\n[]\n{"t": "x"}\n7\n\xff\n{"t": 2, "st') == [{"t": 1, "step": 2}]
+    assert parse_series(b'{"t": 1, "disk": 2}\n[]\n{"t": "x"}\n7\n\xff\n{"t": 2, "di') == [{"t": 1, "disk": 2}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"t": NaN, "disk": 1}',
+        '{"t": 1, "step": "x", "role": "trainer"}',
+        '{"t": 1, "step": 1}',
+        '{"t": 1, "step": [1, Infinity], "role": "trainer"}',
+        '{"t": 1, "step": 1, "role": "trainer", "loss": "high"}',
+        '{"t": 1, "step": 1, "role": "trainer", "loss": [1, 2, 3]}',
+        '{"t": 1, "gpu": {"0": [1, 2]}}',
+        '{"t": 1, "gpu": {"x": [1, 2, 3]}}',
+        '{"t": 1, "gpu": [1]}',
+        '{"t": 1, "roles": {"0": "trainer"}}',
+        '{"t": 1, "event": 7}',
+        '{"t": true, "disk": 1}',
+    ],
+)
+def test_rows_that_another_host_made_up_are_left_out(row: str) -> None:
+    assert parse_series(f'{row}\n{{"t": 2, "disk": 1}}'.encode()) == [{"t": 2, "disk": 1}]
+
+
+def test_what_is_written_is_read_again(loop: Loop) -> None:
+    loop.turn(look(5), Event(1, 0.0, "error", "verdict", "It died.", {}))
+    loop.turn(StepDone("trainer", 7, duration_s=61.5, loss=math.nan, reward=-1.0, throughput=1e4), seconds=40)
+    loop.turn(Tick(), seconds=40)
+    assert len(loop.rows()) == len(path_of(loop.folder, 3).read_text().splitlines()) >= 4
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing(loop: Loop) -> None:

@@ -31,6 +31,7 @@ FOLDER = "series"
 SAMPLE_S = 30.0
 FILE_BYTES = 1 << 20  # compressed, numbers at random too, it is within log_packing.LOG_LIMIT
 MOST_FILES = 200
+SAMPLED = ("disk", "running", "waiting", "link")
 MOST_EVENTS = 2000  # of one file; the oldest go
 
 Row = dict[str, Any]
@@ -127,16 +128,41 @@ def path_of(state_dir: Path, attempt: int) -> Path:
 
 
 def parse_series(data: bytes) -> list[Row]:
-    """The rows; a line that is cut, or none of ours, is left out."""
+    """The rows; a line that is cut, or none of ours, is left out: a file in the store may come from any host."""
     rows = []
     for line in data.splitlines():
         try:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and isinstance(row.get("t"), int | float):
+        if isinstance(row, dict) and _is_row(row):
             rows.append(row)
     return rows
+
+
+def _is_row(row: Row) -> bool:
+    gpus, roles = row.get("gpu", {}), row.get("roles", {})
+    texts = [row[name] for name in ("role", "event", "level", "sentence") if name in row]
+    numbers = [row[name] for name in ("step", "reward", "loss", "s", "tps", *SAMPLED) if name in row]
+    return (
+        _is_number(row.get("t"))
+        and math.isfinite(row["t"])
+        and all(isinstance(text, str) for text in texts)
+        and all(_is_number(one) or _is_list(one, 2) for one in numbers)
+        and ("step" not in row or ("role" in row and all(math.isfinite(end) for end in _ends_of(row["step"]))))
+        and all(isinstance(one, dict) and all(index.isdigit() for index in one) for one in (gpus, roles))
+        and all(isinstance(one, list) and len(one) == 3 and _is_list(one[:2], 2) for one in gpus.values())
+        and all(one[2] is None or _is_number(one[2]) for one in gpus.values())
+        and all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in roles.values())
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(value: object, length: int) -> bool:
+    return isinstance(value, list) and len(value) == length and all(_is_number(one) for one in value)
 
 
 def thin(rows: Sequence[Row]) -> list[Row]:

@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass
 class Line:
-    """Points in the order of time. ``undone``: of steps that were trained again, since the run went back behind them."""
+    """Points in the order of time. ``undone``: of steps that were trained again later."""
 
     name: str
     points: list[tuple[float, float | None, int | None]] = field(default_factory=list)  # Unix time, value, step
@@ -56,7 +56,8 @@ def draw_history(pieces: Iterable[Piece]) -> dict[str, Any]:
     """``charts`` [{id, title, unit, lines}], ``attempts`` [{journal, attempt, from, to}], ``marks`` [{t, level,
     sentence}]; times in Unix time. A chart without a point is left out.
     """
-    there = sorted((one for one in pieces if one.rows), key=lambda one: float(one.rows[0]["t"]))
+    there = [Piece(one.journal, one.attempt, _join_steps(one.rows)) for one in pieces if one.rows]
+    there.sort(key=lambda one: float(one.rows[0]["t"]))
     undone = _find_undone(there)
     roles = {index: str(role) for one in there for row in one.rows for index, (role, _) in row.get("roles", {}).items()}
 
@@ -126,6 +127,21 @@ def _ends_of(value: Any) -> list[float]:
     """Of a number, or of the two ends of several that were made one."""
     found = value if isinstance(value, list) else [value]
     return [float(one) for one in found if isinstance(one, int | float)]
+
+
+def _join_steps(rows: Sequence[Row]) -> list[Row]:
+    """A step that is told twice, by a log and by metrics.jsonl, is one row."""
+    kept: list[Row] = []
+    newest: dict[object, Row] = {}
+    for row in rows:
+        before = newest.get(row.get("role"))
+        if "step" in row and before is not None and before["step"] == row["step"]:
+            before |= {name: value for name, value in row.items() if name not in before}
+            continue
+        if "step" in row:
+            row = newest[row.get("role")] = dict(row)
+        kept.append(row)
+    return kept
 
 
 def _find_undone(pieces: Sequence[Piece]) -> dict[int, bool]:

@@ -86,7 +86,7 @@ def _list_facts(seen: Seen) -> list[list[str]]:
         ("complete here", None if status.get("last_good_step") is None else f"step {status['last_good_step']}"),
         ("attempt", None if not status.get("attempt") else str(status["attempt"])),
         ("engine", engine.get("health")),
-        ("disk", None if disk.get("free_bytes") is None else f"{disk['free_bytes'] / 1e9:.0f} GB free"),
+        ("disk", None if disk.get("free_bytes") is None else f"{disk['free_bytes'] / 1e9:.3g} GB free"),
         ("W&B", status.get("wandb_id") or newest.get("wandb_run_id") or None),
     ]
     return [[name, str(value)] for name, value in facts if value is not None]

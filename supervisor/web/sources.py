@@ -28,7 +28,9 @@ from supervisor.web.history import Piece
 
 STORE_FRESH_S = 60.0
 STALL_S = 60.0
+LOOK_FRESH_S = 2.0
 LOG_LINES = 400
+FIRST = ("trainer", "orchestrator", "job")  # logs that a person opens first
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,19 @@ class RunSource:
         self.price = run_file.report.dollars_per_hour if price is None else price
         self._client = Client(run_file.socket, run=run_file.run.id)
         self._stored = _Stored()
-        self._asking = threading.Lock()
+        self._asking, self._looking = threading.Lock(), threading.Lock()
+        self._seen: Seen | None = None
+        self._seen_at = 0.0
         self._local: dict[Path, tuple[tuple[int, int], Piece]] = {}
 
     def look(self) -> Seen:
-        """Everything there is to be known now."""
+        """Everything there is to be known now. However many look, the daemon is asked once in two seconds."""
+        with self._looking:
+            if self._seen is None or time.monotonic() - self._seen_at >= LOOK_FRESH_S:
+                self._seen, self._seen_at = self._look_again(), time.monotonic()
+            return self._seen
+
+    def _look_again(self) -> Seen:
         run, notes = self.run_file.run.id, []
         state_dir = self.run_file.state_dir
         status = ended = None
@@ -124,7 +134,7 @@ class RunSource:
         if status is None:
             return []
         with contextlib.suppress(SupervisorError):
-            return sorted(self._client.get("/v1/log").get("roles", ()))
+            return sorted(self._client.get("/v1/log").get("roles", ()), key=lambda role: (role not in FIRST, role))
         return []
 
     def _read_local(self, state_dir: Path) -> tuple[str, list[Piece]]:

@@ -3,8 +3,9 @@
 const $ = (id) => document.getElementById(id);
 const frozen = document.getElementById("data");
 const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#f0e442"]; // Okabe and Ito
+const OTHERS = ["#d55e00", "#e69f00", "#f0e442", "#56b4e9", "#cc79a7", "#999999", "#0072b2"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
-const HEIGHT = 150, EVERY_MS = 5000;
+const HEIGHT = 150, EVERY_MS = 2500;
 let shown = null, hours = 0, etag = "", library = null;
 
 function add(parent, tag, text, attributes) {
@@ -67,12 +68,13 @@ function showCharts(run) {
   run.charts.forEach((chart, n) => {
     const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link";
     layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, rangemode: zero ? "tozero" : "normal", anchor: "x", automargin: false };
-    const names = chart.lines.filter((line) => !line.undone).map((line, k) => `<span style="color:${COLORS[k % COLORS.length]}">■</span> ${line.name.replace(/[<>&]/g, "")}`);
+    const known = chart.lines.filter((line) => !line.undone), color = (line) => COLORS[Math.max(0, known.indexOf(line)) % COLORS.length];
+    const names = known.map((line) => `<span style="color:${color(line)}">■</span> ${line.name.replace(/[<>&]/g, "")}`);
     layout.annotations.push({ xref: "paper", yref: "paper", x: 0, y: top, xanchor: "left", yanchor: "bottom", showarrow: false, align: "left", text: `<b>${chart.title}</b>${chart.unit ? ` (${chart.unit})` : ""}  ${chart.lines.length > 1 ? names.join("  ") : ""}` });
-    chart.lines.forEach((line, k) => traces.push({
+    chart.lines.forEach((line) => traces.push({
       type: "scatter", mode: line.x.length < 3 ? "markers" : "lines", name: line.name, yaxis: id, x: line.x.map((t) => new Date(t * 1000)), y: line.y, connectgaps: false,
       text: line.step ? line.step.map((s) => s === null ? "" : `step ${s}: `) : undefined, hovertemplate: `%{text}%{y}<extra>${line.name.replace(/[<>&]/g, "")}</extra>`,
-      line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : COLORS[k % COLORS.length], dash: line.undone ? "dot" : DASHES[k % DASHES.length] }, opacity: line.undone ? .7 : 1,
+      line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : color(line), dash: line.undone ? "dot" : DASHES[Math.max(0, known.indexOf(line)) % DASHES.length] }, opacity: line.undone ? .7 : 1,
     }));
   });
   const marks = run.marks.filter((one) => one.level !== "info" || one.event !== "incident-closed");
@@ -91,7 +93,7 @@ function showTime(run) {
   const bar = clear("time"), list = clear("times");
   bar.setAttribute("aria-label", run.time.map((one) => `${one.name} ${one.share}`).join(", "));
   run.time.forEach((one, n) => {
-    const color = one.useful ? "#009e73" : COLORS[(n * 3 + 1) % COLORS.length];
+    const color = one.useful ? "#009e73" : OTHERS[n % OTHERS.length];
     const piece = add(bar, "div", null, { title: `${one.name}: ${one.words}, ${one.share}` });
     piece.style.flex = `${Math.max(one.seconds, 0)} 0 0`; piece.style.background = color;
     const line = add(list, "li"); add(line, "i").style.background = color; line.append(`${one.name}: ${one.share}, ${one.words}`);
