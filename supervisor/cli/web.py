@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import socket
+import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +20,7 @@ TOKEN = "RL_SUPERVISOR_WEB_TOKEN"  # noqa: S105 (the name of a variable)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def web(options: argparse.Namespace, *, listen: str) -> int:
+def web(options: argparse.Namespace, *, listen: str, with_parent: bool = False) -> int:
     """Serve the page until a person ends it. Raises UsageError."""
     _check_extra()
     host, _, port = listen.rpartition(":")
@@ -31,14 +34,30 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
     sources = {one.run_file.run.id: one for one in _find_sources(options)}
     token = None if host in LOOPBACK else os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, int(port)), family=family)
+    except OSError as error:
+        raise UsageError(f"The page cannot listen at {listen}: {error.strerror}. Take another --listen.") from None
+    port = str(listener.getsockname()[1])
+    if with_parent:
+        os.nice(10)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     print(f"The page of {', '.join(sources)}: http://{shown}:{port}/{f'?t={token}' if token else ''}", flush=True)
     if token:
         print(
             f"Whoever has this link sees the run. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
             flush=True,
         )
-    uvicorn.run(make_app(sources, token), host=host, port=int(port), log_level="warning", server_header=False)
+    config = uvicorn.Config(make_app(sources, token), log_level="warning", server_header=False)
+    uvicorn.Server(config).run([listener])
     return 0
+
+
+def _end_with_parent() -> None:
+    """Nothing is ever written there; it ends when the daemon does, however that happens."""
+    sys.stdin.buffer.read()
+    os._exit(0)
 
 
 def write_page(options: argparse.Namespace, path: Path, price: float | None) -> int:

@@ -305,6 +305,14 @@ class Api(Section):
     """`host:port` for /metrics, /healthz and /readyz only; commands stay on the socket. Default: nothing listens."""
 
 
+class Web(Section):
+    """The page of the run for browsers; it needs `rl-supervisor[web]`."""
+
+    listen: Annotated[str, StringConstraints(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] | None = None
+    """`host:port` of a page beside the daemon, as `rl-supervisor web` serves it. Elsewhere than on loopback it asks for
+    a token: the link is in STATE/page.log. Default: none."""
+
+
 class Report(Section):
     """What `rl-supervisor report` counts with."""
 
@@ -344,6 +352,7 @@ class RunFile(Section):
     check: Check = Check()
     hooks: Hooks = Hooks()
     api: Api = Api()
+    web: Web = Web()
     logging: Logging = Logging()
     logs: Logs = Logs()
     report: Report = Report()

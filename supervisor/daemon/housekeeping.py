@@ -14,6 +14,7 @@ from supervisor.config.settings import Supervision
 from supervisor.daemon import trim_memory
 from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.daemon.inbox import Loop
+from supervisor.daemon.page_child import PageChild
 from supervisor.daemon.witness import Witness
 from supervisor.effects.carry_out import Effects
 from supervisor.journal.journal import Journal
@@ -27,6 +28,7 @@ POSITIONS_S = 5.0
 CLAIMS_S = 0.5
 TEND_LOGS_S = 10.0
 TRIM_S = 60.0
+TEND_PAGE_S, FIRST_PAGE_S = 10.0, 1.0
 CHECKPOINT_S = 5.0
 WITNESS_S = 5.0
 
@@ -42,6 +44,7 @@ class Housekeeping:
         sensors: ActiveSensors,
         journal: Journal,
         witness: Witness,
+        page: PageChild | None,
     ) -> None:
         """Make the scheduler; ``start`` sets it going."""
         # Imported here: its own logging must be quiet before it says anything.
@@ -51,7 +54,7 @@ class Housekeeping:
 
         self._loop, self._supervision = loop, supervision
         self._effects, self._sensors = effects, sensors
-        self._journal, self._witness = journal, witness
+        self._journal, self._witness, self._page = journal, witness, page
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(2)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -70,12 +73,16 @@ class Housekeeping:
         self._repeat_every(TRIM_S, trim_memory.trim)
         self._repeat_every(CHECKPOINT_S, self._journal.checkpoint)
         self._repeat_every(WITNESS_S, self._witness.keep)
+        if self._page is not None:
+            self._repeat_every(TEND_PAGE_S, self._page.tend, first_s=FIRST_PAGE_S)
         self._scheduler.start()
 
     def stop(self) -> None:
         """Stop it; what runs ends by itself."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
+        if self._page is not None:
+            self._page.close()
 
     def _repeat_every(self, seconds: float, work: Callable[[], None], *, first_s: float | None = None) -> None:
         # datetime without a zone would need tzlocal to agree with it; an interval only needs a first time.

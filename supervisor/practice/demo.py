@@ -14,11 +14,13 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -38,6 +40,14 @@ STOP_S = 20.0
 INTERRUPTED = 130
 
 
+def find_page_address() -> str:
+    """Where the page of the run can be served; "" where the extra for it is not installed."""
+    if not all(find_spec(name) for name in ("starlette", "uvicorn", "plotly")):
+        return ""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 class Demo:
     """One demo: its folder, its practice run and its daemon."""
 
@@ -49,6 +59,7 @@ class Demo:
         self.socket = runtime / "socket"
         self.driver = runtime / "driver"
         self.environment = dict(os.environ)
+        self.page = find_page_address()
         written = steps // INTERVAL
         # Two stay, one is written and two wait for their turn: a disk below that would ask the impossible.
         self.volume_bytes = int(max(written * VOLUME_PART, 5.5) * CHECKPOINT_BYTES)
@@ -101,6 +112,7 @@ class Demo:
             "check": {"at_start": False},  # which takes the pretended model at its word, and this disk for too small
             "supervision": {"scan": self.scan_s, "quiet": self.scan_s, "shim": "fork"},
             "api": {"socket": str(self.socket)},
+            **({"web": {"listen": self.page}} if self.page else {}),
             "logging": {"format": "pretty", "file": str(self.log_file)},
         }
         lines = []
@@ -325,6 +337,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if no_gpus:
                 print(no_gpus)
             print_heading(f"$ rl-supervisor run {demo.run_file.name}")
+            if demo.page:
+                print(f"The run has a page while it lives: http://{demo.page}/", flush=True)
             demo.start()
             demo.watch(options.limit)
             code = _conclude(Story(demo.log, demo.seen))

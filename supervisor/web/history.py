@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 from supervisor.journal.series import Row
@@ -19,6 +19,7 @@ from supervisor.journal.series import Row
 MOST_POINTS = 1200  # of a line
 GAP_TIMES = 4.0  # so many times the usual distance between two points is a gap
 SHORTEST_GAP_S = 180.0
+FORECAST_FROM_S, LEAST_FOR_FORECAST = 6 * 3600.0, 20  # and as many samples
 GIB, GB, MB = 1 << 30, 1e9, 1e6
 TOLD = frozenset({"warning", "error"})
 MARKS = frozenset({"rollback", "restored", "launched", "lineage", "incident-closed", "claimed", "fenced"})
@@ -83,7 +84,7 @@ def draw_history(pieces: Iterable[Piece]) -> dict[str, Any]:
         ("tokens", "Tokens a second", "", of_steps("tps")),
         ("gpu-memory", "GPU memory", "GiB", of_gpus(lambda gpu: [gpu[0] / GIB, gpu[1] / GIB])),
         ("gpu-load", "GPU busy", "%", of_gpus(lambda gpu: [] if gpu[2] is None else [gpu[2]])),
-        ("disk", "Disk free", "GB", of_samples("disk", "free", GB)),
+        ("disk", "Disk free", "GB", _with_forecast(of_samples("disk", "free", GB))),
         ("engine", "Requests in the engine", "", of_samples("running", "running") + of_samples("waiting", "waiting")),
         ("link", "Sent to the store", "MB/s", of_samples("link", "while a step is published", MB)),
     )
@@ -182,13 +183,27 @@ def _draw_samples(pieces: Sequence[Piece], name: str, read: Callable[[Row], Iter
         found = [(float(row["t"]), value) for row in one.rows for value in read(row)]
         distances = [b - a for (a, _), (b, _) in itertools.pairwise(found) if b > a]
         gap_s = max(SHORTEST_GAP_S, GAP_TIMES * median(distances)) if distances else math.inf
-        before = -math.inf
+        before = math.inf
         for t, value in found:
-            if line.points and t - before > gap_s:
+            if before == math.inf or t - before > gap_s:  # the first of an attempt, or after a hole
                 _cut(line, t)
             line.points.append((t, value, None))
             before = t
     return line
+
+
+def _with_forecast(lines: list[Line]) -> list[Line]:
+    """And where the line goes if the last hours go on: until nothing is left, at most as far as they went back."""
+    known = [(t, y) for t, y, _ in lines[0].points if y is not None]
+    recent = [(t, y) for t, y in known if t >= known[-1][0] - FORECAST_FROM_S] if known else []
+    if len(recent) < LEAST_FOR_FORECAST:
+        return lines
+    # Checkpoints come and go in steps, so that a line through all of it says more than its two ends.
+    slope, _ = linear_regression([t for t, _ in recent], [y for _, y in recent])
+    t, free = recent[-1]
+    ahead_s = min(t - recent[0][0], -free / slope) if slope < 0 else 0.0
+    end = (t + ahead_s, max(0.0, free + slope * ahead_s), None)
+    return [*lines, Line("if it goes on", [(t, free, None), end])] if ahead_s > 0 else lines
 
 
 def _cut(line: Line, t: float) -> None:

@@ -56,6 +56,20 @@ def test_between_two_attempts_and_where_samples_are_missing_there_is_a_gap() -> 
     assert line["y"] == [5] * 10 + [None] + [4] * 5 + [None] + [3] * 2
 
 
+def test_two_attempts_with_a_sample_each_are_two_points_and_no_line() -> None:
+    pieces = [Piece("a", n, [{"t": 30.0 * n, "running": 3}]) for n in (1, 2)]
+    assert lines_of(pieces, "engine")["running"]["y"] == [3, None, 3]
+
+
+def test_a_disk_that_fills_has_a_forecast_until_nothing_is_left() -> None:
+    rows: list[Row] = [{"t": 300.0 * n, "disk": (100 - n) * 1e9} for n in range(60)]
+    line = lines_of([Piece("a", 1, rows)], "disk")["if it goes on"]
+    assert (line["x"], line["y"]) == ([17700, 30000], [41, 0])
+    calm: list[Row] = [{"t": 300.0 * n, "disk": 5e10 + n} for n in range(60)]
+    for of in (calm, rows[:10]):
+        assert "if it goes on" not in lines_of([Piece("a", 1, of)], "disk")
+
+
 def test_the_dip_of_a_gpu_is_drawn_by_its_role_and_no_load_is_no_zero() -> None:
     rows: list[Row] = [{"t": 0.0, "roles": {"0": ["inference", 80 * GIB]}}]
     rows += [{"t": 30.0 * n, "gpu": {"0": [60 * GIB, 61 * GIB, None]}} for n in range(5)]

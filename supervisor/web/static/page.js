@@ -17,6 +17,7 @@ function add(parent, tag, text, attributes) {
 }
 function clear(id) { const found = $(id); found.replaceChildren(); return found; }
 function clock(t) { return t ? new Date(t * 1000).toISOString().slice(0, 16).replace("T", " ") : "?"; }
+function iso(t) { return new Date(t * 1000).toISOString().slice(0, 23); } // plotly shows it as it stands: UTC
 function span(s) {
   if (s === null || s === undefined) return "?";
   if (s < 60) return `${Math.round(s)} s`;
@@ -49,9 +50,9 @@ function money(m) {
 }
 
 function bandsOf(run, end) {
-  const date = (t) => new Date(t * 1000), bands = [];
-  run.attempts.forEach((one, n) => bands.push({ x0: date(one.from), x1: date(one.to), color: n % 2 ? "rgba(128,128,128,.14)" : "rgba(128,128,128,.05)" }));
-  for (const one of run.incidents) if (one.opened) bands.push({ x0: date(one.opened), x1: date(one.closed || end), color: "rgba(213,94,0,.28)" });
+  const bands = [];
+  run.attempts.forEach((one, n) => bands.push({ x0: iso(one.from), x1: iso(one.to), color: n % 2 ? "rgba(128,128,128,.14)" : "rgba(128,128,128,.05)" }));
+  for (const one of run.incidents) if (one.opened) bands.push({ x0: iso(one.opened), x1: iso(one.closed || end), color: "rgba(213,94,0,.28)" });
   return bands.map((one) => ({ type: "rect", xref: "x", yref: "paper", x0: one.x0, x1: one.x1, y0: 0, y1: 1, fillcolor: one.color, line: { width: 0 }, layer: "below" }));
 }
 function showCharts(run) {
@@ -59,11 +60,13 @@ function showCharts(run) {
   if (!run.charts.length) { place.textContent = "There is nothing to draw yet."; return; }
   const style = getComputedStyle(document.body), ink = style.color, count = run.charts.length, narrow = window.innerWidth < 700;
   const grid = style.getPropertyValue("--line"), traces = [];
-  const total = HEIGHT * count + 60, gap = 34 / total, part = (1 - gap * (count - 1)) / count;
+  const over = run.state === "ended" || run.state === "unknown", lasts = run.attempts.map((one) => one.to);
+  const begin = Math.min(...run.charts.flatMap((chart) => chart.lines.map((line) => line.x[0]))), end = over && lasts.length ? Math.max(...lasts) : run.at;
+  const total = HEIGHT * count + 74, gap = 34 / total, part = (1 - gap * (count - 1)) / count;
   const layout = {
-    height: total, margin: { l: narrow ? 44 : 60, r: 12, t: 24, b: 30 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    height: total, margin: { l: narrow ? 44 : 60, r: 12, t: 24, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, size: 12 }, hovermode: "x", hoverdistance: 20, showlegend: false, dragmode: "zoom", annotations: [], shapes: bandsOf(run, run.at), uirevision: "kept",
-    xaxis: { type: "date", gridcolor: grid, linecolor: grid, anchor: count > 1 ? `y${count}` : "y", range: hours ? [new Date((run.at - hours * 3600) * 1000), new Date(run.at * 1000)] : undefined, autorange: !hours },
+    xaxis: { type: "date", gridcolor: grid, linecolor: grid, anchor: count > 1 ? `y${count}` : "y", range: [iso(hours ? end - hours * 3600 : begin), iso(end + (hours ? hours * 36 : (end - begin) * .02))] },
   };
   run.charts.forEach((chart, n) => {
     const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link";
@@ -72,19 +75,23 @@ function showCharts(run) {
     const names = known.map((line) => `<span style="color:${color(line)}">■</span> ${line.name.replace(/[<>&]/g, "")}`);
     layout.annotations.push({ xref: "paper", yref: "paper", x: 0, y: top, xanchor: "left", yanchor: "bottom", showarrow: false, align: "left", text: `<b>${chart.title}</b>${chart.unit ? ` (${chart.unit})` : ""}  ${chart.lines.length > 1 ? names.join("  ") : ""}` });
     chart.lines.forEach((line) => traces.push({
-      type: "scatter", mode: line.x.length < 3 ? "markers" : "lines", name: line.name, yaxis: id, x: line.x.map((t) => new Date(t * 1000)), y: line.y, connectgaps: false,
+      type: "scatter", mode: line.x.length < 3 ? "markers" : "lines", name: line.name, yaxis: id, x: line.x.map(iso), y: line.y, connectgaps: false,
       text: line.step ? line.step.map((s) => s === null ? "" : `step ${s}: `) : undefined, hovertemplate: `%{text}%{y}<extra>${line.name.replace(/[<>&]/g, "")}</extra>`,
       line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : color(line), dash: line.undone ? "dot" : DASHES[Math.max(0, known.indexOf(line)) % DASHES.length] }, opacity: line.undone ? .7 : 1,
     }));
   });
-  const marks = run.marks.filter((one) => one.level !== "info" || one.event !== "incident-closed");
+  if (run.pods.length > 1) for (const pod of run.pods) {
+    layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: iso(pod.from), x1: iso(pod.from), y0: 0, y1: 1, line: { width: 1, dash: "dash", color: ink } });
+    layout.annotations.push({ xref: "x", yref: "paper", x: iso(pod.from), y: 0, xanchor: "left", yanchor: "bottom", showarrow: false, text: `pod ${pod.name.replace(/[<>&]/g, "")}` });
+  }
+  const marks = run.marks;
   traces.push({
-    type: "scatter", mode: "markers", name: "", yaxis: "y", x: marks.map((one) => new Date(one.t * 1000)), y: marks.map(() => topOf(run.charts[0])),
+    type: "scatter", mode: "markers", name: "", yaxis: "y", x: marks.map((one) => iso(one.t)), y: marks.map(() => topOf(run.charts[0])),
     text: marks.map((one) => fold(one.sentence)), hovertemplate: "%{text}<extra></extra>", cliponaxis: false,
     marker: { symbol: marks.map((one) => one.level === "info" ? "triangle-down-open" : "triangle-down"), size: 8, color: marks.map((one) => one.level === "error" ? "#d55e00" : one.level === "warning" ? "#e69f00" : "#0072b2") },
   });
   library.react(place, traces, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
-  $("legend").textContent = "grey: attempts · orange: incidents · dotted grey: trained again · ▼ what was said";
+  $("legend").textContent = "UTC · grey: attempts · orange: incidents · dotted grey: trained again · ▼ what was said";
 }
 function topOf(chart) { return Math.max(...chart.lines.flatMap((line) => line.y).filter((y) => y !== null)); }
 function fold(text) { return text.replace(/[<>&]/g, "").replace(/(.{60,80}?)\s/g, "$1<br>").slice(0, 600); }
