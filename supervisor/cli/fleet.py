@@ -125,7 +125,8 @@ def up(file: Path, run: str, dry_run: bool) -> int:
             told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
             print(*wrap(told), sep="\n")
     up_at = fleet.book().read_clock() if not dry_run else 0.0
-    return _order(fleet, fleet.files[name].run.id, lambda orders: Orders(up_at=up_at), dry_run=dry_run)
+    run_id = fleet.files[name].run.id
+    return _order(fleet, run_id, lambda orders: replace(orders, wanted=True, up_at=up_at), dry_run=dry_run)
 
 
 def down(file: Path, run: str, dry_run: bool) -> int:

@@ -245,10 +245,9 @@ class Controller:
                 if error.kind == "key":
                     market.keyless.add(name)
         for state in market.states.values():
-            for one in state.rented:
-                if one.is_living and one.pod.provider not in providers:
-                    why = f"no place in use is at {one.pod.provider}, so it is unknown what became of pod {one.id}."
-                    market.away[one.pod.provider] = why
+            for name, pod in _list_places(state):
+                if name not in providers:
+                    market.away[name] = f"no place in use is at {name}, so it is unknown what became of pod {pod}."
         return market
 
     def _look(self, name: str, look: Callable[[], RunLook] | None, market: _Market) -> Seen:
@@ -269,9 +268,9 @@ class Controller:
             away=market.away,
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),
-            spent=None if market.damaged else sum(map(sum_dollars, states)),
+            spent=None if market.damaged else sum(sum_dollars(one) + _owed(one, market) for one in states),
             spending=sum(map(_price_now, states)),
-            creates=sum(market.now - at < HOUR_S for state in states for at in state.asked.values()),
+            creates=sum(market.now - one.at < HOUR_S for state in states for one in state.asked.values()),
         )
 
     def _find_offers(self, state: State, wanted: FindOffers, market: _Market) -> tuple[State, tuple[Offered, ...]]:
@@ -334,13 +333,14 @@ class Controller:
 
     def _destroy(self, name: str, decision: Decision, destroy: Destroy, market: _Market) -> Told:
         provider = self._provider(destroy.pod.provider)
-        if provider is None:
-            return Told(name, decision, failed=f"No place of fleet.toml is at {destroy.pod.provider}: end it by hand.")
         try:
+            if provider is None:
+                where = f"{destroy.pod.provider}/{destroy.pod.instance.id}"
+                raise PlaceError("refused", f"{where} is at no place of fleet.toml: end it by hand, or add the place.")
             provider.destroy(destroy.pod.instance)
         except PlaceError as error:
-            market.states[name] = note_not_destroyed(market.states[name], destroy.pod)
-            failed = f"{provider.name}: {error}"
+            market.states[name] = note_not_destroyed(market.states[name], destroy.pod, market.now)
+            failed = str(error) if provider is None else f"{provider.name}: {error}"
             self._book.write_state(name, market.states[name], failed)
             return Told(name, decision, failed=failed)
         return Told(name, decision, (decision.sentence,))
@@ -360,9 +360,29 @@ def _bid(place: Place, offer: Offer) -> Offer | None:
 
 def _price_now(state: State) -> float:
     """Dollars an hour for what runs for one run, and for what was just asked for."""
-    running = [one for one in state.rented if one.is_living and one.pod.instance.phase != "stopped"]
-    asked = 0.0 if state.intent is None else state.intent.per_hour
-    return asked + sum(one.per_hour or 0.0 for one in running)
+    living = [one for one in state.rented if one.is_living]
+    running = [one.per_hour or 0.0 for one in living if one.pod.instance.phase != "stopped"]
+    # A stopped pod whose bid was raised may run at any moment.
+    bid = [one.bid + one.disk_per_hour for one in living if one.pod.instance.phase == "stopped" and one.bid]
+    asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
+    return asked + sum(running) + sum(bid)
+
+
+def _list_places(state: State) -> Iterator[tuple[str, str]]:
+    """Providers where something of the run lives, or may, and what."""
+    for intent in (state.intent, *state.given_up):
+        if intent is not None:
+            yield intent.provider, intent.label
+    for one in state.rented:
+        if one.is_living:
+            yield one.pod.provider, one.id
+
+
+def _owed(state: State, market: _Market) -> float:
+    """Dollars since the last look, at providers that do not answer."""
+    silent = [one for one in state.rented if one.is_living and one.pod.provider in market.away]
+    running = [one for one in silent if one.pod.instance.phase != "stopped"]
+    return sum(max(0.0, market.now - one.seen_at) / HOUR_S * (one.per_hour or 0.0) for one in running)
 
 
 def _machines_of(state: State) -> Iterator[str]:

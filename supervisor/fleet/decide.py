@@ -48,11 +48,15 @@ MOST_FRUITLESS = 3
 BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
 """For how long a machine is left out after one fault, two, and three or more. In an open trace of 400 GPU servers the
 same one fails again within a day in 21 % of the cases, within thirty in 43 % (InfiniteHBD)."""
+DESTROY_AGAIN_S = 300.0
+"""A provider that did not end a pod is asked again after this."""
 WAKES_WITHIN_S = 180.0
 """A pod that was outbid runs again so soon after a bid that is high enough; else another one is rented."""
 SEARCH_EVERY_S = 1800.0
 """While a pod trains, the places are searched so often: to know then which machines have lasted."""
 STEADY_S = 4 * 3600.0
+CENT = 0.01
+"""Of a sum of prices this much is rounding."""
 TAKEN_S = 600.0
 """An offer that somebody else took, or a bid that was too low, is left out for so long."""
 AGAIN_S: Mapping[ErrorKind, float] = {
@@ -66,6 +70,8 @@ AGAIN_S: Mapping[ErrorKind, float] = {
 }
 """A place is asked again after so many seconds; after creates in a row that met "rate" or "away", after more."""
 LONGEST_AGAIN_S = 900.0
+LONGEST_RETRY_S = 24 * 3600.0
+"""However long a provider asks to be left alone."""
 
 
 def decide(state: State, rules: Rules, seen: Seen) -> Decision:
@@ -113,7 +119,9 @@ def _obey(state: State, seen: Seen) -> Decision | None:
     """A person let a pod go with all that is on it, also one that trains."""
     for one in _list_living(state):
         if one.id in state.agreed:
-            return _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
+            found = _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
+            if found is not None:
+                return found
     return None
 
 
@@ -151,12 +159,12 @@ def _has_ended(state: State, claim: Claim, code: int) -> bool:
 def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A holder that was outbid keeps its disk, and on it what is not published: no other pod goes on as soon."""
     holder = find_holder(list(state.rented), claim)
-    if holder is None or (claim.released and claim.code == EXIT_POD_UNFIT):
+    if holder is None or holder.id in state.agreed or (claim.released and claim.code == EXIT_POD_UNFIT):
         return None
     if _list_living(state) != [holder] or state.intent is not None:
         return None  # the next pod comes
     stopped_at = holder.missing_since if holder.pod.instance.phase == "stopped" else None
-    if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder, seen.now):
+    if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder):
         return None
     if holder.bid is not None:
         age_s = seen.now - holder.bid_at
@@ -167,7 +175,7 @@ def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     if bidding is None or lowest is None or lowest + holder.disk_per_hour > bidding.most or _limit_reached(rules, seen):
         return None
     bid = min(lowest * bidding.factor, bidding.most - holder.disk_per_hour)
-    if rules.per_hour is not None and seen.spending + bid + holder.disk_per_hour > rules.per_hour:
+    if not _is_within(rules, seen.spending + bid + holder.disk_per_hour):
         return None
     sentence = f"Pod {holder.id} was outbid. Bidding ${bid:.2f} an hour for it: the lowest is ${lowest:.2f}."
     return Decision(note_bid(state, holder.pod, bid, seen.now), sentence, RaiseBid(holder.pod, bid))
@@ -183,12 +191,16 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     for one in _list_living(state):
         if one is holder:
             continue
+        if holder is not None and one.pod.instance.label == claim.label:
+            notes += f" Pods {holder.id} and {one.id} have one label, and one of them trains: end the other by hand."
+            continue
         how: How = "replaced" if one.held else "duplicate"
         what = "was replaced" if one.held else "does not hold the run"
         found = _drop(state, one, how, seen, f"Pod {one.id} {what}: it is destroyed.")
         if found is not None:
             return found
-        notes += f" {_say_kept(one)}"
+        notes += f" {_say_kept(state, one, seen)}"
+    notes += _say_given_up(state)
     limit = _limit_reached(rules, seen)
     if limit:
         notes += f" No pod is rented after this one: {limit}"
@@ -212,24 +224,28 @@ def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> De
 def _await_intent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     if state.intent is None:
         return None
-    age_s = seen.now - state.intent.at
+    age_s, provider = seen.now - state.intent.at, state.intent.provider
+    why = f": {seen.away[provider]}" if provider in seen.away else "."
+    if provider in seen.away and age_s >= rules.boot_s:
+        return None  # it may not exist; the run goes on elsewhere, and one that is listed later is a duplicate
     return Decision(
-        state,
-        f"Pod {state.intent.label} was asked for {span(age_s)} ago; waiting until {state.intent.provider} lists it.",
+        state, f"Pod {state.intent.label} was asked for {span(age_s)} ago; waiting until {provider} lists it{why}"
     )
 
 
 def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """Pods that never held the run, and may claim it soon: one is waited for."""
     holder = find_holder(list(state.rented), claim)
+    others = (one for one in _list_living(state) if one is not holder and not one.held)
     new = sorted(
-        (one for one in _list_living(state) if one is not holder and not one.held), key=lambda one: (one.since, one.id)
+        (one for one in others if holder is None or one.pod.instance.label != claim.label),
+        key=lambda one: (one.since, one.id),
     )
     how: How
     for one in new:
         if one.missing_since is None:
             continue
-        if not is_missing(one, seen.now):
+        if not is_missing(one):
             what = f"Pod {one.id} is stopped or not listed before it began"
             return Decision(state, f"{what}; looking again.", again_s=SECOND_LOOK_S)
         how, what = ("outbid", "was outbid") if one.pod.instance.spot else ("failed", "ended")
@@ -238,8 +254,9 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
             return found
     new = [one for one in new if one.missing_since is None]
     # One that is overdue and may hold a step is neither waited for nor in the way of another.
-    boots_from = seen.now - rules.boot_s
-    new = [one for one in new if max(one.since, state.answers_since) > boots_from or _may_lose(state, one, seen)]
+    new = [one for one in new if _age(one, seen) < rules.boot_s or _may_end(state, one, seen)]
+    # Nor one at a provider that does not answer: the run goes on elsewhere, and the claim decides.
+    new = [one for one in new if _age(one, seen) < rules.boot_s or one.pod.provider not in seen.away]
     for one in reversed(new[1:]):
         found = _drop(state, one, "duplicate", seen, f"Pod {one.id} is a second one for the same run: it is destroyed.")
         if found is not None:
@@ -247,7 +264,7 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     if not new:
         return None
     first = new[0]
-    age_s = seen.now - max(first.since, state.answers_since)
+    age_s = _age(first, seen)
     if first.pod.provider in seen.away:
         return Decision(
             state, f"Pod {first.id} may start; {first.pod.provider} does not answer: {seen.away[first.pod.provider]}"
@@ -260,9 +277,14 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     )
 
 
+def _age(one: Rented, seen: Seen) -> float:
+    """Seconds since it was asked for in which it could claim the run."""
+    return seen.now - one.since - one.unheard_s
+
+
 def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     holder = find_holder(list(state.rented), claim)
-    silent_s = seen.now - max(claim.beat_at, state.answers_since)
+    silent_s = seen.now - claim.beat_at - state.unheard_s
     lives = holder is not None and holder.is_living and holder.missing_since is None
     if claim.is_free:
         # Code 75, or none: the pod's own starter begins again there, and claims without waiting.
@@ -273,11 +295,11 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
         return None
     who = f"pod {holder.id}" if holder is not None else "its pod"
     said = f"No beat of {who} for {span(seen.now - claim.beat_at)}"
-    if state.answers_since > claim.beat_at:
-        said += f", and the store answers again since {span(silent_s)}"
+    if state.unheard_s:
+        said += f", and for {span(state.unheard_s)} of it the store was away"
     if holder is None or holder.missing_since is None:
         return Decision(state, f"{said}. It is convicted after {span(rules.patience_s)}, or when its instance is gone.")
-    if not is_missing(holder, seen.now):
+    if not is_missing(holder):
         return Decision(state, f"{said}, and its instance is stopped or gone; looking again.", again_s=SECOND_LOOK_S)
     if silent_s < BEATS * rules.beat_s:
         wait_s = BEATS * rules.beat_s - silent_s
@@ -309,22 +331,25 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
             f"{fruitless:g} pods in a row ended before they trained (an outbid or an unfit one counts half). Look at "
             f"`rl-supervisor fleet history` and at what they printed, mend it, and type: rl-supervisor fleet up"
         )
+    none = _say_none(state, seen)
     if reason:
-        return Decision(state, f"The run has no pod, and none is rented: {reason}", person=True)
+        return Decision(state, f"{none}, and none is rented: {reason}{_say_billed(state, seen)}", person=True)
     closed = {place: one for place in rules.places if (one := _find_closed(state, rules, seen, place)) is not None}
     open_places = tuple(place for place in rules.places if place not in closed)
     if not open_places:
         told = "; ".join(f"{place}: {one.why.rstrip('.')}{_say_when(one, seen)}" for place, one in closed.items())
         lasting = all(one.kind in ("key", "credit", "refused") for one in closed.values())
-        return Decision(state, f"The run has no pod, and no place can be asked: {told}.", person=lasting)
+        return Decision(state, f"{none}, and no place can be asked: {told}.{_say_billed(state, seen)}", person=lasting)
     if seen.offers is None:
-        return Decision(state, "The run has no pod. Looking for one.", FindOffers(open_places))
+        return Decision(state, f"{none}. Looking for one.", FindOffers(open_places))
     chosen = _choose(state, rules, seen, open_places)
     if chosen is None:
         left_out, person = _say_left_out(state, rules, seen)
         where = ", ".join(open_places)
         return Decision(
-            state, f"The run has no pod, and nothing fits in {where}{left_out}; asking again.", person=person
+            state,
+            f"{none}, and nothing fits in {where}{left_out}; asking again.{_say_billed(state, seen)}",
+            person=person,
         )
     generation = claim.generation + 1
     token = hashlib.sha256(f"{rules.run_id} {generation} {seen.now}".encode()).hexdigest()[:6]
@@ -333,7 +358,8 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     machine = name_machine(provider, chosen.offer.machine)
     offer = chosen.offer
     intent = Intent(label, chosen.place, provider, generation, seen.now, offer.per_hour, machine, offer.disk_per_hour)
-    state = replace(state, intent=intent, asked={**state.asked, label: seen.now})
+    given_up = state.given_up if state.intent is None else (*state.given_up, state.intent)
+    state = replace(state, intent=intent, given_up=given_up, asked={**state.asked, label: intent})
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
     sentence = (
         f"Renting {chosen.offer.gpus} x {chosen.offer.gpu} in {chosen.place} at ${chosen.offer.per_hour:.2f} an hour"
@@ -347,6 +373,7 @@ def note_created(state: State, label: str) -> State:
     intent = state.intent
     if intent is None or intent.label != label:
         return state
+    state = replace(state, intent=replace(intent, made=True))
     return replace(state, closed={place: one for place, one in state.closed.items() if place != intent.place})
 
 
@@ -370,10 +397,11 @@ def note_not_found(state: State, place: str, error: PlaceError, now: float) -> S
 
 
 def _close(state: State, place: str, error: PlaceError, now: float, count: int) -> State:
-    pause_s = max(error.retry_after_s, AGAIN_S[error.kind])
+    asked_s, pause_s = min(error.retry_after_s, LONGEST_RETRY_S), AGAIN_S[error.kind]
     if error.kind in ("rate", "away"):
-        pause_s = max(error.retry_after_s, min(LONGEST_AGAIN_S, AGAIN_S[error.kind] * 2 ** min(max(0, count - 1), 8)))
-    return replace(state, closed={**state.closed, place: Closed(now + pause_s, error.kind, str(error), count)})
+        pause_s = min(LONGEST_AGAIN_S, pause_s * 2 ** min(max(0, count - 1), 8))
+    closed = Closed(now + max(asked_s, pause_s), error.kind, str(error), count, now)
+    return replace(state, closed={**state.closed, place: closed})
 
 
 def _count_fruitless(state: State) -> float:
@@ -428,6 +456,9 @@ def _note_offers(state: State, rules: Rules, seen: Seen) -> State:
     if seen.offers is None:
         return state
     machines = {name_machine(rules.places[one.place], one.offer.machine) for one in seen.offers}
+    # What a place that did not answer had is not gone.
+    silent = {provider for place, provider in rules.places.items() if _find_closed(state, rules, seen, place)}
+    machines |= {one for one in state.offered if one.partition("/")[0] in silent}
     offered = {machine: state.offered.get(machine, seen.now) for machine in machines if machine}
     return replace(state, offered=offered, searched_at=seen.now)
 
@@ -455,20 +486,25 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
     machine = name_machine(rules.places[offered.place], offered.offer.machine)
     if state.taken.get(machine or offered.place, 0.0) > seen.now:
         return True
-    if offered.offer.spot and not offered.offer.is_kind and machine in seen.occupied:
+    if offered.offer.spot and not offered.offer.is_kind and machine and machine in seen.occupied:
         return True  # a higher bid would stop our own pod
     faults = state.faults.get(machine, ())
     return bool(faults) and seen.now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]
 
 
 def _is_paid_for(rules: Rules, seen: Seen, offered: Offered) -> bool:
-    return rules.per_hour is None or seen.spending + offered.offer.per_hour <= rules.per_hour
+    return _is_within(rules, seen.spending + offered.offer.per_hour)
+
+
+def _is_within(rules: Rules, per_hour: float) -> bool:
+    return rules.per_hour is None or per_hour <= rules.per_hour + CENT
 
 
 def _find_closed(state: State, rules: Rules, seen: Seen, place: str) -> Closed | None:
     """Why a place cannot be asked now."""
     one = state.closed.get(place)
-    if one is not None and one.until > seen.now:
+    mended = one is not None and one.kind in ("key", "credit", "refused") and state.up_at > one.at
+    if one is not None and one.until > seen.now and not mended:
         return one
     why = seen.away.get(rules.places[place])
     return None if why is None else Closed(seen.now, "away", why)
@@ -493,6 +529,11 @@ def _list_living(state: State) -> list[Rented]:
     return [one for one in state.rented if one.is_living]
 
 
+def _may_end(state: State, one: Rented, seen: Seen) -> bool:
+    """Can it be destroyed now? A provider that failed to is left alone for a while, and the run goes on."""
+    return _may_lose(state, one, seen) and seen.now - one.not_destroyed_at >= DESTROY_AGAIN_S
+
+
 def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     """Is nothing on it that is nowhere else? Or has another pod published a newer step, or a person agreed?
 
@@ -502,6 +543,8 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     if one.id in state.agreed:
         return True
     claim = seen.claim
+    if claim is not None and _is_published_whole(state, seen, claim):
+        return True
     gave_back = claim is not None and claim.released and one is find_holder(list(state.rented), claim)
     if one.unpublished == () and (gave_back or not one.held or not state.wanted):
         return True
@@ -509,18 +552,42 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     return bool(known) and seen.published is not None and seen.published >= max(known)
 
 
+def _is_published_whole(state: State, seen: Seen, claim: Claim) -> bool:
+    """Is the run finished and published to its last step? Then nothing newer can be anywhere."""
+    finished = _has_ended(state, claim, EXIT_FINISHED) and claim.unpublished == () and claim.step is not None
+    return finished and seen.published is not None and seen.published >= (claim.step or 0)
+
+
 def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:
     """Destroy what is rented for the run, one at a time; None when nothing is left."""
-    kept = ""
+    kept, person = "", False
     for one in _list_living(state):
         found = _drop(state, one, how, seen, f"{why.rstrip('.')}. Pod {one.id} is destroyed.")
         if found is not None:
             return found
-        kept += f" {_say_kept(one)}"
-    return Decision(state, f"{why}{kept}", person=True) if kept else None
+        kept += f" {_say_kept(state, one, seen)}"
+        person = person or not _may_lose(state, one, seen)
+    return Decision(state, f"{why}{kept}", person=person) if kept else None
 
 
-def _say_kept(one: Rented) -> str:
+def _say_given_up(state: State) -> str:
+    told = (f" A pod {one.label} may be rented at {one.provider}, which does not answer." for one in state.given_up)
+    return "".join(told)
+
+
+def _say_none(state: State, seen: Seen) -> str:
+    return "No pod trains" if _list_living(state) else "The run has no pod"
+
+
+def _say_billed(state: State, seen: Seen) -> str:
+    return "".join(f" {_say_kept(state, one, seen)}" for one in _list_living(state)) + _say_given_up(state)
+
+
+def _say_kept(state: State, one: Rented, seen: Seen) -> str:
+    if one.not_destroyed_at and _may_lose(state, one, seen):
+        return f"Pod {one.id} could not be destroyed, and is billed: {one.pod.provider} is asked again."
+    if _may_lose(state, one, seen):
+        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"
     return (
         f"Pod {one.id} is kept, and billed: {what} may be nowhere else. "
@@ -530,6 +597,6 @@ def _say_kept(one: Rented) -> str:
 
 def _drop(state: State, one: Rented, how: How, seen: Seen, sentence: str) -> Decision | None:
     """Destroy a pod; None where it may hold the only copy of a step."""
-    if not _may_lose(state, one, seen):
+    if not _may_end(state, one, seen):
         return None
     return Decision(end(state, one.pod, how, seen.now), sentence, Destroy(one.pod))

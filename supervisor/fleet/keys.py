@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from supervisor.base import secrets
-from supervisor.base.errors import StoreError
+from supervisor.base.errors import EXIT_TRY_AGAIN, StoreError
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.model import Rules, State
@@ -157,7 +157,8 @@ class B2Keys:
     def _name_holder(self, state: State) -> str:
         """The key of the pod that holds the run: a provider's list may lack it while it trains."""
         claim = self.look().claim
-        if claim.is_free or not state.wanted:
+        starts_again = claim.released and claim.code in (None, EXIT_TRY_AGAIN) and claim.unpublished
+        if not state.wanted or (claim.is_free and not starts_again):
             return ""
         holder = find_holder(list(state.rented), claim)
         return name_key(claim.label or (holder.pod.instance.label if holder is not None else ""))

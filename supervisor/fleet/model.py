@@ -133,14 +133,18 @@ class Rented:
     disk_per_hour: float = 0.0  # the part of its price that a bid does not include
     bid: float | None = None  # to which its bid was raised since its last beat; 0 where the provider refused
     bid_at: float = 0.0  # and when
-    woke_at: float = 0.0  # when it was last seen to run after it was stopped
+    woke_at: float = 0.0  # when it was last listed as running after it was listed as stopped
+    unheard_s: float = 0.0  # of its time the store was away
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat
     trained: Trained | None = None
     unpublished: tuple[int, ...] | None = ()  # by its last beat; a pod that never held the run has none
     missing_since: float | None = None  # the first of the looks in a row that found it stopped or not listed
+    missing_at: float = 0.0  # and the last of them
     dollars: float = 0.0
     ended: float | None = None
+    destroyed_at: float = 0.0  # when its provider was asked to end it
+    not_destroyed_at: float = 0.0  # when its provider last failed to
     how: How | None = None  # also of one that is to be destroyed, and still lives
 
     @property
@@ -164,6 +168,7 @@ class Intent:
     per_hour: float
     machine: str = ""
     disk_per_hour: float = 0.0
+    made: bool = False  # the provider confirmed it
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,7 @@ class Closed:
     kind: ErrorKind
     why: str
     count: int = 0  # failed creates in a row
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -184,16 +190,19 @@ class State:
     up_at: float = 0.0  # when a person typed ``fleet up`` last
     agreed: tuple[str, ...] = ()  # instances that a person let go with all that is on them
     intent: Intent | None = None
+    given_up: tuple[Intent, ...] = ()  # creates at providers that have not answered since
     rented: tuple[Rented, ...] = ()
     faults: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # machine -> when it was at fault
     taken: Mapping[str, float] = field(default_factory=dict)  # machine, or place that names none -> no create before
     closed: Mapping[str, Closed] = field(default_factory=dict)  # place -> its last failure
-    asked: Mapping[str, float] = field(default_factory=dict)  # label -> when a create was ordered, the last hour's
+    asked: Mapping[str, Intent] = field(default_factory=dict)  # label -> a create that was ordered in the last days
     offered: Mapping[str, float] = field(default_factory=dict)  # machine -> since when each search found it
     searched_at: float = 0.0
     generation: int = 0  # of the claim that was seen last
     store_is_away: bool = False  # it did not answer at the last look
-    answers_since: float = 0.0  # when it answered again: no pod could beat before
+    heard_at: float = 0.0  # when it answered last
+    beat_at: float = 0.0  # of the newest beat that was seen
+    unheard_s: float = 0.0  # since then it was away for so long: no pod could beat
     forgotten_dollars: float = 0.0  # for pods that are over, and of which nothing else is remembered
 
 

@@ -14,6 +14,11 @@ SHOWN_BY_S = 120.0
 """A create that worked is listed by then."""
 ENDS_WITHIN_S = 300.0
 """A pod that was destroyed may be listed for so long: it publishes what is whole. Told again, it would hurry."""
+CONFIRMED_BY_S = 600.0
+"""One whose id the provider told may be listed later."""
+ASKED_KEPT_S = 7 * 24 * 3600.0
+MOST_PRICE = 10_000.0
+"""Dollars an hour that are believed."""
 HOUR_S = 3600.0
 KEPT = 200
 """Pods that are over, and are still remembered."""
@@ -29,15 +34,18 @@ def observe(state: State, seen: Seen) -> State:
     intent = state.intent
     if intent is not None:
         shown = any(pod.instance.label == intent.label for pod in seen.pods)
-        if shown or (intent.provider not in seen.away and seen.now - intent.at >= SHOWN_BY_S):
+        patience_s = CONFIRMED_BY_S if intent.made else SHOWN_BY_S
+        if shown or (intent.provider not in seen.away and seen.now - intent.at >= patience_s):
             intent = None
+    labels = {pod.instance.label for pod in seen.pods}
     over = [one for one in rented if not one.is_living]
     forgotten = over[:-KEPT]
     state = replace(
         state,
         intent=intent,
+        given_up=tuple(one for one in state.given_up if one.provider in seen.away and one.label not in labels),
         rented=(*over[-KEPT:], *(one for one in rented if one.is_living)),
-        asked={label: at for label, at in state.asked.items() if seen.now - at < HOUR_S},
+        asked={label: one for label, one in state.asked.items() if seen.now - one.at < ASKED_KEPT_S},
         forgotten_dollars=state.forgotten_dollars + sum(one.dollars for one in forgotten),
     )
     for one in lost:
@@ -47,10 +55,13 @@ def observe(state: State, seen: Seen) -> State:
 
 def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
     if state.store_is_away or seen.store_was_away:
-        state = replace(state, store_is_away=False, answers_since=seen.now)
+        state = _note_outage(replace(state, store_is_away=False), seen.now)
+    if claim.beat_at != state.beat_at:
+        state = replace(state, beat_at=claim.beat_at, unheard_s=0.0)
+    state = replace(state, heard_at=seen.now)
     holder = find_holder(list(state.rented), claim)
     # A pod between the last holder and this one held the run between two looks. Which, and what it saved, is unknown.
-    skipped = state.generation > 0 and claim.generation - state.generation > 1
+    skipped = claim.generation - state.generation > 1
     rented = []
     for one in state.rented:
         if one is holder:
@@ -60,11 +71,20 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
                 one = replace(one, bid=None)
         elif skipped and one.is_living:
             one = replace(one, step=None, unpublished=None)
+        elif one.unpublished is None and one.pod.instance.label in state.asked and _never_held(one.pod, claim):
+            one = replace(one, unpublished=())  # the store was away when it was met
         rented.append(one)
     state = replace(state, generation=claim.generation, rented=tuple(rented))
     if holder is not None and claim.released and claim.code == EXIT_POD_UNFIT:
         state = blame_once(state, holder, seen.now)
     return state
+
+
+def _note_outage(state: State, now: float) -> State:
+    """The store answers again: what no pod could say meanwhile is no silence."""
+    away_s = max(0.0, now - state.heard_at) if state.heard_at else 0.0
+    rented = (replace(one, unheard_s=one.unheard_s + min(away_s, max(0.0, now - one.since))) for one in state.rented)
+    return replace(state, unheard_s=state.unheard_s + away_s, rented=tuple(rented))
 
 
 def _note_trained(last: Trained | None, claim: Claim, published: int | None) -> Trained | None:
@@ -95,26 +115,22 @@ def sum_dollars(state: State) -> float:
 
 
 def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
-    """The pod that holds the run, or held it last; None where it is none of ours.
-
-    A pod of an older version does not say which instance it is: then it is the newest made for this claim or before.
-    """
-    if claim.generation == 0:
+    """The pod that holds the run, or held it last; None where it is none of ours, or the claim names no pod."""
+    if claim.generation == 0 or not claim.label:
         return None
-    if claim.label:
-        return next((one for one in rented if one.pod.instance.label == claim.label), None)
-    made = [one for one in rented if one.pod.generation <= claim.generation]
-    return max(made, key=lambda one: (one.is_living, one.pod.generation, one.since), default=None)
+    return next((one for one in rented if one.pod.instance.label == claim.label), None)
 
 
 def end(state: State, pod: Pod, how: How, now: float) -> State:
     """The pod is over, and how. One that is listed again later lives on."""
-    return _change_pod(state, pod, lambda one: replace(one, ended=now, how=how) if one.is_living else one)
+    return _change_pod(
+        state, pod, lambda one: replace(one, ended=now, destroyed_at=now, how=how) if one.is_living else one
+    )
 
 
-def note_not_destroyed(state: State, pod: Pod) -> State:
+def note_not_destroyed(state: State, pod: Pod, now: float) -> State:
     """The provider did not confirm it: the pod lives on until it is not listed any more."""
-    return _change_pod(state, pod, lambda one: replace(one, ended=None))
+    return _change_pod(state, pod, lambda one: replace(one, ended=None, destroyed_at=0.0, not_destroyed_at=now))
 
 
 def note_bid(state: State, pod: Pod, bid: float, at: float) -> State:
@@ -152,8 +168,9 @@ def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
     label, intent = pod.instance.label, state.intent
     if intent is not None and intent.label == label:
         one = Rented(pod, intent.at, intent.at, intent.per_hour, intent.place, intent.disk_per_hour)
-    elif label in state.asked and _never_held(pod, seen.claim):  # listed later than a pod should be
-        one = Rented(pod, state.asked[label], state.asked[label], pod.instance.per_hour)
+    elif (late := state.asked.get(label)) is not None:  # listed later than a pod should be
+        unpublished = () if _never_held(pod, seen.claim) else None
+        one = Rented(pod, late.at, late.at, late.per_hour, late.place, late.disk_per_hour, unpublished=unpublished)
     else:  # it may have trained before this controller knew of it
         one = Rented(pod, seen.now, seen.now, pod.instance.per_hour, unpublished=None)
     return _look_at(one, pod, seen)
@@ -168,7 +185,7 @@ def _never_held(pod: Pod, claim: Claim | None) -> bool:
 
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     if not one.is_living:
-        if pod is None or (pod.instance.phase != "stopped" and seen.now - (one.ended or 0.0) < ENDS_WITHIN_S):
+        if pod is None or (pod.instance.phase != "stopped" and seen.now - one.destroyed_at < ENDS_WITHIN_S):
             return one
         one = replace(one, ended=None, how=None, missing_since=None)
     if pod is None and one.pod.provider in seen.away:
@@ -179,18 +196,19 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
         one = replace(one, seen_at=seen.now, dollars=one.dollars + bills * hours * (one.per_hour or 0.0))
     if pod is not None:
-        price = one.per_hour if pod.instance.per_hour is None else pod.instance.per_hour
-        one = replace(one, pod=pod, per_hour=price)
+        price, woke = pod.instance.per_hour, one.pod.instance.phase == "stopped"
+        # A machine that is just made, or stopped, may be listed without a price or with 0.
+        one = replace(one, pod=pod, per_hour=price if price and 0 < price < MOST_PRICE else one.per_hour)
         if pod.instance.phase != "stopped":
-            woke = one.missing_since is not None
             return replace(one, missing_since=None, woke_at=seen.now if woke else one.woke_at)
+    one = replace(one, missing_at=seen.now)
     if one.missing_since is None:
         return replace(one, missing_since=seen.now)
-    if pod is None and is_missing(one, seen.now):
+    if pod is None and is_missing(one):
         return replace(one, ended=seen.now, how=one.how or ("outbid" if one.pod.instance.spot else "gone"))
     return one
 
 
-def is_missing(one: Rented, now: float) -> bool:
+def is_missing(one: Rented) -> bool:
     """Have two looks, far enough apart, found it stopped or not listed?"""
-    return one.missing_since is not None and now - one.missing_since >= SECOND_LOOK_S
+    return one.missing_since is not None and one.missing_at - one.missing_since >= SECOND_LOOK_S

@@ -623,9 +623,11 @@ def test_a_controller_that_was_paused_deletes_no_key_that_another_one_made_meanw
     ("claim", "wanted", "kept"),
     [
         (Claim(1, "m", NOW, label=LABEL), True, True),
-        (Claim(1, "m", NOW), True, True),  # a pod of an older version does not say which it is
+        (Claim(1, "m", NOW), True, False),  # of a pod that a person made
         (Claim(1, "m", NOW, label=LABEL), False, False),
         (Claim(1, "m", NOW, released=True, label=LABEL), True, False),
+        (Claim(1, "m", NOW, released=True, code=75, label=LABEL, unpublished=(7,)), True, True),  # it starts again
+        (Claim(1, "m", NOW, released=True, code=94, label=LABEL, unpublished=(7,)), True, False),
         (Claim(2, "m", NOW, label=OTHER), True, False),
         (Claim(1, "m", NOW, label="rm -rf /"), True, False),
     ],

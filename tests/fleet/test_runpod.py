@@ -760,6 +760,8 @@ def test_an_outbid_pod_is_followed_by_the_next_and_destroyed(fleet: Fleet, fake:
     fleet.hold(second.label, 2, step=14, unpublished=(13,))
     fake.fail("lost", "terminate")  # it is done, and not answered
     assert "It is unknown if RunPod did destroy the pod" in fleet.tick()
+    fleet.tick()
+    fleet.clock.sleep(40)
     assert fleet.tick().startswith(f"Pod {second.pod} (runpod) trains at step 14. |")
     assert [rental.pod for rental in fake.living()] == [second.pod]
     assert len(fake.ledger) == 2

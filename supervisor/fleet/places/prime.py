@@ -77,7 +77,7 @@ class Prime:
                 raise self._rest.unread(LIST, "the number of its pods is missing, or changed between two pages")
             listed, total = listed + len(page), count
             rows |= {self._read_id(LIST, row): row for row in page}
-            if listed >= total:
+            if len(rows) >= total:  # a pod that moved from page to page hid another one
                 return [one for pod_id, row in rows.items() if (one := _read_pod(pod_id, row))]
             if not page:
                 break

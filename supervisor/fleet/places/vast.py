@@ -204,6 +204,8 @@ class Vast:
 
 
 def _kind_of(endpoint: Endpoint, status: int, word: str) -> ErrorKind:
+    if word == "invalid_price" and endpoint is CREATE:
+        return "taken"  # the market has overtaken the bid
     known = KINDS_BY_WORD.get(word) or KINDS_BY_STATUS.get(status)
     if known or not 400 <= status < 500 or status == 408:
         return known or endpoint.no_answer
@@ -249,7 +251,7 @@ def _read_offer(row: Row, want: Want) -> Offer | None:
     if disk is None and (month := read_amount(row.get("storage_cost"))) is not None:
         disk = month * want.disk_gb / HOURS_A_MONTH
     bid, total = read_amount(row.get("min_bid")), read_amount(row.get("dph_total"))
-    price = (None if bid is None or disk is None else bid + disk) if want.spot else total
+    price = (bid + disk if bid and disk is not None else None) if want.spot else total
     if not offer_id or not price:
         return None
     return Offer(
