@@ -266,7 +266,6 @@ def _add_reading_commands(verb: AddVerb) -> None:
     report.add_argument("--html", type=Path, metavar="FILE", help=html)
     web = verb("web", "a page of the run for browsers: charts, incidents, checkpoints, logs", "web.web")
     listen = "address and port (127.0.0.1:8400); elsewhere than on this machine the page asks for a token"
-    web.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)  # a daemon's: ends with its stdin
     web.add_argument("--listen", default="127.0.0.1:8400", metavar="HOST:PORT", help=listen)
 
 

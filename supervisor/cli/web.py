@@ -15,12 +15,13 @@ from supervisor.base.errors import UsageError
 from supervisor.cli import where, which
 from supervisor.web.sources import RunSource
 
+WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/page_child.py: the page ends when its standard input does
 NEEDED = ("starlette", "uvicorn", "plotly")
 TOKEN = "RL_SUPERVISOR_WEB_TOKEN"  # noqa: S105 (the name of a variable)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def web(options: argparse.Namespace, *, listen: str, with_parent: bool = False) -> int:
+def web(options: argparse.Namespace, *, listen: str) -> int:
     """Serve the page until a person ends it. Raises UsageError."""
     _check_extra()
     host, _, port = listen.rpartition(":")
@@ -40,7 +41,7 @@ def web(options: argparse.Namespace, *, listen: str, with_parent: bool = False) 
     except OSError as error:
         raise UsageError(f"The page cannot listen at {listen}: {error.strerror}. Take another --listen.") from None
     port = str(listener.getsockname()[1])
-    if with_parent:
+    if os.environ.get(WITH_PARENT):
         os.nice(10)
         threading.Thread(target=_end_with_parent, daemon=True).start()
     print(f"The page of {', '.join(sources)}: http://{shown}:{port}/{f'?t={token}' if token else ''}", flush=True)

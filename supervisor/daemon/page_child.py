@@ -21,7 +21,8 @@ class PageChild:
 
     def __init__(self, run_file: Path, listen: str, state_dir: Path) -> None:
         self._command = [sys.executable, "-m", "supervisor.cli.main", "web", str(run_file)]
-        self._command += ["--listen", listen, "--with-parent"]
+        self._command += ["--listen", listen]
+        self._environ = {**os.environ, "RL_SUPERVISOR_PAGE_OF_DAEMON": "1"}
         self._log = state_dir / "page.log"
         self._child: subprocess.Popen[bytes] | None = None
         self._tried_at = -AGAIN_S
@@ -38,7 +39,9 @@ class PageChild:
             try:
                 with os.fdopen(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
                     # It ends when its standard input does: with this process, also where that is killed or exec'd.
-                    self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+                    self._child = subprocess.Popen(
+                        self._command, env=self._environ, stdin=subprocess.PIPE, stdout=log, stderr=log
+                    )
             except OSError as error:
                 self._tell(f"The page of the run could not be started: {error.strerror}.")
 
