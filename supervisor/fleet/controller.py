@@ -268,7 +268,7 @@ class Controller:
             away=market.away,
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),
-            spent=None if market.damaged else sum(sum_dollars(one) + _owed(one, market) for one in states),
+            spent=None if market.damaged else sum(sum_dollars(one) + _sum_owed(one, market) for one in states),
             spending=sum(map(_price_now, states)),
             creates=sum(market.now - one.at < HOUR_S for state in states for one in state.asked.values()),
         )
@@ -378,7 +378,7 @@ def _list_places(state: State) -> Iterator[tuple[str, str]]:
             yield one.pod.provider, one.id
 
 
-def _owed(state: State, market: _Market) -> float:
+def _sum_owed(state: State, market: _Market) -> float:
     """Dollars since the last look, at providers that do not answer."""
     silent = [one for one in state.rented if one.is_living and one.pod.provider in market.away]
     running = [one for one in silent if one.pod.instance.phase != "stopped"]
