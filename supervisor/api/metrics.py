@@ -23,17 +23,29 @@ KNOWN_STATES = (
     "unfit",
 )
 
+_INFO = {
+    # label, key of the status. "job" and "instance" are Prometheus' own.
+    "attempt": "attempt",
+    "dialect": "job",
+    "mode": "mode",
+    "pod": "host",
+    "version": "version",
+    "wandb_id": "wandb_id",
+}
+
 _SIMPLE = (
     # name, type, key of the status, help
     ("step", "gauge", "step", "Last training step that is done."),
     ("max_steps", "gauge", "max_steps", "Last step of the run."),
     ("step_seconds", "gauge", "step_seconds", "Median duration of the recent steps, in seconds."),
+    ("last_step_timestamp_seconds", "gauge", "last_step_at", "Unix time at which the newest step was done."),
     ("reward", "gauge", "reward", "Reward of the last step."),
     ("loss", "gauge", "loss", "Loss of the last step."),
     ("attempt", "gauge", "attempt", "Number of the present attempt."),
     ("restarts_total", "counter", "restarts", "Restarts of the job by this supervisor."),
     ("last_good_step", "gauge", "last_good_step", "Highest step that can be resumed from."),
     ("published_step", "gauge", "published_step", "Highest step that is published in the store."),
+    ("checkpoint_interval_steps", "gauge", "checkpoint_interval", "Steps between two checkpoints."),
     ("uptime_seconds", "gauge", "uptime_s", "Age of the daemon, in seconds."),
     ("state_since_seconds", "gauge", "since", "Unix time at which the present state began."),
     ("paused", "gauge", "paused", "1 while the supervisor observes but does not act."),
@@ -53,7 +65,7 @@ def render(status: Mapping[str, Any]) -> str:
             lines.extend(f"{full}{_label_text({**run, **labels})} {_value_text(number)}" for labels, number in known)
 
     run = {"run": str(status.get("run") or "")}
-    build = {"version": str(status.get("version") or ""), "job": str(status.get("job") or "")}
+    info = {label: str(status.get(key) or "") for label, key in _INFO.items()}
     state = str(status.get("state") or "")
     states = (*KNOWN_STATES, *(() if state in KNOWN_STATES or not state else (state,)))
     disk = status.get("disk") or {}
@@ -64,10 +76,17 @@ def render(status: Mapping[str, Any]) -> str:
     path = {"path": str(disk.get("path") or "")}
 
     family("up", "gauge", "1 when the daemon answers.", [({}, 1)])
-    family("build_info", "gauge", "Version of the daemon, and the trainer's dialect.", [(build, 1)])
+    family("run_info", "gauge", "What the run is, in labels. The value is always 1.", [(info, 1)])
     family("state", "gauge", "1 for the state that the run is in.", [({"state": s}, int(s == state)) for s in states])
     for name, kind, key, about in _SIMPLE:
         family(name, kind, about, [({}, status.get(key))])
+    deadline = status.get("deadline") or {}
+    about = "Unix time at which the supervisor's present patience ends: for a step, a start, a retry or a publish."
+    waits_for = {"waits_for": str(deadline.get("waits_for"))}
+    family("deadline_timestamp_seconds", "gauge", about, [(waits_for, deadline.get("at"))])
+    times = (status.get("goodput") or {}).get("categories") or {}
+    about = "Where the run's time went, all pods together, in seconds. Productive time that a failure undid moves."
+    family("time_seconds", "gauge", about, [({"category": name}, seconds) for name, seconds in times.items()])
     family("incident_open", "gauge", "1 while an incident is open.", [({}, int(bool(incident)))])
     family("incident_seconds", "gauge", "Age of the open incident, in seconds.", [({}, incident.get("seconds"))])
     complete, committed = _count_steps(local, "state", "complete"), _count_steps(stored, "committed", True)
@@ -75,6 +94,8 @@ def render(status: Mapping[str, Any]) -> str:
     family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
     family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, sum(_size_lines(local)))])
     family("disk_free_bytes", "gauge", "Free space of the checkpoint volume.", [(path, disk.get("free_bytes"))])
+    needed = [(path, status.get("disk_needed_bytes"))]
+    family("disk_needed_bytes", "gauge", "Free space that the next checkpoint needs, with the reserve.", needed)
     family("disk_total_bytes", "gauge", "Size of the checkpoint volume.", [(path, disk.get("total_bytes"))])
     family(
         "gpu_memory_used_bytes", "gauge", "GPU memory in use.", [(tags, gpu.get("used_bytes")) for tags, gpu in gpus]

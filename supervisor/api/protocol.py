@@ -71,7 +71,8 @@ class Desk(Protocol):
         """Everything `supervisorctl status` shows; `views/status.py` makes it, with keys and units.
 
         run, state (of metrics), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
-        recent ones), reward, loss, attempt, restarts, pid, last_good_step, published_step,
+        recent ones), last_step_at (Unix time), deadline {waits_for (step, start, retry, publish), at (Unix time)} |
+        None, reward, loss, attempt, restarts, pid, last_good_step, published_step,
         local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
         problem}], worthless [sentence], held [step],
         store (URL), store_reason, disk {path, total_bytes, free_bytes, reason},
@@ -81,7 +82,9 @@ class Desk(Protocol):
         last_incident (the same with closed, recovered_step) | None,
         publishing {what ("publishing" or "restoring"), step, phase (hashing, sending, fetching, checking), bytes,
         total_bytes, rate (bytes a second), remaining_s} | None, config_changed [path],
-        wandb_id, version, daemon_pid, uptime_s, job (name of the dialect), notes [sentence], exit_code | None.
+        disk_needed_bytes (for the next checkpoint, with the reserve that stays free) | None, checkpoint_interval
+        (steps) | None, wandb_id, host, version, daemon_pid, uptime_s, job (name of the dialect), notes [sentence],
+        exit_code | None.
         """
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:

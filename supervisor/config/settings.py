@@ -142,6 +142,11 @@ class Job(Section):
         """``dir`` of this machine, absolute."""
         return (self.dir or Path.cwd()).expanduser().absolute()
 
+    @property
+    def saves_every(self) -> int | None:
+        """Steps between two checkpoints; None for a plain command, which saves when it likes."""
+        return None if self.kind == "command" else self.checkpoint_interval
+
 
 class Gpus(Section):
     """The run's GPUs. Numbers are NVML's (PCI bus order), not CUDA_VISIBLE_DEVICES'; `command` takes UUIDs too."""

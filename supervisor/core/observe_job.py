@@ -281,6 +281,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
         progress=Progress(
             step=fact.step,
             t=state.now,
+            done_wall=state.wall,
             highest=fact.step if progress.highest is None else max(fact.step, progress.highest),
             interval_s=interval if timed else None,
             reward=own if own is not None else progress.reward,

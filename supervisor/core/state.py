@@ -209,6 +209,7 @@ class Progress:
 
     step: int | None = None  # last trainer step of this attempt
     t: float = 0.0  # when it was done, or when the attempt started
+    done_wall: float | None = None  # Unix time at which the newest step of the whole run was done, as seen here
     highest: int | None = None  # highest trainer step of the whole run
     timed: bool = True  # False when the time since ``t`` is not this step's alone (another daemon, a paused host)
     interval_s: float | None = None  # seconds between the last two steps, as seen here

@@ -231,17 +231,34 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     return [one for one in (still_rollouts(state, watch), idle_engine(state, watch)) if one is not None]
 
 
+def patience_ends(state: State, watch: Watch) -> float | None:
+    """When lateness alone can next convict the step, or the start, under way; None: neither is.
+
+    The limit; once that has passed, what it is stretched to, as things look now.
+    """
+    ends = 0.0
+    if state.mode == "running":
+        began, limit, more = step_began(state, watch), step_limits(state)[1], True
+        if is_trainer_through(state):  # the last save and the way out: a job that hangs there says no more either
+            ends = state.settings.writing_s + DRAIN_LIMIT_S
+    elif state.mode == "starting":
+        began, limit, more = start_of_limit(state, watch), startup_budget(state), state.engine.ever_ok
+    else:
+        return None
+    if state.now < began + limit + ends:
+        return began + limit + ends
+    longer = MOVING_FACTOR * limit if is_step_moving(state, watch) else limit  # rollouts of a step that is a long one
+    return began + longer + (unsaid(state, watch) if more else 0.0) + ends
+
+
+def _has_patience(state: State, watch: Watch) -> bool:
+    """Is the step, or the start, under way not overdue yet?"""
+    ends = patience_ends(state, watch)
+    return ends is None or not watch.over(ends, 0.0)
+
+
 def _overdue(state: State, watch: Watch) -> Verdict | None:
-    if state.mode != "running":
-        return None
-    _, hard = step_limits(state)
-    # After the last step come the last save and the way out; a job that hangs there says no more than one that trains.
-    ends = state.settings.writing_s + DRAIN_LIMIT_S if is_trainer_through(state) else 0.0
-    began = step_began(state, watch)
-    if not watch.over(began, hard + ends):
-        return None
-    longer = MOVING_FACTOR * hard if is_step_moving(state, watch) else hard
-    if not watch.over(began, longer + unsaid(state, watch) + ends):
+    if state.mode != "running" or _has_patience(state, watch):
         return None
     since, found = late(state).rstrip(","), stuck.find(state)
     sentence = f"{found.sentence};" if found.sure else "The job hangs:"
@@ -268,14 +285,8 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
 
 
 def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
-    if state.mode != "starting":
+    if state.mode != "starting" or _has_patience(state, watch):
         return None
-    budget, began = startup_budget(state), start_of_limit(state, watch)
-    if not watch.over(began, budget):
-        return None
-    longer = MOVING_FACTOR * budget if is_step_moving(state, watch) else budget
-    if not watch.over(began, longer + (unsaid(state, watch) if state.engine.ever_ok else 0.0)):
-        return None  # rollouts of a first step that is a long one
     since = state.now - state.attempt.started
     last = max(state.job.phases.items(), key=lambda item: item[1].t, default=None)
     doing = f" (last seen: the {last[0]} in {last[1].phase})" if last else ""
@@ -283,7 +294,8 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
     return Verdict(
         "hung",
         "startup-overdue",
-        f"The job made no step in {span(since)} since {whose} was started, {span(budget)} are allowed{doing}.",
+        f"The job made no step in {span(since)} since {whose} was started, "
+        f"{span(startup_budget(state))} are allowed{doing}.",
         act=True,
     )
 

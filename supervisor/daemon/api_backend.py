@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -81,6 +82,8 @@ class ApiBackend:
             if moving
             else None,
             "wandb_id": self._house.context.run_file.wandb.id or self._house.journal.get("wandb_id"),
+            "checkpoint_interval": self._house.context.run_file.job.saves_every,
+            "host": socket.gethostname(),
             "version": __version__,
             "daemon_pid": os.getpid(),
             "state_dir": str(self._house.context.run_file.state_dir),

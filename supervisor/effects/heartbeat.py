@@ -57,9 +57,7 @@ class Heartbeat:
         """
         about = run_file.heartbeat
         self._interval_s = about.interval_s
-        job = run_file.job  # a plain command saves when it likes
-        saves_every = None if job.kind == "command" else job.checkpoint_interval
-        self._tolerance = Tolerance(about.behind_s, about.behind_steps, saves_every)
+        self._tolerance = Tolerance(about.behind_s, about.behind_steps, run_file.job.saves_every)
         self._post, self._state, self._now = post, state, now
         self._over = threading.Event()
         self._lock = threading.Lock()

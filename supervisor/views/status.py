@@ -11,12 +11,13 @@ from supervisor.core.account import ledger_until_now
 from supervisor.core.deadlines import allowance, excuse, start_of_limit, startup_budget, step_deadline
 from supervisor.core.goodput import across, sum_ledgers
 from supervisor.core.phases import STEP
-from supervisor.core.retention import held_steps, next_to_publish
+from supervisor.core.retention import held_steps, next_save_bytes, next_to_publish
 from supervisor.core.state import UNANSWERED, Incident, State
 from supervisor.core.time_kinds import PRODUCTIVE
 from supervisor.core.training_health import standing_findings
 from supervisor.core.upkeep import publish_until
-from supervisor.core.verdicts import judge, progress_sentence
+from supervisor.core.verdicts import judge, patience_ends, progress_sentence
+from supervisor.core.watch import Watch
 from supervisor.core.words import root_line, span
 from supervisor.views import belief
 
@@ -127,6 +128,8 @@ def status(state: State) -> dict[str, Any]:
         "step": progress.step if progress.step is not None else progress.highest,
         "max_steps": state.settings.max_steps,
         "step_seconds": _typical_step(state),
+        "last_step_at": progress.done_wall,
+        "deadline": _deadline_at(state),
         "reward": progress.reward,
         "loss": progress.loss,
         "attempt": state.attempt.number,
@@ -152,6 +155,7 @@ def status(state: State) -> dict[str, Any]:
         # that a fenced pod may not write says nothing of the store; who holds the run is told among the notes
         "store_reason": state.store.reason or ("" if state.fence.lost else state.publishing.reason),
         "next_to_publish": next_to_publish(state),
+        "disk_needed_bytes": room + state.settings.stop_below_bytes if (room := next_save_bytes(state)) else None,
         "pinned": sorted({*state.pins.steps, *(int(s) for s, on in state.pins.wishes.items() if on)}),
         "held": sorted(held_steps(state)),
         "damaged": dict(state.store.damaged),
@@ -255,6 +259,16 @@ def explain(state: State) -> dict[str, Any]:
 def ledger_of_would(state: State) -> list[dict[str, Any]]:
     """What observing kept us from doing, newest last, and how it went on without us. Times are Unix time."""
     return [asdict(one) for one in state.observing.would]
+
+
+def _deadline_at(state: State) -> dict[str, Any] | None:
+    """What the core waits for, and the Unix time at which its patience ends."""
+    waits_for = {"running": "step", "starting": "start", "backing-off": "retry"}.get(state.mode, "publish")
+    ends = patience_ends(state, Watch(state.now))
+    if ends is not None:
+        return {"waits_for": waits_for, "at": state.wall + ends - state.now}
+    fields = _deadline_fields(state)
+    return fields and {"waits_for": waits_for, "at": state.wall + fields["seconds_left"]}
 
 
 def _deadline_fields(state: State) -> dict[str, Any] | None:

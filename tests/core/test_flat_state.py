@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ def test_every_old_field_has_its_place(kept: dict[str, Any]) -> None:
         if field in GONE or field == "@":
             continue
         part, name = place.get(field, ("", field))
-        assert (new[part] if part else new)[name] == value, field
+        now = (new[part] if part else new)[name]
+        if field == "progress":
+            now.pop("done_wall")  # came later
+        assert now == value, field
 
 
 def test_every_part_takes_exactly_the_fields_of_its_class() -> None:
@@ -73,7 +76,7 @@ def test_the_facts_that_follow_lead_to_the_same_decisions(kept: dict[str, Any]) 
         assert encode(decision.actions) == actions, seen
         assert decision.deadline == deadline, seen
     assert any(action["@"] == "Stop" for actions, _ in story["decisions"] for action in actions)
-    assert state == decode(story["after"])
+    assert replace(state, progress=replace(state.progress, done_wall=None)) == decode(story["after"])
 
 
 def test_a_trace_with_such_a_state_replays_without_a_difference(kept: dict[str, Any], tmp_path: Path) -> None:
