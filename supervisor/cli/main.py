@@ -264,6 +264,9 @@ def _add_reading_commands(verb: AddVerb) -> None:
     report.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
     html = "write the page of `web` into one file, which opens without a network; needs rl-supervisor[web]"
     report.add_argument("--html", type=Path, metavar="FILE", help=html)
+    notify = verb("notify", "messages to people", "notify.notify")
+    notify.add_argument("run_file", type=Path, metavar="RUN.toml")
+    notify.add_argument("--test", action="store_true", required=True, help="send one to each target; 1 if one fails")
     web = verb("web", "a page of the run for browsers: charts, incidents, checkpoints, logs", "web.web")
     listen = "address and port (127.0.0.1:8400); elsewhere than on this machine the page asks for a token"
     web.add_argument("--listen", default="127.0.0.1:8400", metavar="HOST:PORT", help=listen)

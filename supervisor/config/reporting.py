@@ -2,6 +2,7 @@
 
 ``[logging]`` and ``[logs]``: what the daemon and the job say. ``[evidence]``: what is kept of an incident.
 ``[leaving]``: how one hears that this pod is about to go. ``[heartbeat]``: who hears that all is well.
+``[notify]``: who hears what is not.
 """
 
 # ruff: noqa: RUF012 - pydantic gives each instance its own copy of a default
@@ -12,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from supervisor.base import secrets
 from supervisor.base.secret_shapes import is_telling
@@ -145,6 +146,17 @@ class Heartbeat(Section):
     @classmethod
     def askable(cls, value: str | None) -> str | None:
         return value if _check_url(value) is None else secrets.remember_url(str(value))
+
+
+class Notify(Section):
+    """Messages to people: an incident and its end, a person is needed, the pod is unfit, nothing is published for too
+    long, training is worth nothing, the run is finished. They go to the addresses in the secret RL_NOTIFY_URLS, with
+    blanks between them; `rl-supervisor notify --test RUN.toml` tries them."""
+
+    per_hour: Positive = 10
+    """Most messages an hour. What comes beyond is told together when there is room again; errors never wait."""
+    asleep: Annotated[str, StringConstraints(pattern=r"^([01]?\d|2[0-3])-([01]?\d|2[0-3])$")] | None = None
+    """Hours (UTC) in which only errors are sent, such as `"22-7"`; the rest is told together afterwards."""
 
 
 def _check_url(value: str | None) -> str | None:

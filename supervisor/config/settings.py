@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from supervisor.base.secret_shapes import SECRET_NAME
 from supervisor.config import run_place
-from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs
+from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs, Notify
 from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
 
@@ -358,6 +358,7 @@ class RunFile(Section):
     hooks: Hooks = Hooks()
     api: Api = Api()
     web: Web = Web()
+    notify: Notify = Notify()
     logging: Logging = Logging()
     logs: Logs = Logs()
     report: Report = Report()

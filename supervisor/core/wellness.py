@@ -44,7 +44,7 @@ def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tup
         _why_not_training(state, now),
         _why_paused(state, now),
         _why_not_holding(state),
-        _why_publish_lags(state, wall, tolerance),
+        publish_lag(state, wall, tolerance),
         _why_nothing_saved(state, wall, tolerance),
         _disk(state),
     ]
@@ -80,7 +80,8 @@ def _why_not_holding(state: State) -> str:
     return "" if fencing.may_write(state) else fencing.note(state).rstrip(".") or "this pod does not hold the run"
 
 
-def _why_publish_lags(state: State, wall: float, tolerance: Tolerance) -> str:
+def publish_lag(state: State, wall: float, tolerance: Tolerance) -> str:
+    """Why what is trained does not reach the store, a clause; "" while it does."""
     stored = state.good_stored()
     newest = stored[-1] if stored else None
     waiting = [s for s in state.local.steps if s.state == "complete" and (newest is None or s.step > newest)]

@@ -7,7 +7,7 @@ import socket
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor import __version__
 from supervisor.api.protocol import VERBS, Reply
@@ -27,6 +27,9 @@ from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
 from supervisor.views import incidents, status
 
+if TYPE_CHECKING:
+    from supervisor.effects.notify import Notifier
+
 
 class House(Protocol):
     """What people may see of the daemon; its loop changes ``state`` meanwhile, always for a whole new one."""
@@ -38,6 +41,7 @@ class House(Protocol):
     effects: Effects
     sensors: ActiveSensors
     heartbeat: Heartbeat
+    messages: Notifier
     upgrade: Upgrade
     waits: Waits
 
@@ -93,6 +97,7 @@ class ApiBackend:
             "notes": [
                 *pinned_steps.findings(state).values(),
                 *(note for note in (fencing.note(state), leaving.note(state), self._house.heartbeat.note) if note),
+                *([self._house.messages.note_for_status] if self._house.messages.note_for_status else []),
                 *(facts.notes if facts else ()),
                 *([self._house.journal.failure] if self._house.journal.failure else []),
             ],

@@ -161,6 +161,9 @@ class Daemon:
             store.put_heartbeat,
             holds=lambda: store.claiming.holds,
         )
+        from supervisor.effects.notify import Notifier  # of no use to most who import this module
+
+        self.messages = Notifier(run_file, self.post, lambda: self.state)
         launch = Launch(path, run.environ, self.notifier.variables, options.onstart)
         self.upgrade = Upgrade(self, run, self.journal, launch)
         self.attaching = AttachRequests(self, run, self._adopt)
@@ -240,6 +243,7 @@ class Daemon:
         self.housekeeping.start()
         self.preemption.start()
         self.heartbeat.start()
+        self.messages.start()
         self.notifier.tell_ready(f"watching {self.context.run_file.run.id}")
         if self._before.version:
             self.post(arrival_remark(self._before.version), "daemon")
@@ -335,10 +339,12 @@ class Daemon:
                 continue
             before = self.state
             decision = self._decide(fact, source)
+            self.messages.note(before, self.state)
             deadline = decision.deadline
             for action in decision.actions:
                 if isinstance(action, a.Exit):
                     self._hear_root_cause()
+                    self.messages.note_end(action.code, action.reason)
                     return action.code
                 self._act(action)
             self._follow(before, fact)
@@ -532,6 +538,7 @@ class Daemon:
         else:
             self.notifier.tell_stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
+        self.messages.close()
         self.housekeeping.stop()
         now = self.clock.now()
         self.effects.close(self.preemption.left_s(now), self.preemption.release_s(now))

@@ -50,6 +50,8 @@ ENVIRONMENT = """\
 # AWS_SECRET_ACCESS_KEY=
 # Where the dead-man heartbeat goes, instead of heartbeat.url
 # RL_HEARTBEAT_URL=
+# Where messages to people go (docs/sight.md), with blanks between the addresses
+# RL_NOTIFY_URLS=
 # For the job, when job.pass_env lets them through (by default it does)
 # WANDB_API_KEY=
 # HF_TOKEN=

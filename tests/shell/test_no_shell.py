@@ -30,6 +30,8 @@ STARTED_IN = {
     "process/launch.py",  # the shim, by words
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
+    "daemon/page_child.py",  # our own rl-supervisor, for the page
+    "effects/notify_targets.py",  # our own child that asks apprise; the message goes over standard input
     "effects/log_upkeep.py",
     "effects/store_work.py",  # our own look at the host, before the claim
     "effects/root_cause.py",  # our own diagnose, beside the daemon

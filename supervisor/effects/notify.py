@@ -1,0 +1,207 @@
+"""Messages to people who are elsewhere: sent by a thread of its own, within limits, and never twice for one thing.
+
+What is to be told, and what was, stands in ``STATE/messages.json`` before it is sent, so that a daemon that is killed
+in between tells it again rather than not at all. Nothing waits for a message, but the daemon's end for a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from supervisor.base import secrets
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.core.messages import (
+    END,
+    Message,
+    Severity,
+    join_messages,
+    list_messages,
+    message_of_end,
+    message_of_lag,
+)
+from supervisor.core.state import State
+from supervisor.core.wellness import Tolerance
+from supervisor.effects.notify_targets import SendError, Target, open_targets
+from supervisor.process.shim import write_atomically
+
+VARIABLE = "RL_NOTIFY_URLS"
+HOUR_S = 3600.0
+LOOK_S = 30.0  # at most, between two looks at what waits, and at whether publishing lags
+AGAIN_S = (15.0, 60.0, 300.0, 900.0)  # after so long a target that failed is tried again
+GIVE_UP_S = 24 * HOUR_S
+LAST_S = 8.0  # the daemon's end waits so long for the last message
+MOST_NAMED = 5  # sentences of a digest
+MOST_KEPT = 200
+
+
+class Notifier:
+    """The messages of one daemon. Without a target it does nothing."""
+
+    def __init__(self, run_file: RunFile, post: Callable[[f.Fact], None], state: Callable[[], State]) -> None:
+        about = run_file.notify
+        self._run, self._post, self._state = run_file.run.id, post, state
+        self._per_hour, self._asleep = about.per_hour, about.asleep
+        beat = run_file.heartbeat
+        self._tolerance = Tolerance(beat.behind_s, beat.behind_steps, run_file.job.saves_every)
+        self._path = run_file.state_dir / "messages.json"
+        self._targets, odd = open_targets(secrets.secret(VARIABLE) or "", self._run)
+        for sentence in odd:
+            post(f.Remark("notify-failed", sentence, "warning"))
+        self._lock, self._wake, self._over = threading.Lock(), threading.Event(), threading.Event()
+        self._waiting: dict[str, list[dict[str, Any]]] = {}  # by the target's name, oldest first
+        self._sent: list[float] = []  # Unix times of the last hour
+        self._open: set[str] = set()  # threads that were told and are not over
+        self._failed: dict[str, tuple[int, float, str]] = {}  # by target: how often, when to try again, why
+        self._read()
+        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
+
+    def start(self) -> None:
+        """Begin; what an earlier daemon could not send, or had no time to note, is sent."""
+        if self._targets:
+            self._put(list_messages(State(), self._state()))
+            self._thread.start()
+
+    def note(self, before: State, after: State) -> None:
+        """One turn of the loop."""
+        if self._targets and after is not before:
+            self._put(list_messages(before, after))
+
+    def note_end(self, code: int, reason: str) -> None:
+        """The daemon is about to end."""
+        message = message_of_end(code, reason)
+        if self._targets and message is not None:
+            self._put([message])
+
+    def close(self) -> None:
+        """End; what waits is tried once more, for a few seconds."""
+        self._over.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(LAST_S)
+
+    @property
+    def note_for_status(self) -> str:
+        """Which targets do not take messages, in sentences; "" while all do."""
+        return " ".join(f"Messages do not reach {name}: {why}." for name, (_, _, why) in sorted(self._failed.items()))
+
+    # ------------------------------------------------------------ what waits
+
+    def _put(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        with self._lock:
+            for message in messages:
+                # A thread is told of once, and its end only where it was; the daemon's own end always is.
+                if (message.thread in self._open) == message.is_over or message.thread == END:
+                    for target in self._targets:
+                        self._join(self._waiting.setdefault(target.name, []), message)
+                if message.thread != END:
+                    (self._open.discard if message.is_over else self._open.add)(message.thread)
+            self._write()
+        self._wake.set()
+
+    def _join(self, waiting: list[dict[str, Any]], message: Message) -> None:
+        at = time.time()
+        for one in waiting:
+            if one["message"]["thread"] == message.thread:
+                message, at = join_messages(Message(**one["message"]), message), one["at"]
+                waiting.remove(one)
+                break
+        waiting.append({"at": at, "message": asdict(message)})
+        del waiting[:-MOST_KEPT]
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            kept = json.loads(self._path.read_bytes())
+            waiting = {
+                str(name): [{"at": float(one["at"]), "message": asdict(Message(**one["message"]))} for one in there]
+                for name, there in kept["waiting"].items()
+            }
+            self._sent, self._open = [float(at) for at in kept["sent"]], {str(one) for one in kept["open"]}
+            self._waiting = waiting
+
+    def _write(self) -> None:
+        kept = {"waiting": self._waiting, "sent": self._sent[-MOST_KEPT:], "open": sorted(self._open)}
+        with contextlib.suppress(OSError):
+            write_atomically(str(self._path), kept)
+
+    # ------------------------------------------------------------ the thread
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait(LOOK_S)
+            self._wake.clear()
+            ends = self._over.is_set()
+            if not ends and (
+                lag := message_of_lag(self._state(), time.time(), self._tolerance, told="publish" in self._open)
+            ):
+                self._put([lag])
+            for target in self._targets:
+                self._send_waiting(target, last=ends)
+            if ends:
+                return
+
+    def _send_waiting(self, target: Target, *, last: bool) -> None:
+        count, again_at, _ = self._failed.get(target.name, (0, 0.0, ""))
+        with self._lock:
+            now = time.time()
+            waiting = self._waiting.setdefault(target.name, [])
+            waiting[:] = [one for one in waiting if now - one["at"] < GIVE_UP_S]
+            messages = [Message(**one["message"]) for one in waiting]
+            urgent = [one for one in messages if one.severity == "error"]
+            self._sent = [at for at in self._sent if now - at < HOUR_S]
+            may_all = len(self._sent) < self._per_hour * len(self._targets) and not is_asleep(self._asleep, now)
+        chosen = messages if may_all or last else urgent
+        if not chosen or (now < again_at and not last):
+            return
+        try:
+            for message in make_digest(chosen, self._left_now(may_all=may_all or last)):
+                target.send(message)
+                with self._lock:
+                    self._sent.append(time.time())
+        except SendError as error:
+            self._failed[target.name] = (count + 1, now + AGAIN_S[min(count, len(AGAIN_S) - 1)], str(error))
+            if not count:
+                told = f"Messages do not reach {target.name}: {error}. It is tried again."
+                self._post(f.Remark("notify-failed", told, "warning"))
+            return
+        if self._failed.pop(target.name, None):
+            self._post(f.Remark("notify", f"Messages reach {target.name} again."))
+        with self._lock:
+            # What was joined with a newer message meanwhile is still to be told.
+            gone = {(one.thread, one.is_over) for one in chosen}
+            left = [one for one in waiting if (one["message"]["thread"], one["message"]["is_over"]) not in gone]
+            waiting[:] = left
+            self._write()
+
+    def _left_now(self, *, may_all: bool) -> int:
+        return max(1, self._per_hour * len(self._targets) - len(self._sent)) if may_all else 1
+
+
+def make_digest(messages: Sequence[Message], most: int) -> list[Message]:
+    """At most ``most`` messages: the last one says what the others would have."""
+    if len(messages) <= most:
+        return list(messages)
+    apart, rest = list(messages[: most - 1]), list(messages[most - 1 :])
+    named = [one.sentence for one in rest[-MOST_NAMED:]]
+    more = len(rest) - len(named)
+    severity: Severity = "error" if any(one.severity == "error" for one in rest) else "warning"
+    sentence = "\n".join([f"{len(rest)} messages:", *named, *([f"And {more} more."] if more else [])])
+    return [*apart, Message("digest", severity, sentence, "supervisorctl incidents")]
+
+
+def is_asleep(hours: str | None, wall: float) -> bool:
+    """``"22-7"``: from 22:00 to 7:00, in UTC."""
+    if not hours:
+        return False
+    begin, _, end = hours.partition("-")
+    hour = time.gmtime(wall).tm_hour
+    first, last = int(begin), int(end)
+    return first <= hour < last if first < last else hour >= first or hour < last

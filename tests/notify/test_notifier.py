@@ -1,0 +1,297 @@
+"""Messages that are really sent: one an incident, never a storm, and no run waits for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from supervisor.base import secrets
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.core.messages import Message
+from supervisor.core.state import Incident, State
+from supervisor.effects import notify, notify_targets
+from supervisor.effects.notify import Notifier
+from supervisor.effects.notify_targets import SendError, open_targets
+from tests.notify.server import Service, until
+
+TOPIC = "a-topic-that-nobody-guesses-7f3a"
+
+
+class Desk:
+    """A state that a test changes, a notifier that hears of it, and what it told the daemon."""
+
+    def __init__(self, folder: Path, **about: object) -> None:
+        self.state = State()
+        self.told: list[str] = []
+        value = {
+            "run": {"id": "swe", "state_dir": str(folder)},
+            "job": {"kind": "command", "plain": {"start": ["a"], "resume": ["b"]}},
+            "store": {"url": f"file://{folder}/store"},
+            "notify": about,
+        }
+        self.notifier = Notifier(RunFile.model_validate(value), self.hear, lambda: self.state)
+
+    def hear(self, fact: f.Fact) -> None:
+        assert isinstance(fact, f.Remark)
+        self.told.append(fact.sentence)
+
+    def turn(self, state: State) -> None:
+        before, self.state = self.state, state
+        self.notifier.note(before, state)
+
+    def open(self, number: int, sentence: str = "") -> None:
+        one = Incident(number, "engine-gone", sentence or f"vLLM died, number {number}.", 100.0, 1e9, 1, 40)
+        self.turn(replace(self.state, incidents=replace(self.state.incidents, open=one)))
+
+    def close(self) -> None:
+        incidents = self.state.incidents
+        assert incidents.open is not None
+        over = replace(incidents.open, closed=130.0, closed_step=41)
+        self.turn(replace(self.state, incidents=replace(incidents, open=None, closed=(*incidents.closed, over)[-50:])))
+
+
+MakeDesk = Callable[..., Desk]
+
+
+@pytest.fixture
+def make_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDesk]:
+    monkeypatch.setattr(notify, "LOOK_S", 0.05)
+    monkeypatch.setattr(notify, "AGAIN_S", (0.1,))
+    made: list[Desk] = []
+
+    def make(urls: str, **about: object) -> Desk:
+        monkeypatch.setattr(secrets, "secret", lambda name: urls if name == notify.VARIABLE else None)
+        made.append(Desk(tmp_path, **about))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.notifier.close()
+
+
+def test_one_incident_is_a_message_and_its_end_another_in_the_same_thread(make_desk: MakeDesk) -> None:
+    with Service("ntfy") as ntfy, Service() as plain:
+        desk = make_desk(f"ntfy://{ntfy.place}/{TOPIC} http://{plain.place}/hook")
+        desk.notifier.start()
+        desk.open(1)
+        until(lambda: len(ntfy.got) == len(plain.got) == 1)
+        desk.close()
+        until(lambda: len(ntfy.got) == len(plain.got) == 2)
+        opened, closed = (value for _, value, _ in ntfy.got)
+        assert opened["topic"] == closed["topic"] == TOPIC
+        assert opened["sequence_id"] == closed["sequence_id"] == "swe-incident-1"
+        assert (opened["title"], closed["title"]) == ("warning: swe", "over: swe")
+        assert opened["message"] == "vLLM died, number 1.\n$ supervisorctl incidents 1"
+        assert opened["priority"] > closed["priority"]
+        hook = plain.got[0][1]
+        assert hook["text"].startswith("warning: swe\nvLLM died, number 1.")
+        assert (hook["thread"], hook["over"], hook["severity"]) == ("swe-incident-1", False, "warning")
+
+
+def test_it_arrives_within_five_seconds(make_desk: MakeDesk) -> None:
+    with Service() as plain:
+        desk = make_desk(f"http://{plain.place}/")
+        desk.notifier.start()
+        began = time.monotonic()
+        desk.open(1)
+        until(lambda: plain.got)
+        assert plain.got[0][2] - began < 5.0
+
+
+def test_a_thousand_incidents_in_an_hour_are_at_most_the_limit_and_errors_never_wait(make_desk: MakeDesk) -> None:
+    with Service() as plain:
+        desk = make_desk(f"http://{plain.place}/", per_hour=10)
+        desk.notifier.start()
+        for number in range(1, 1001):
+            desk.open(number)
+            desk.close()
+            if number < 30:
+                time.sleep(0.02)
+        until(lambda: len(plain.got) >= 10)
+        time.sleep(0.5)
+        assert len(plain.got) <= 10
+        desk.notifier.note_end(93, "three restarts failed")
+        until(lambda: any("A person is needed: three restarts failed" in one for one in plain.texts()))
+        assert len(plain.got) <= 11
+
+
+def test_what_had_to_wait_is_told_together_when_there_is_room(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Service() as plain:
+        desk = make_desk(f"http://{plain.place}/", per_hour=2)
+        desk.notifier.start()
+        for number in range(1, 10):
+            desk.open(number)
+            desk.close()
+            until(lambda: len(plain.got) >= min(len(desk.state.incidents.closed), 2))
+        assert len(plain.got) == 2
+        monkeypatch.setattr(notify, "HOUR_S", 0.0)
+        until(lambda: len(plain.got) >= 4)
+        assert any("messages:" in one or "number 9" in one for one in plain.texts()[2:])
+
+
+def test_during_the_night_only_errors_are_sent(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = [True]
+    monkeypatch.setattr(notify, "is_asleep", lambda hours, wall: asleep[0])
+    with Service() as plain:
+        desk = make_desk(f"http://{plain.place}/", asleep="22-7")
+        desk.notifier.start()
+        desk.open(1)
+        desk.notifier.note_end(94, "a GPU fell off the bus")
+        until(lambda: plain.got)
+        time.sleep(0.3)
+        [told] = plain.texts()
+        assert told.startswith("ERROR: swe\nThis pod is unfit")
+        asleep[0] = False
+        until(lambda: len(plain.got) == 2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ntfy", "slack"])
+@pytest.mark.parametrize(("status", "body"), [(500, b"{}"), (404, b"x"), (429, b"{}"), (200, b'{"error": "no"}')])
+def test_a_target_that_refuses_or_lies_is_told_once_and_gets_it_later(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, kind: str, status: int, body: bytes
+) -> None:
+    if (kind, status) == ("plain", 200):
+        pytest.skip("a plain webhook may answer what it likes")
+    with Service(kind) as service:
+        url = f"ntfy://{service.place}/{TOPIC}" if kind == "ntfy" else f"http://{service.place}/services/{TOPIC}"
+        if kind == "slack":
+            monkeypatch.setattr(notify_targets, "SLACK", "127.0.0.1")
+        service.status, service.body = status, body
+        desk = make_desk(url)
+        desk.notifier.start()
+        desk.open(1)
+        until(lambda: desk.notifier.note_for_status)
+        time.sleep(0.3)
+        [told] = desk.told
+        assert told.startswith("Messages do not reach target 1 (") and f"status {status}" in told
+        assert TOPIC not in told + desk.notifier.note_for_status
+        service.heal()
+        until(lambda: service.got)
+        until(lambda: not desk.notifier.note_for_status)
+        assert desk.told[-1].startswith("Messages reach target 1 (")
+        assert len(service.got) == 1
+
+
+def test_a_slow_target_delays_no_other_turn_and_the_end_only_for_seconds(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "LAST_S", 0.5)
+    monkeypatch.setattr(notify_targets, "TIMEOUT_S", 20.0)
+    with Service() as slow:
+        slow.wait_s = 20.0
+        desk = make_desk(f"http://{slow.place}/")
+        desk.notifier.start()
+        began = time.monotonic()
+        for number in range(1, 50):
+            desk.open(number)
+            desk.close()
+        desk.notifier.note_end(0, "the run is finished")
+        desk.notifier.close()
+        assert time.monotonic() - began < 5.0
+
+
+def test_what_a_killed_daemon_did_not_send_the_next_one_sends_once(make_desk: MakeDesk) -> None:
+    with Service() as plain:
+        plain.status = 500
+        first = make_desk(f"http://{plain.place}/")
+        first.notifier.start()
+        first.open(1)
+        until(lambda: first.notifier.note_for_status)
+        first.notifier._targets = []  # it is gone, and says no more
+        plain.heal()
+        second = make_desk(f"http://{plain.place}/")
+        second.state = first.state
+        second.notifier.start()
+        until(lambda: plain.got)
+        time.sleep(0.3)
+        assert len(plain.got) == 1
+        second.close()
+        until(lambda: len(plain.got) == 2)
+
+
+def test_an_incident_that_opened_while_no_daemon_could_note_it_is_told(make_desk: MakeDesk) -> None:
+    with Service() as plain:
+        desk = make_desk(f"http://{plain.place}/")
+        one = Incident(7, "engine-gone", "vLLM died.", 100.0, 1e9, 1, 40)
+        desk.state = replace(State(), incidents=replace(State().incidents, open=one))
+        desk.notifier.start()
+        until(lambda: plain.got)
+
+
+def test_a_file_that_a_person_edited_costs_no_daemon(make_desk: MakeDesk, tmp_path: Path) -> None:
+    for text in ("{", "[]", '{"waiting": {"a": [{"at": "x"}]}, "sent": [], "open": []}', '{"waiting": 7}'):
+        (tmp_path / "messages.json").write_text(text)
+        with Service() as plain:
+            desk = make_desk(f"http://{plain.place}/")
+            desk.notifier.start()
+            desk.open(1)
+            until(lambda: plain.got)
+            desk.notifier.close()
+
+
+def test_addresses_that_cannot_be_used_are_told_and_never_shown(make_desk: MakeDesk) -> None:
+    secret = "sEcReT-0123456789-abcdef"
+    desk = make_desk(f"ntfy://host/{secret}/more http:///{secret} ntfy:///x")
+    assert len(desk.told) == 3
+    assert not any(secret in one for one in desk.told)
+
+
+def test_apprise_sends_what_no_post_reaches() -> None:
+    pytest.importorskip("apprise")
+    with Service() as plain:
+        [target], odd = open_targets(f"json://{plain.place}/hook", "swe")
+        assert odd == []
+        target.send(Message("incident-1", "error", "vLLM died."))
+        [(path, value, _)] = plain.got
+        assert (path, value["title"], value["message"], value["type"]) == (
+            "/hook",
+            "ERROR: swe",
+            "vLLM died.",
+            "failure",
+        )
+        plain.status = 500
+        with pytest.raises(SendError, match="apprise could not send it"):
+            target.send(Message("incident-2", "error", "x"))
+
+
+def test_secrets_in_a_sentence_do_not_leave(make_desk: MakeDesk) -> None:
+    with Service() as plain:
+        desk = make_desk(f"http://{plain.place}/")
+        desk.notifier.start()
+        desk.open(1, "It printed WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567 and \x1b[31mred\x1b[0m.")
+        until(lambda: plain.got)
+        assert "0123456789abcdef0123" not in plain.texts()[0]
+        assert "\x1b" not in plain.texts()[0]
+
+
+@pytest.mark.soak
+def test_a_real_run_tells_of_its_incident_within_five_seconds_and_of_its_end(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with Service() as plain:
+        environ = {**os.environ, notify.VARIABLE: f"http://{plain.place}/{TOPIC}"}
+        demo = [sys.executable, "-m", "supervisor.practice.demo", "--keep", str(folder), "--steps", "20"]
+        assert subprocess.run(demo, env=environ, capture_output=True, timeout=200, check=False).returncode == 0
+        heard = time.time() - time.monotonic()
+        opened, closed, end = (value for _, value, _ in plain.got)
+        assert "vLLM died silently" in opened["text"] and opened["severity"] == "warning"
+        assert closed["thread"] == opened["thread"] and closed["over"]
+        assert "Trains again after" in closed["text"]
+        assert end["thread"].endswith("-end") and end["severity"] == "info"
+        log = [json.loads(line) for line in (folder / "rl-supervisor.jsonl").read_text().splitlines()]
+        verdict = next(one for one in log if one["event"] == "verdict")
+        at = datetime.fromisoformat(verdict["time"]).timestamp()
+        assert heard + plain.got[0][2] - at <= 5.0
+    text = "".join(path.read_text(errors="replace") for path in folder.rglob("*.json*"))
+    assert TOPIC not in text
