@@ -44,6 +44,9 @@ class Seen:
     def beat(self) -> dict[str, Any]:
         return {}
 
+    def wandb_notes(self) -> str:
+        return ""
+
     def wandb_id(self) -> str:
         return "wandb"
 

@@ -43,6 +43,7 @@ _SIMPLE = (
     ("loss", "gauge", "loss", "Loss of the last step."),
     ("attempt", "gauge", "attempt", "Number of the present attempt."),
     ("restarts_total", "counter", "restarts", "Restarts of the job by this supervisor."),
+    ("rollbacks_total", "counter", "rollbacks", "Times that the run went back to an earlier step on purpose."),
     ("last_good_step", "gauge", "last_good_step", "Highest step that can be resumed from."),
     ("published_step", "gauge", "published_step", "Highest step that is published in the store."),
     ("checkpoint_interval_steps", "gauge", "checkpoint_interval", "Steps between two checkpoints."),

@@ -72,7 +72,7 @@ class Desk(Protocol):
 
         run, state (of metrics), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
         recent ones), last_step_at (Unix time), deadline {waits_for (step, start, retry, publish), at (Unix time)} |
-        None, reward, loss, attempt, restarts, pid, last_good_step, published_step,
+        None, reward, loss, attempt, restarts, rollbacks, pid, last_good_step, published_step,
         local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
         problem}], worthless [sentence], held [step],
         store (URL), store_reason, disk {path, total_bytes, free_bytes, reason},

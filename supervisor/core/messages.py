@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT
+from supervisor.core.moves import EXIT_OK, EXIT_PERSON, EXIT_UNFIT
 from supervisor.core.pinned_steps import findings
 from supervisor.core.state import State
 from supervisor.core.wellness import Tolerance, publish_lag
@@ -49,11 +49,11 @@ def list_messages(before: State, after: State) -> list[Message]:
 
 def message_of_end(code: int, reason: str) -> Message | None:
     """What the daemon's end means for a person; None where the daemon will be started again."""
-    if code == EXIT_FINISHED:
+    if code == EXIT_OK:
         return Message(END, "info", reason, is_over=True)
-    if code == EXIT_PERSON_NEEDED:
+    if code == EXIT_PERSON:
         return Message(END, "error", f"A person is needed: {reason}", "supervisorctl status")
-    if code == EXIT_POD_UNFIT:
+    if code == EXIT_UNFIT:
         return Message(END, "error", f"This pod is unfit, and the run needs another one: {reason}")
     return None
 

@@ -23,6 +23,7 @@ from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import StartRequest
+from supervisor.jobs.wandb_client import notes_of_rollbacks
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
 from supervisor.views import incidents, status
@@ -151,9 +152,9 @@ class ApiBackend:
             return []
         wandb_id = run_file.wandb.id or self._house.journal.get("wandb_id") or "chosen at the first start"
         folder = run_file.state_dir / "attempts"
-        request = StartRequest(
-            run_file.run.id, max(1, state.attempt.number), state.attempt.resume_step, {}, wandb_id, folder
-        )
+        notes = notes_of_rollbacks((*state.lineage.known, *state.lineage.unwritten))
+        attempt = max(1, state.attempt.number)
+        request = StartRequest(run_file.run.id, attempt, state.attempt.resume_step, {}, wandb_id, folder, notes)
         return [asdict(change) for change in job.changes(request)]
 
     def health(self) -> tuple[bool, str]:

@@ -12,6 +12,7 @@ from supervisor.core.state import Mode, State
 from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.effects.run_context import RunContext
 from supervisor.evidence.scene import Known
+from supervisor.jobs.wandb_client import notes_of_rollbacks
 from supervisor.journal.journal import Journal
 from supervisor.process.survivors import Identity
 from supervisor.views import status
@@ -82,3 +83,8 @@ class DaemonSights:
         if self._journal.get("wandb_id") != known:
             self._journal.put("wandb_id", known)
         return known
+
+    def wandb_notes(self) -> str:
+        """The run's rollbacks, those of pods before this one, too."""
+        lineage = self._state().lineage
+        return notes_of_rollbacks((*lineage.known, *lineage.unwritten))

@@ -209,8 +209,9 @@ class Effects:
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
+        wandb = {"wandb_id": self._sights.wandb_id(), "wandb_notes": self._sights.wandb_notes()}
         request = StartRequest(
-            self.run.run_file.run.id, action.attempt, action.step, configs, self._sights.wandb_id(), folder
+            self.run.run_file.run.id, action.attempt, action.step, configs, attempt_dir=folder, **wandb
         )
         kept_logs.begin(folder, job.log_sources(folder))
         first: tuple[int, str] | None = None

@@ -83,3 +83,6 @@ class Sights(Protocol):
 
     def wandb_id(self) -> str:
         """One W&B run id for the whole run."""
+
+    def wandb_notes(self) -> str:
+        """Where the run went back, for its page in W&B."""

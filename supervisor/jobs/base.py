@@ -42,6 +42,7 @@ class StartRequest:
     configs: Mapping[Path, Path]
     wandb_id: str
     attempt_dir: Path
+    wandb_notes: str = ""  # where the run went back, for its page in W&B
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ NEVER = (
 
 
 ONE_WANDB_RUN = "all attempts are one W&B run"
+_HEALTH = "the run's own page in W&B shows its health"
 _MARK = "the job's processes are known by it"
 _NO_CLEAN = "no start may delete what the run has written"
 REASONS = {
@@ -61,6 +62,12 @@ REASONS = {
     "WANDB_SHARED_RUN_ID": ONE_WANDB_RUN,
     "WANDB_RUN_ID": ONE_WANDB_RUN,
     "WANDB_RESUME": ONE_WANDB_RUN,
+    "WANDB_NOTES": "W&B keeps the points of steps that a rollback left",
+    "WANDB_INIT_TIMEOUT": "a start waits this long for W&B, in seconds, and then fails",
+    "WANDB_FINISH_TIMEOUT": "an end waits this long for W&B, in seconds; what is left can be sent with `wandb sync`",
+    "WANDB_X_STATS_OPEN_METRICS_ENDPOINTS": _HEALTH,
+    "WANDB_X_STATS_OPEN_METRICS_FILTERS": _HEALTH,
+    "WANDB_X_STATS_SAMPLING_INTERVAL": _HEALTH,
 }
 """Why the supervisor sets a variable of the job, as clauses."""
 

@@ -24,6 +24,7 @@ from supervisor.jobs.base import (
 from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folder_job import REFUSED, FolderJob
 from supervisor.jobs.folders import StepFolders, StepPath, either
+from supervisor.jobs.wandb_client import wandb_variables
 
 LONGEST = 4096  # characters of a line that the person's expressions are tried on: their cost is not ours to bound
 SHOWN = 300
@@ -137,7 +138,8 @@ class PlainJob(FolderJob):
     def _wandb_variables(self, request: StartRequest) -> dict[str, str]:
         """Unless [job] env says otherwise."""
         wandb = {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
-        return {name: value for name, value in wandb.items() if name not in self.run.job.env}
+        wandb = {name: value for name, value in wandb.items() if name not in self.run.job.env}
+        return {**wandb, **wandb_variables(self.run, self.environ, request.wandb_notes)}
 
     def job_variables(self, request: StartRequest) -> dict[str, str]:
         """What the command gets."""

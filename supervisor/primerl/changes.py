@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Change, StartRequest
 from supervisor.jobs.environment import open_files, set_variables, with_own
+from supervisor.jobs.wandb_client import wandb_variables
 from supervisor.primerl import command, inference
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.dialect import Dialect
@@ -36,6 +37,8 @@ def changes(
         )
     own = with_own(environ, run.job.env)
     fixed = command.environment(run, dialect, request, sft=sft)
+    if command.uses_wandb(settings):
+        fixed |= wandb_variables(run, environ, request.wandb_notes)
     yield from set_variables(fixed, own)
     path = command.variables_of_activation(run, own).get("PATH")
     if path is not None:

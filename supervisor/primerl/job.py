@@ -29,6 +29,7 @@ from supervisor.jobs.base import (
 )
 from supervisor.jobs.downloads import arriving_folders
 from supervisor.jobs.environment import job_environment
+from supervisor.jobs.wandb_client import wandb_variables
 from supervisor.primerl import command, inference, logs, processes
 from supervisor.primerl import configs as files
 from supervisor.primerl.changes import changes
@@ -247,7 +248,9 @@ class PrimeRlJob:
     def _environment_of_start(self, request: StartRequest) -> dict[str, str]:
         job = self.run.job
         fixed = command.environment(self.run, self.dialect, request, sft=self.sft)
-        env = job_environment(self.environ, job.pass_env, job.env, fixed)
+        tracked = command.uses_wandb(self.settings)
+        wandb = wandb_variables(self.run, self.environ, request.wandb_notes) if tracked else {}
+        env = job_environment(self.environ, job.pass_env, {**wandb, **job.env}, fixed)
         return {**env, **command.variables_of_activation(self.run, env)}
 
     def stop_rules(self) -> StopRules:

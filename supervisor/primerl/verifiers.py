@@ -29,6 +29,7 @@ from supervisor.jobs.base import (
 from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folder_job import REFUSED, FolderJob
 from supervisor.jobs.folders import StepFolders, StepPath
+from supervisor.jobs.wandb_client import wandb_variables
 from supervisor.primerl import command, logs, processes
 from supervisor.primerl import configs as files
 
@@ -185,7 +186,8 @@ class VerifiersJob(FolderJob):
             why = "the newest step with every file verified"
             found.append(Change(f"resume_from_checkpoint = {self.folders.folder(request.step)}", why))
         own_env = {**self.environ, **self.run.job.env}
-        return [*found, *set_variables(self._fixed_variables(request), own_env), open_files(self.run.job.nofile)]
+        given = self._fixed_variables(request) | wandb_variables(self.run, self.environ, request.wandb_notes)
+        return [*found, *set_variables(given, own_env), open_files(self.run.job.nofile)]
 
     def _python(self) -> list[str]:
         own = command.interpreter(self.run)
@@ -210,7 +212,8 @@ class VerifiersJob(FolderJob):
         fixed = self._fixed_variables(request)
         if gpus:
             fixed["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        env = job_environment(self.environ, job.pass_env, job.env, fixed)
+        own = {**wandb_variables(self.run, self.environ, request.wandb_notes), **job.env}
+        env = job_environment(self.environ, job.pass_env, own, fixed)
         return {**env, **command.variables_of_activation(self.run, env)}
 
     @staticmethod

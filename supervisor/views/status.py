@@ -134,6 +134,7 @@ def status(state: State) -> dict[str, Any]:
         "loss": progress.loss,
         "attempt": state.attempt.number,
         "restarts": state.recovery.restarts,
+        "rollbacks": sum(one.kind == "rollback" for one in (*state.lineage.known, *state.lineage.unwritten)),
         "pid": state.attempt.pid,
         "worthless": list(pinned_steps.findings(state).values()),
         "last_good_step": state.last_good,
