@@ -114,6 +114,21 @@ def sum_dollars(state: State) -> float:
     return state.forgotten_dollars + sum(one.dollars for one in state.rented)
 
 
+def price_now(state: State) -> float:
+    """Dollars an hour for what runs for one run, and for what was just asked for."""
+    living = [one for one in state.rented if one.is_living]
+    running = [one.per_hour or 0.0 for one in living if one.pod.instance.phase != "stopped"]
+    # A stopped pod whose bid was raised may run at any moment.
+    bid = [one.bid + one.disk_per_hour for one in living if one.pod.instance.phase == "stopped" and one.bid]
+    asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
+    return asked + sum(running) + sum(bid)
+
+
+def count_creates(state: State, now: float) -> int:
+    """Pods that were asked for within the last hour."""
+    return sum(now - one.at < HOUR_S for one in state.asked.values())
+
+
 def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
     """The pod that holds the run, or held it last; None where it is none of ours, or the claim names no pod."""
     if claim.generation == 0 or not claim.label:
