@@ -150,7 +150,10 @@ class Effects:
         self.run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
 
     def scan(self) -> None:
-        """List the local steps before a start or after the end: no process writes then, so quiet time is not needed."""
+        """List the local steps before a start or after the end.
+
+        No process writes then, so quiet time is not needed; only an observed job may live on.
+        """
         try:
             if self.run.job is None and self._setup_runs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
@@ -160,7 +163,7 @@ class Effects:
             self.run.post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
             return
         try:
-            steps = [(step, job.check_step(step, settled=True)) for step in job.steps()]
+            steps = [(step, job.check_step(step, settled=not self.run.observed)) for step in job.steps()]
         except OSError as error:
             self.run.post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}", settled=True))
             return
