@@ -61,6 +61,7 @@ _BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
 _BY_HANGUP = re.compile(r"SIGHUP|(?:got signal:|Received) 1\b|Hangup")
 _BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got signal:|Received) 2\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
+_ENV_SERVER = re.compile(r"(?i).{0,80}\benv(?:ironment)?[ _]server\b")
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
     15: "SIGTERM: a person, or the provider, ended it",
@@ -261,13 +262,14 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         for event in log.events:
             if event.start < log.starts or _is_ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
-            if event.closing:
+            if event.closing or _is_only_a_name(event):
                 continue  # an engine that is ended loses its own parts
             if _is_usual(log, event, logs):
                 event.weak = True
             else:
                 event.anew = None
-            survived = _is_survived(log, event, logs) and not _ended_its_server(log, event, stops)
+            ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
+            survived = _is_survived(log, event, logs) and not ended_it
             (over if survived else present).append((log, event))
     lived_with = {_place_of(event) for _, event in over if event.signature is None}
     for log, event in present:
@@ -342,14 +344,20 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
 def _align_clocks(logs: Iterable[Log]) -> None:
     """Times without a day are put beside those that have one: an attempt's logs begin within hours of each other."""
     timed = [log for log in logs if log.first_t is not None]
-    whole = [log for log in timed if log.dated and not log.kernel] or [log for log in timed if log.dated]
+    whole = [log for log in timed if log.dated and not log.kernel]
     anchor = min((log.first_t + log.offset for log in whole if log.first_t is not None), default=None)
-    if anchor is None and timed:
+    # The kernel tells of days before the job: it is read up to the job's end.
+    kernels = [log.last_t + log.offset for log in timed if log.kernel and log.dated and log.last_t is not None]
+    if anchor is None and timed and not kernels:
         anchor = timed[0].first_t
     for log in timed:
         log.shift = log.offset
-        if not log.dated and anchor is not None and log.first_t is not None:
+        if log.dated or log.first_t is None or log.last_t is None:
+            continue
+        if anchor is not None:
             log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
+        elif kernels:
+            log.shift = round((max(kernels) - log.last_t) / DAY_S) * DAY_S
 
 
 def _put_back_launchers(logs: Sequence[Log]) -> None:
@@ -396,6 +404,13 @@ def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
     return not begun - GAP_S <= t <= ended + AFTER_S
 
 
+def _is_only_a_name(event: Event) -> bool:
+    """Has an exception no words of its own, and was a known one made of it?"""
+    made = event.became
+    bare = event.raised is not None and not event.raised.message and event.signature is None
+    return bare and made is not None and made.signature is not None
+
+
 def _made_up(frame: Frame | None) -> bool:
     """Code that a model wrote and an environment ran."""
     return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
@@ -420,6 +435,14 @@ def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
     name = log.name.rpartition("/")[2].partition(".log")[0].lower()
     last = event.role == "env" and event.raised is not None and not (event.over or event.lives)
     return last and any(f"env server {name} failed" in text for text in stops)
+
+
+def _ended_its_part(log: Log, event: Event, stops: Iterable[str]) -> bool:
+    """Is it the last that a part of the job did before the launcher named it as ended? Others go on for a few steps."""
+    if event.role not in _ONE_PROCESS or event.over or event.lives or event.weak or event.raised is None:
+        return False
+    own = any(steps.after_line(event.last.line) for steps in log.steps.values())
+    return not own and any(failed_part(text) == event.role for text in stops)
 
 
 def _is_usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
@@ -626,7 +649,7 @@ def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
         causes = [
             kind
             for kind in found
-            if t is None or kind.first_t is None or kind.first_t <= t + SLACK_S or _stands_above(kind, root)
+            if t is None or kind.first_t is None or kind.first_t <= t + _slack_of(kind) or _stands_above(kind, root)
         ]
         if not causes and "*" in root.after and root.link != "end" and not root.mild:
             # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
@@ -651,6 +674,8 @@ def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> l
         return sorted(failed, key=lambda kind: -kind.count)[:1]
     if root.event.signature is not None:
         return []
+    if _ENV_SERVER.match(root.event.text) and (ended := [kind for kind in others if _ended_an_environment(kind)]):
+        return ended
     return [
         kind
         for kind in others
@@ -663,6 +688,11 @@ def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> l
             for mine, begun in root.events
         )
     ]
+
+
+def _slack_of(kind: _Kind) -> float:
+    """The kernel counts from its boot: `dmesg -T` is minutes off on a machine that ran for weeks."""
+    return GAP_S if all(log.kernel for log, _ in kind.events) else SLACK_S
 
 
 def _stands_above(kind: _Kind, other: _Kind) -> bool:
@@ -690,7 +720,7 @@ def _rank_of(kind: _Kind) -> tuple[object, ...]:
 def _not_before(kind: _Kind, root: _Kind) -> bool:
     """May it have followed of the root?"""
     t, begun = kind.last_t, root.first_t
-    return t is None or begun is None or t >= begun - SLACK_S
+    return t is None or begun is None or t >= begun - _slack_of(root)
 
 
 # ---------------------------------------------------------------- for people

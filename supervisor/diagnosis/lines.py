@@ -51,6 +51,9 @@ _WRAPPERS: Final = (
     # docker compose, whatever its containers are called
     re.compile(rb"(?P<who>[A-Za-z0-9][\w.-]{0,60}) {0,40}\| ?"),
     re.compile(rb"\[(?P<who>pod/[^\]\s]{1,200})\] "),  # kubectl logs --prefix
+    # stern, and logs of Kubernetes that tools joined: pod and container, or the pod alone
+    re.compile(rb"(?P<who>[a-z][a-z0-9]*+(?:-[a-z0-9]++){1,8}+ [a-z][a-z0-9-]{2,60}) (?=[^a-z])"),
+    re.compile(rb"(?P<who>[a-z][a-z0-9]{0,40}(?:-[a-z0-9]{1,40}){0,8}-\d{1,4}) {1,4}"),
     re.compile(rb" {0,4}(?P<who>\d{1,4}): "),  # srun --label, which labels no line of srun itself
     re.compile(rb"(?P<who>\d{1,7}(?:\.\d{1,3})?s)\t\d{1,7}\t"),  # Kaggle: seconds since the start, and a number
     # pdsh, which DeepSpeed starts with
@@ -66,7 +69,7 @@ _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _LABELLED: Final = 0.3  # the same behind a script of Slurm: what the script says itself has no label
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(
-    r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
+    r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#()-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
     r"|\(raylet[^()]{0,60}\) ?|\(pid=[a-z_]{1,40}\) ?|\(\w{1,40}\) : "
 )
 # What a launcher says of a process that ended stands behind the whole command, which may be of any length.
