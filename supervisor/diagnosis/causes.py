@@ -8,6 +8,7 @@ before a failed part, that before what followed, and that before the end.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,10 +16,13 @@ from typing import Final, get_args
 
 from supervisor.core.facts import Role
 from supervisor.core.launcher import failed_part, who
+from supervisor.diagnosis import standstill
 from supervisor.diagnosis.frames import Frame, Raised, package_of
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
+from supervisor.diagnosis.standstill import who_waits
+from supervisor.diagnosis.step_worth import LEAST
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import SOURCE, seen_in
@@ -33,6 +37,8 @@ MOST_PERCENT: Final = 50.0  # of the rollouts: with fewer that fail a run learns
 VERY_OFTEN: Final = 20  # the same where no times are told
 APART_S: Final = 3.0  # times of two logs are whole seconds, and the launcher looks each second
 LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
+
+MOST_WAITS: Final = 4  # lines of parts that wait
 
 _ONE_PROCESS: Final = ("orchestrator", "trainer")  # what an engine or an environment started may write on
 
@@ -91,6 +97,10 @@ _ADVICE: Final = {
     re.compile(
         r".*(?i:\b(?:nan|inf)\b.*(?:grad|loss|logit|weight)|(?:grad|loss|logit|weight).*\b(?:nan|inf)\b)"
     ): "Go back to a step before it; lower the learning rate, use bf16, look at the batch that it came from.",
+    re.compile(
+        r"ModuleNotFoundError: "
+    ): "Install the package that it names where this part runs (uv pip install NAME; for "
+    "an environment also into its pyproject.toml), or a newer version of what imports it.",
     re.compile(r"(?:AttributeError|ImportError): "): "Mostly two packages are of versions that do not belong together: "
     "upgrade or pin (downgrade) the one that it was raised in, or the one that calls it.",
     re.compile(
@@ -271,6 +281,15 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
             ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
             survived = _is_survived(log, event, logs) and not ended_it
             (over if survived else present).append((log, event))
+    again = Counter((id(log), event.name, event.role) for log, event in over)
+    for log, event in present:
+        # What a run lived with more than once is no end of it where it comes once more and no part fails after it.
+        if (
+            again[id(log), event.name, event.role] > 1
+            and event.raised is None
+            and not _something_fails_after(log, event)
+        ):
+            event.weak = True
     lived_with = {_place_of(event) for _, event in over if event.signature is None}
     for log, event in present:
         if event.signature is None and _place_of(event) in lived_with and log.lines - event.last.line > LAST_LINES:
@@ -287,7 +306,7 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     noticed = bool(hard) and all("*" in kind.after for kind in hard)
     finish = _find_finish(logs, hard)
     told.survived = [_cause_of(kind, logs) for kind in _group_by_name(over)]
-    if finish is not None:
+    if finish is not None and not _hung_after(finish, ends, logs):
         told.outcome, told.finish = "finished", finish
         told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in kinds)])
         return told
@@ -316,10 +335,17 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         candidates = [kind for kind in in_time if candidates and _ended_an_environment(kind)] or candidates
     if not candidates:
         candidates = [kind for kind in in_time if _ended_what_others_ask(kind, logs)]
+    lived = _group_by_name([*over, *present])
+    candidates = candidates or _worthless(logs, lived)
+    # What stood still for long was ended for that.
+    waits = who_waits(logs) if all(kind.name in _FROM_OUTSIDE for kind in candidates) else []
+    if waits:
+        raised = [kind for kind in in_time if any(event.role == "env" and event.raised for _, event in kind.events)]
+        candidates = raised or _group_by_name(waits[:1])
     if not candidates:
         return told
     told.outcome = "failed"
-    root = _find_root(candidates, [*in_time, *candidates])
+    root = _find_root(candidates, [*in_time, *candidates], lived)
     rest = [
         kind
         for kind in kinds
@@ -327,6 +353,11 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     ]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
     told.root = _cause_of(root, logs)
+    if any(root.event is event for _, event in waits):
+        told.root.more = tuple(event.text for _, event in waits[1:MOST_WAITS])
+        if root.event.signature is None:
+            told.root.name, told.root.remedy = standstill.NAME, standstill.REMEDY
+            told.root.sentence = standstill.say(waits)
     if root.event.anew is not None:
         since = told.root.first
         told.root.first, told.root.text, before = root.event.anew
@@ -402,6 +433,11 @@ def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
     begun = min(one.first_t + one.shift for one in timed if one.first_t is not None)
     ended = max(one.last_t + one.shift for one in timed if one.last_t is not None)
     return not begun - GAP_S <= t <= ended + AFTER_S
+
+
+def _something_fails_after(log: Log, event: Event) -> bool:
+    behind = [one for one in log.events if one.first.line > event.last.line]
+    return any(one.signature is not None and one.signature.link != "cause" for one in behind)
 
 
 def _is_only_a_name(event: Event) -> bool:
@@ -498,6 +534,13 @@ def _find_finish(logs: Sequence[Log], failed: Sequence[_Kind]) -> Place | None:
     return next((told[role] for role in wanted if role in told), None)
 
 
+def _hung_after(finish: Place, ends: Iterable[_Kind], logs: Sequence[Log]) -> bool:
+    """Was the job that had said so still there much later, waiting, when it was ended from outside?"""
+    t = next((log.at(finish) for log in logs if log.name == finish.file), None)
+    late = [kind for kind in ends if kind.name in _FROM_OUTSIDE and kind.first_t is not None]
+    return t is not None and any((kind.first_t or 0.0) - t > GAP_S for kind in late) and bool(who_waits(logs))
+
+
 def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     """Does it come again and again while no step is done?"""
     last_t = kind.last_t
@@ -512,7 +555,8 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     if kind.link == "end" or sum(event.beside for _, event in kind.events) > SELDOM * kind.count + 50:
         return False
     if not any(steps.count for log in logs for steps in log.steps.values()):
-        return kind.count >= OFTEN and kind.event.signature is not None
+        lasts = any(log.before + log.lines - event.last.line <= LAST_WORDS for log, event in kind.events)
+        return kind.count >= OFTEN and kind.event.signature is not None and lasts
     if last_t is None or not steps_t:
         return kind.count >= VERY_OFTEN
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
@@ -621,7 +665,8 @@ def _by_time(kind: _Kind) -> tuple[object, ...]:
     return t is None, t or 0.0, _ORDER[kind.link], kind.event.first.line
 
 
-def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
+def _find_root(candidates: list[_Kind], kinds: list[_Kind], lived: Sequence[_Kind]) -> _Kind:
+    """``lived``: also what came while steps were still made, which may explain that they were worth nothing."""
     failing = [kind for kind in candidates if not kind.mild and kind.link != "end"]
     others = [kind for kind in candidates if kind not in failing]
     times = [kind.first_t for kind in failing if kind.first_t is not None]
@@ -655,14 +700,14 @@ def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
             # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
             causes = [kind for kind in found if kind.event.signature is not None]
         if not causes:
-            causes = _behind_it(root, kinds, passed)
+            causes = _behind_it(root, kinds, lived, passed)
         if not causes:
             return root
         root = min(causes, key=_rank_of)
         passed.add(root.name)
 
 
-def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> list[_Kind]:
+def _behind_it(root: _Kind, kinds: Iterable[_Kind], lived: Iterable[_Kind], passed: Container[str]) -> list[_Kind]:
     """What else explains it: each rollout's own error where none was left, a known warning where it is not known."""
     others = [kind for kind in kinds if kind.name not in passed]
     if root.name == NO_SAMPLES:
@@ -671,6 +716,7 @@ def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> l
             for kind in others
             if kind.count > 1 and any(event.role == "env" and event.raised is not None for _, event in kind.events)
         ]
+        failed += [kind for kind in lived if kind.name not in passed and _comes_often(kind)]
         return sorted(failed, key=lambda kind: -kind.count)[:1]
     if root.event.signature is not None:
         return []
@@ -695,6 +741,31 @@ def _slack_of(kind: _Kind) -> float:
     return GAP_S if all(log.kernel for log, _ in kind.events) else SLACK_S
 
 
+def _comes_often(kind: _Kind) -> bool:
+    """A known error that came again and again while steps were made: of rollouts, judges, tools."""
+    return kind.count >= OFTEN and kind.link == "cause" and kind.event.signature is not None
+
+
+def _worthless(logs: Sequence[Log], lived: Sequence[_Kind]) -> list[_Kind]:
+    """What makes the last steps worth nothing: a loss that is no number, or an error beside rewards of zero."""
+    broken = [(log, log.nan) for log in logs if log.nan is not None and log.nan.count >= LEAST]
+    if broken:
+        return _group_by_name(broken)
+    zero = [log for log in logs if log.unrewarded is not None and log.unrewarded[0] >= LEAST]
+    often = [
+        kind
+        for kind in lived
+        if _comes_often(kind)
+        and any(
+            log is not one or event.last.line > one.unrewarded[1].line
+            for log, event in kind.events
+            for one in zero
+            if one.unrewarded is not None
+        )
+    ]
+    return sorted(often, key=lambda kind: -kind.count)[:1]
+
+
 def _stands_above(kind: _Kind, other: _Kind) -> bool:
     """Does one file tell of it first? Programs that write into one log may have different clocks."""
     places = {one.first.file: one.first.line for _, one in other.events}
@@ -708,7 +779,9 @@ def _was_ended(kind: _Kind, before: _Kind) -> bool:
     if kind.first_t is None and before.first_t is None:
         one, other = kind.event.first, before.event.first
         return one.file == other.file and one.line < other.line
-    return kind.first_t is not None and before.first_t is not None and kind.first_t < before.first_t
+    # A scheduler's line is written by another machine, with a clock of its own.
+    slack = 0.0 if kind.name == ENDED else SLACK_S
+    return kind.first_t is not None and before.first_t is not None and kind.first_t < before.first_t + slack
 
 
 def _rank_of(kind: _Kind) -> tuple[object, ...]:

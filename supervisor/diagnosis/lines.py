@@ -88,6 +88,7 @@ _HEADS: Final = (
     ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
+    re.compile(rf"{_DATE} {_CLOCK} - {_LEVEL} - (?:[\w./-]{{1,80}}:\d{{1,6}} - )?(?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}?(?: - |\| )(?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     # AReaL
@@ -105,6 +106,7 @@ _HEADS: Final = (
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
 _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
+_CANCELLED = re.compile(rf" CANCELLED AT {_DATE}T{_CLOCK}")  # Slurm's own line has its time behind
 _RANK = re.compile(r"\[(?:PG [^\]]{1,80})?[Rr]ank (\d{1,6})\]")
 
 
@@ -179,6 +181,8 @@ def parse(raw: bytes) -> Line:
         if found is None or not (_PROCESS.match(text) or _TORCHRUN.match(text)):
             break
         level = None  # one says again what a process of it said
+    if stamp is None and text.startswith("slurmstepd: ") and (when := _CANCELLED.search(text[:400])):
+        stamp = _parse_stamp(when)
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
     if len(text) > 2 * COMMAND and (ended := _ENDED.search(text, len(text) - 120)):

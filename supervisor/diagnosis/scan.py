@@ -22,6 +22,8 @@ from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_ex
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, unwrapper
 from supervisor.diagnosis.places import identify_log
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
+from supervisor.diagnosis.standstill import find_wait
+from supervisor.diagnosis.step_worth import note_worth, read_step
 from supervisor.primerl.logs import SIGNATURES, parse_line
 from supervisor.signatures import LONGEST as MATCHED
 from supervisor.signatures import Signature
@@ -326,6 +328,11 @@ class _Scan:
         if not (log.events or log.cut or self._serves):
             self._look_at_last_words()
         log.final = self._find_final_error()
+        before, tail = self._last_lines()
+        lines = [(parse(raw), before + place) for place, raw in enumerate(tail, 1) if before + place > self._zero]
+        log.wait = None if log.kernel else find_wait(lines, log.role, self._place_now())
+        if log.wait is not None:
+            log.wait.event.signature = self._match_signature(lines[-1][0], log.wait.event.text)
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -560,7 +567,9 @@ class _Scan:
         """What trainers of another kind say of a step, or that they are done."""
         if _PLAIN_STEP.match(message):
             number = _NUMBER.search(message)
-            self._add_step("job", int(number[1]) if number else self._steps_of_job().count + 1)
+            step = int(number[1]) if number else self._steps_of_job().count + 1
+            loss, reward = read_step(message)
+            self._add_step(StepDone("job", step, reward=reward, loss=loss), message)
         elif _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
 
@@ -625,7 +634,7 @@ class _Scan:
             facts = parse_line(one, told)
             for fact in facts:
                 if isinstance(fact, StepDone):
-                    self._add_step(fact.role, fact.step)
+                    self._add_step(fact, message)
                     share = _FAILED_SHARE.search(message)
                     self.log.failed_percent = float(share[1]) if share else self.log.failed_percent
                 elif isinstance(fact, FinishSeen):
@@ -646,9 +655,12 @@ class _Scan:
         """Of a trainer of another kind: they are counted."""
         return self.log.steps.get("job", Steps())
 
-    def _add_step(self, role: Role, number: int) -> None:
+    def _add_step(self, step: StepDone, text: str) -> None:
         place = self._place_now()
-        self.log.steps.setdefault(role, Steps()).add(replace(place, t=None) if self._is_ahead else place, number)
+        self.log.steps.setdefault(step.role, Steps()).add(
+            replace(place, t=None) if self._is_ahead else place, step.step
+        )
+        note_worth(self.log, step, place, text[:SHOWN])
         self._resuming = None
 
     # ------------------------------------------------------------ errors

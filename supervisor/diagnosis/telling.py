@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -12,7 +11,6 @@ from supervisor.diagnosis.causes import CALLED_UNKNOWN, ENDED, Cause, Diagnosis
 from supervisor.diagnosis.frames import is_exception
 from supervisor.diagnosis.seen import Log, Place
 
-_FOR_WEIGHTS: Final = re.compile(r"[Ww]aiting for (?:weight |new |trainer|checkpoint|the trainer)")
 WIDTH: Final = 110
 MOST_OTHERS: Final = 8
 SHOWN: Final = 240
@@ -147,13 +145,12 @@ def _no_reason(told: Diagnosis) -> str:
         return f"The last line at the level of an error is none of the known ones: {_cut_text(message)!r} ({place})."
     if last is None:
         return "No line in it is of a format that is known here; errors were looked for."
-    ends = {log.role: log.last_ordinary for log in told.logs}
-    if ends.get("trainer", "").startswith("Waiting for training batch") and _FOR_WEIGHTS.search(
-        ends.get("orchestrator", "")
+    if {log.role for log in told.logs if log.wait is not None and log.wait.said}.issuperset(
+        ("trainer", "orchestrator")
     ):
         return (
-            "The trainer's last line waits for a batch, and the orchestrator's for weights: if both stay so, neither "
-            "can go on. Compare the folders that they share (output_dir, run_*) and the steps from which they went on."
+            "The trainer's last line waits, and the orchestrator's: if both stay so, neither can go on. Compare the "
+            "folders that they share (output_dir, run_*) and the steps from which they went on."
         )
     at = f" at {last.last_shown}" if last.last_shown else ""
     ordinary = f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}."
