@@ -18,8 +18,9 @@ from supervisor.signatures.xids import WHAT_TO_DO, xids
 PAGE = Path(__file__).with_name("diagnosis.md")
 FILES = (
     ("What prime-rl and verifiers say", Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"),
-    ("What vLLM says", signatures.VLLM),
-    ("What any trainer can say: CUDA, NCCL, the kernel, disks, Hugging Face, W&B, Python", signatures.GENERAL),
+    ("What vLLM and SGLang say", signatures.VLLM),
+    ("What services and their clients say: W&B, Hugging Face, Ray, providers of models, Docker", signatures.SERVICES),
+    ("What any trainer can say: CUDA, NCCL, the kernel, disks, networks, Python", signatures.GENERAL),
 )
 
 

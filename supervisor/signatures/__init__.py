@@ -1,7 +1,8 @@
 """Known failures by their log lines: what each means and what people did about it. The data is in TOML files.
 
-To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, whatever
-starts it) or ``primerl/signatures.toml`` (only prime-rl says it)::
+To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, vLLM or
+SGLang, whatever starts it), ``services.toml`` (W&B, Hugging Face, Ray, clients, containers) or
+``primerl/signatures.toml`` (only prime-rl and verifiers say it)::
 
     [[signature]]
     name = "disk-full"                  # short and stable: it is shown, counted, and may be asked for by name
@@ -41,6 +42,8 @@ from supervisor.signatures.registry import LONGEST, SHOWN, Registry, Signature, 
 __all__ = [
     "GENERAL",
     "LONGEST",
+    "SERVICES",
+    "SHARED",
     "SHOWN",
     "VLLM",
     "Registry",
@@ -53,9 +56,12 @@ __all__ = [
 
 _FOLDER: Final = Path(__file__).parent
 GENERAL: Final = _FOLDER / "general.toml"
+SERVICES: Final = _FOLDER / "services.toml"
 VLLM: Final = _FOLDER / "vllm.toml"
+SHARED: Final = (VLLM, SERVICES, GENERAL)
+"""The files of what any job can say, the narrow ones first."""
 
 
 def any_job() -> Registry:
     """What any trainer on NVIDIA GPUs can say, with vLLM beside it or in it."""
-    return read(VLLM, GENERAL)
+    return read(*SHARED)

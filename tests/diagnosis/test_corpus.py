@@ -29,7 +29,7 @@ NAMES: Final[dict[str, set[str]]] = {
     "compile-failed": {"compile-failed"},
     "compiled-extension-does-not-fit-torch": {"library-mismatch"},
     "compiler-missing": {"compiler-missing"},
-    "config-refused": {"config-invalid", "engine-config-invalid"},
+    "config-refused": {"config-invalid", "engine-config-invalid", "engine-option-unknown"},
     "crash-in-a-library": {"instruction-failed"},
     "cuda-call-failed": {"cuda-call-failed"},
     "cuda-kernel-fault": {"cuda-illegal-access"},
