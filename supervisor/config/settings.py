@@ -9,7 +9,6 @@ Secrets are never in it: they come from the environment or from systemd credenti
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,8 +20,7 @@ from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, L
 from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
 from supervisor.core.settings import DeadlineSettings, DiskSettings, RecoverySettings, Seconds, StoreSettings
-
-STORE_URL = r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|file:///.+)$"
+from supervisor.storage.backends import BACKENDS, backend_of, url_problem
 
 GpuName = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=r"^(GPU|MIG)-[0-9a-fA-F-]+$")]
 
@@ -194,22 +192,26 @@ class Store(Section, StoreSettings):  # type: ignore[misc]
     @field_validator("url")
     @classmethod
     def check_url(cls, value: str | None) -> str | None:
-        if value is not None and not re.match(STORE_URL, value):
-            raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
+        if value is not None and (problem := url_problem(value)):
+            raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
     def check_fits_url(self) -> Store:
-        if (self.endpoint or self.region) and not (self.url or "").startswith("s3://"):
-            raise ValueError("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`")
-        if self.limit_mbit and not (self.url or "").startswith("b2://"):
-            raise ValueError("has `limit_mbit`, which works only with b2:// stores")
+        for name in ("endpoint", "region", "limit_mbit"):
+            if getattr(self, name) and not self._takes(name):
+                known = " and ".join(f"{one.scheme}://" for one in BACKENDS if name in one.takes)
+                raise ValueError(f"has `{name}`, which works only with {known} stores")
         return self
+
+    def _takes(self, setting: str) -> bool:
+        backend = backend_of(self.url or "")
+        return backend is not None and setting in backend.takes
 
     @property
     def service(self) -> str | None:
         """Where the store's server is, when it is not the usual one: B2's realm or S3's endpoint."""
-        return self.endpoint if (self.url or "").startswith("s3://") else self.realm
+        return self.endpoint if self._takes("endpoint") else self.realm
 
 
 class Disk(Section, DiskSettings):  # type: ignore[misc]
