@@ -1,10 +1,12 @@
-"""The daemon's status as Prometheus text (exposition format 0.0.4). Pure: status in, text out."""
+"""The daemon's status as Prometheus text (exposition format 0.0.4). Pure: status and state in, text out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from supervisor.core.state import State
 
 Labels = Mapping[str, str]
 
@@ -33,8 +35,8 @@ _INFO = {
     "wandb_id": "wandb_id",
 }
 
-_SIMPLE = (
-    # name, type, key of the status, help
+_SIMPLE: Sequence[tuple[str, str, str | Callable[[State], object], str]] = (
+    # name, type, key of the status (or a function of the core's state, for what no status shows), help
     ("step", "gauge", "step", "Last training step that is done."),
     ("max_steps", "gauge", "max_steps", "Last step of the run."),
     ("step_seconds", "gauge", "step_seconds", "Median duration of the recent steps, in seconds."),
@@ -53,8 +55,11 @@ _SIMPLE = (
 )
 
 
-def render(status: Mapping[str, Any]) -> str:
-    """All metrics of a status (``protocol.Desk.status``). What is unknown has no sample: it is not zero."""
+def render(status: Mapping[str, Any], core: State | None = None) -> str:
+    """All metrics of a status (``protocol.Desk.status``) and of the core's state that it was made from.
+
+    What is unknown has no sample: it is not zero.
+    """
     lines: list[str] = []
 
     def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, object]]) -> None:
@@ -80,7 +85,8 @@ def render(status: Mapping[str, Any]) -> str:
     family("run_info", "gauge", "What the run is, in labels. The value is always 1.", [(info, 1)])
     family("state", "gauge", "1 for the state that the run is in.", [({"state": s}, int(s == state)) for s in states])
     for name, kind, key, about in _SIMPLE:
-        family(name, kind, about, [({}, status.get(key))])
+        value = status.get(key) if isinstance(key, str) else core and key(core)
+        family(name, kind, about, [({}, value)])
     deadline = status.get("deadline") or {}
     about = "Unix time at which the supervisor's present patience ends: for a step, a start, a retry or a publish."
     waits_for = {"waits_for": str(deadline.get("waits_for"))}

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
@@ -30,6 +29,7 @@ from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.jobs.environment import withheld_from_commands
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import launch, look_at_component
 from supervisor.process.stop import stop_attempt

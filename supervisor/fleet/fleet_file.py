@@ -14,8 +14,9 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from supervisor.base.errors import ConfigError
 from supervisor.config import run_file
 from supervisor.config.section import Positive, Section
-from supervisor.config.settings import STORE_URL, RunFile
+from supervisor.config.settings import RunFile
 from supervisor.fleet.places.base import Want
+from supervisor.storage.backends import url_problem
 
 BOOT = r"""#!/bin/bash
 # Find or install rl-supervisor, and hand over to its own start script.
@@ -48,8 +49,8 @@ class Fleet(Section):
     @field_validator("store")
     @classmethod
     def check_url(cls, value: str) -> str:
-        if not re.match(STORE_URL, value):
-            raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
+        if problem := url_problem(value):
+            raise ValueError(problem)
         return value
 
 

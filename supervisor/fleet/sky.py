@@ -17,7 +17,7 @@ from pathlib import Path
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError
 from supervisor.config import run_file
 from supervisor.fleet.fleet_file import BOOT
-from supervisor.storage.keys import KEYS
+from supervisor.storage.backends import keys_of
 
 GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,2}))?")
 TASK = """\
@@ -64,7 +64,7 @@ def make_task(path: Path, gpu: str, image: str | None, package: str | None, secr
     places = {} if image is None else {"image_id": f"docker:{image}"}
     if file.disk.capacity_gb is not None:
         places["disk_size"] = str(round(file.disk.capacity_gb))
-    names = list(dict.fromkeys([*KEYS.get(file.store.url.partition(":")[0], ()), *secrets]))
+    names = list(dict.fromkeys([*keys_of(file.store.url), *secrets]))
     return TASK.format(
         path=path.name,
         secrets=" ".join(f"--secret {name}" for name in names),

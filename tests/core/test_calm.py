@@ -17,7 +17,7 @@ from .world import GIB, SETTINGS, World
 
 
 def _log(*, publish_works: bool = True) -> list[f.Observation]:
-    world = World(replace(SETTINGS, step_floor_s=120.0, step_ceiling_s=900.0))
+    world = World(replace(SETTINGS, step_floor=120.0, step_ceiling=900.0))
     world.publish_works = publish_works
     world.running_at(8)
     return world.log

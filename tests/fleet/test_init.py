@@ -18,7 +18,7 @@ from supervisor.cli import fleet_init, main
 from supervisor.config.settings import load
 from supervisor.fleet import fleet_file
 from supervisor.fleet.assemble import assemble
-from supervisor.storage.keys import KEYS
+from supervisor.storage.backends import keys_of
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 RUN_FILE = """
@@ -155,7 +155,7 @@ def test_an_id_with_dots_another_folder_and_another_server() -> None:
     made = assemble(file, {"POD_AWS_ACCESS_KEY_ID": "id", "POD_AWS_SECRET_ACCESS_KEY": "key"})
     assert (made.file.fleet.store, made.file.fleet.realm) == ("s3://buck/fleet", "https://r2.example")
     assert list(made.files) == ["a.b_c-7"]
-    assert set(made.file.run["a.b_c-7"].env) == set(KEYS["s3"])
+    assert set(made.file.run["a.b_c-7"].env) == set(keys_of("s3://"))
 
 
 @pytest.mark.parametrize("store", ["", 'url = "file:///somewhere"'])
