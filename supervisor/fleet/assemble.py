@@ -14,13 +14,20 @@ from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
-from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
+from supervisor.fleet.fleet_file import (
+    ACCOUNT_KEYS,
+    BOOT,
+    FleetFile,
+    PlaceTable,
+    load,
+    load_run,
+    pod_environment,
+)
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
 from supervisor.fleet.model import Bidding, Rules, State
-from supervisor.fleet.places import prime, runpod
+from supervisor.fleet.places import prime, runpod, vast
 from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
-from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run, read_ranks
 from supervisor.fleet.side_by_side import ask_for_each
 from supervisor.storage import open_store
@@ -138,11 +145,12 @@ class Assembly:
     def _open_provider(self, table: PlaceTable) -> Provider:
         if table.provider == "ssh":
             return Ssh(table.host)
+        key = self._key(ACCOUNT_KEYS[table.provider])
         if table.provider == "prime":
-            return prime.Prime(self._key("PRIME_API_KEY"), self.environ.get("PRIME_API_BASE_URL", prime.URL))
+            return prime.Prime(key, self.environ.get("PRIME_API_BASE_URL", prime.URL))
         if table.provider == "runpod":
-            return runpod.Runpod(self._key("RUNPOD_API_KEY"), self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
-        return Vast(self._key("VAST_API_KEY"), self.environ.get("VAST_URL", "https://console.vast.ai"))
+            return runpod.Runpod(key, self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
+        return vast.Vast(key, self.environ.get("VAST_URL", vast.URL))
 
     def _key(self, name: str) -> str:
         key = self.environ.get(name)

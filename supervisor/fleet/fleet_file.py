@@ -31,8 +31,9 @@ D=$("${P:-$V/bin/python}" -c 'from supervisor.install import __path__ as p; prin
 exec bash "$D/units/onstart.sh" "$@"
 """
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-ACCOUNT_KEYS = frozenset({"VAST_API_KEY", "RUNPOD_API_KEY", "PRIME_API_KEY"})
-Dollars = Annotated[float, Field(gt=0)]
+ACCOUNT_KEYS = {"vast": "VAST_API_KEY", "runpod": "RUNPOD_API_KEY", "prime": "PRIME_API_KEY"}
+"""The controller's own variable for each provider's account. None of them ever goes to a pod."""
+Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Fleet(Section):
@@ -70,20 +71,23 @@ class Limits(Section):
     def is_time(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                datetime.fromisoformat(value)
-            except ValueError:
+                _read_time(value)
+            except (ValueError, OverflowError):
                 raise ValueError(f"{value!r} is neither a day nor a time such as 2026-12-31T18:00") from None
         return value
 
     @property
     def until_unix(self) -> float | None:
         """``until`` in seconds since 1970."""
-        if self.until is None:
-            return None
-        at = datetime.fromisoformat(self.until)
-        if len(self.until) <= len("2026-12-31"):
-            at += timedelta(days=1)  # a day counts whole
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        return None if self.until is None else _read_time(self.until)
+
+
+def _read_time(text: str) -> float:
+    """Seconds since 1970; of a day, those at its end. Raises ValueError and OverflowError."""
+    at = datetime.fromisoformat(text)
+    if len(text) <= len("2026-12-31"):
+        at += timedelta(days=1)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 class PlaceTable(Section):
@@ -99,7 +103,7 @@ class PlaceTable(Section):
     """How many of them."""
     spot: bool = True
     """Interruptible, at a bid? Else on demand."""
-    most_per_hour: Annotated[float, Field(ge=0)] = 0
+    most_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     """Dollars an hour for one machine."""
     bid_factor: Annotated[float, Field(ge=1, le=10)] = 1.2
     """A bid is the lowest possible one times this, and never above `most_per_hour`."""
@@ -166,7 +170,7 @@ class RunTable(Section):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"{name!r} cannot be the name of a variable")
-            if name in ACCOUNT_KEYS or text.removeprefix("$") in ACCOUNT_KEYS:
+            if not {name, text.removeprefix("$")}.isdisjoint(ACCOUNT_KEYS.values()):
                 raise ValueError(f"{name} would put the account's key on a rented host: take it out")
         return value
 
