@@ -25,7 +25,15 @@ from supervisor.fleet.model import (
     Seen,
     State,
 )
-from supervisor.fleet.observe import HOUR_S, name_machine, note_bid, note_not_destroyed, observe, sum_dollars
+from supervisor.fleet.observe import (
+    HOUR_S,
+    name_machine,
+    note_bid,
+    note_not_destroyed,
+    observe,
+    price_now,
+    sum_dollars,
+)
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 from supervisor.fleet.side_by_side import ask_for_each
 
@@ -359,13 +367,14 @@ def _bid(place: Place, offer: Offer) -> Offer | None:
 
 
 def _price_now(state: State) -> float:
-    """Dollars an hour for what runs for one run, and for what was just asked for."""
-    living = [one for one in state.rented if one.is_living]
-    running = [one.per_hour or 0.0 for one in living if one.pod.instance.phase != "stopped"]
-    # A stopped pod whose bid was raised may run at any moment.
-    bid = [one.bid + one.disk_per_hour for one in living if one.pod.instance.phase == "stopped" and one.bid]
+    """Dollars an hour for what is billed for one run, and for what was just asked for."""
     asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
-    return asked + sum(running) + sum(bid)
+    for one in state.rented:
+        if one.is_living and one.bid and one.pod.instance.phase == "stopped":
+            asked += one.bid + one.disk_per_hour  # it may run at any moment
+        elif one.is_living:
+            asked += price_now(one)
+    return asked
 
 
 def _list_places(state: State) -> Iterator[tuple[str, str]]:
@@ -381,8 +390,7 @@ def _list_places(state: State) -> Iterator[tuple[str, str]]:
 def _sum_owed(state: State, market: _Market) -> float:
     """Dollars since the last look, at providers that do not answer."""
     silent = [one for one in state.rented if one.is_living and one.pod.provider in market.away]
-    running = [one for one in silent if one.pod.instance.phase != "stopped"]
-    return sum(max(0.0, market.now - one.seen_at) / HOUR_S * (one.per_hour or 0.0) for one in running)
+    return sum(max(0.0, market.now - one.seen_at) / HOUR_S * price_now(one) for one in silent)
 
 
 def _machines_of(state: State) -> Iterator[str]:
@@ -395,11 +403,15 @@ def _machines_of(state: State) -> Iterator[str]:
 
 
 def _pods_of(name: str, market: _Market) -> Iterator[Pod]:
+    """What is listed under the run's labels; and by its id a pod that is remembered, and whose label is lost."""
+    known = {(one.pod.provider, one.id): one.pod for one in market.states[name].rented}
     for provider, instances in market.instances.items():
         for one in instances:
-            read = read_label(one.label)
+            read, pod = read_label(one.label), known.get((provider, one.id))
             if read is not None and read[0] == name:
                 yield Pod(provider, read[1], one)
+            elif read is None and pod is not None:
+                yield replace(pod, instance=replace(one, label=pod.instance.label))
 
 
 def _is_for(instance: Instance, name: str, generation: int) -> bool:
