@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from supervisor.base.errors import ConfigError, StoreError
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
-from supervisor.fleet.book import StoreBook
+from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import (
     ACCOUNT_KEYS,
@@ -51,9 +51,9 @@ class Assembly:
     _keys: dict[str, Keys] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
 
-    def book(self) -> StoreBook:
+    def book(self, supposed: Mapping[str, Orders] | None = None) -> StoreBook:
         """The controller's memory. Raises StoreError."""
-        return StoreBook(self._open(self.file.fleet.store, self.file.fleet.realm), self.file.fleet.name)
+        return StoreBook(self._open(self.file.fleet.store, self.file.fleet.realm), self.file.fleet.name, supposed)
 
     def controller(self, book: StoreBook, sleep: Callable[[float], None], *, dry: bool = False) -> Controller:
         """A controller of all runs. Raises ConfigError when the environment lacks a key."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from supervisor.base.errors import StoreError
+from supervisor.base.secrets import mask_secrets, printable
 from supervisor.fleet.decide import decide, decide_removed, note_created, note_not_created, note_not_found
 from supervisor.fleet.model import (
     Claim,
@@ -221,6 +222,7 @@ class Controller:
         if decision.action is None:
             calm[name] = decision
             return Told(name, decision, again_s=decision.again_s)
+        decision = self._say_what_it_printed(decision)
         self._write_down({name: decision})
         match decision.action:
             case Create() as create if run is not None:
@@ -339,6 +341,22 @@ class Controller:
             return Told(name, decision, failed=failed)
         return Told(name, decision, (decision.sentence,))
 
+    def _say_what_it_printed(self, decision: Decision) -> Decision:
+        """With the last line of a pod that never began: its log goes with it."""
+        if not isinstance(decision.action, Destroy):
+            return decision
+        pod = decision.action.pod
+        [how] = {one.how for one in decision.state.rented if (one.pod.provider, one.id) == _key_of(pod)}
+        provider = self._provider(pod.provider)
+        if how not in ("no-boot", "failed") or provider is None:
+            return decision
+        try:
+            lines = [line for line in map(printable, provider.read_log(pod.instance).splitlines()) if line.strip()]
+        except PlaceError as error:
+            return replace(decision, sentence=f"{decision.sentence} {error}")
+        last = f"The last line that it printed: {mask_secrets(lines[-1].strip())[:200]}" if lines else "It printed nothing."
+        return replace(decision, sentence=f"{decision.sentence} {last}")
+
     def _destroy(self, name: str, decision: Decision, destroy: Destroy, market: _Market) -> Told:
         provider = self._provider(destroy.pod.provider)
         try:
@@ -355,6 +373,10 @@ class Controller:
 
     def _provider(self, name: str) -> Provider | None:
         return next((place.provider for place in self._places.values() if place.provider.name == name), None)
+
+
+def _key_of(pod: Pod) -> tuple[str, str]:
+    return pod.provider, pod.instance.id
 
 
 def _bid(place: Place, offer: Offer) -> Offer | None:

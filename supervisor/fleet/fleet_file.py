@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from supervisor.base.errors import ConfigError
+from supervisor.base.secrets import remember_environment
 from supervisor.config import run_file
 from supervisor.config.section import Positive, Section
 from supervisor.config.settings import STORE_URL, RunFile
@@ -234,4 +235,5 @@ def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[s
             raise ConfigError(f"{path}: {name} of the pod is taken from {value}, which is not set here.")
         else:
             env[name] = found
+    remember_environment(env)  # a pod may print what it is given
     return env

@@ -136,8 +136,15 @@ def test_down_ends_what_is_rented_and_up_wants_it_again(say: Say, vast: FakeVast
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(say: Say, vast: FakeVast, tmp_path: Path) -> None:
-    for words in (["tick", "--dry-run"], ["up", "swe", "--dry-run"], ["down", "swe", "--dry-run"]):
-        say(*words)
-    assert "Renting 2 x H100 SXM in spot" in say("tick", "--dry-run")[1]
+    for words in (["tick"], ["up", "swe"]):
+        assert "Renting 2 x H100 SXM in spot" in say(*words, "--dry-run")[1]
+    assert "The run is down." in say("down", "swe", "--dry-run")[1]
     assert vast.ledger == []
     assert not list((tmp_path / "store/fleet").glob("state/*"))
+    say("tick")
+    pod = vast.ledger[0].instance
+    for words in (["down", "swe"], ["destroy", f"vast/{pod}"]):
+        assert f"Pod {pod} is destroyed" in say(*words, "--dry-run")[1]
+    assert "starts since" in say("tick", "--dry-run")[1]
+    assert vast.ledger[0].until_s is None
+    assert not list((tmp_path / "store/fleet").glob("orders/*"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.base.errors import StoreError
+from supervisor.base.secrets import remember
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.decide import decide
 from supervisor.fleet.model import Claim, Destroy, Intent, Pod, Rented, Seen, State
@@ -241,6 +242,30 @@ def test_a_boot_that_never_ends_is_given_up_and_its_host_remembered() -> None:
     run_until(world, book, is_over(world))
     assert [pod.machine for pod in world.pods.values()] == ["m0", "m1"]
     assert world.pods["i0"].destroyed is not None
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("pulling\nno space \x1b[31mleft on device\n\n", "The last line that it printed: no space left on device"),
+        ("key K-of-the-run-0123456789 is wrong", "The last line that it printed: key *** is wrong"),
+        ("x" * 1000, f"The last line that it printed: {'x' * 200}"),
+        (" \n", "It printed nothing."),
+        (PlaceError("away", "Vast did not fetch the log."), "Vast did not fetch the log."),
+    ],
+)
+def test_what_a_pod_printed_that_never_began_is_told_before_it_goes(printed: str | PlaceError, said: str) -> None:
+    remember("K-of-the-run-0123456789")
+    world = World(72)
+    book = VirtualBook(world)
+    world.provider.faults["create"] = ["no-boot"]
+    world.provider.printed = printed
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert world.pods["i0"].destroyed is not None
+    [told] = [one for one in book.said if one.startswith("Pod i0 has not claimed the run within 30 min")]
+    assert told.endswith(f"it is destroyed. {said}")
+    run_until(world, book, is_over(world))
+    assert len([one for one in book.said if "printed" in one]) <= 1  # one that trained is destroyed without a word
 
 
 def test_after_three_pods_that_never_began_a_person_is_asked_and_up_tries_again() -> None:

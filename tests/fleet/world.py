@@ -93,6 +93,7 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
         self.kill_at: int | None = None
         self.requests = 0
         self.bids: list[tuple[str, float]] = []
+        self.printed: str | PlaceError = ""  # by each pod
 
     def meet_fault(self, call: str) -> str:
         """Each request may be the last one of the controller."""
@@ -108,6 +109,11 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
     def list_instances(self) -> list[Instance]:
         without = self.world.without_label
         return [replace(one, label="") if one.id in without else one for one in super().list_instances()]
+
+    def read_log(self, instance: Instance) -> str:
+        if isinstance(self.printed, PlaceError):
+            raise self.printed
+        return self.printed
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
         fault = self.meet_fault("bid")
