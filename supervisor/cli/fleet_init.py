@@ -15,9 +15,10 @@ from supervisor import __version__
 from supervisor.base.errors import ConfigError, UsageError
 from supervisor.cli.init import write_new_file
 from supervisor.cli.render import wrap
-from supervisor.cli.run_text import comment, key_text, value_text
+from supervisor.cli.run_text import comment
 from supervisor.config import settings
 from supervisor.config.settings import RunFile
+from supervisor.config.toml_text import key_text, value_text
 from supervisor.fleet import fleet_file
 from supervisor.fleet.fleet_file import ACCOUNT_KEYS, FleetFile
 from supervisor.install import unit_files

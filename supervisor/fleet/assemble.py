@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from supervisor.fleet.fleet_file import (
 )
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
 from supervisor.fleet.model import Bidding, Rules, State
+from supervisor.fleet.place_run import adapt_run_file
 from supervisor.fleet.places import prime, runpod, vast
 from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
@@ -37,6 +39,9 @@ if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not n
     from supervisor.preflight.finding import Finding
     from supervisor.preflight.host_check import Promised
 
+RUN_FILE = "RL_SUPERVISOR_RUN_FILE_B64"
+"""The variable in which a pod's start script finds the run file."""
+
 
 @dataclass
 class Assembly:
@@ -46,6 +51,7 @@ class Assembly:
     file: FleetFile
     files: Mapping[str, RunFile]  # run of fleet.toml -> its run file
     environ: Mapping[str, str]
+    at_places: Mapping[str, Mapping[str, tuple[RunFile, bytes]]]  # run -> place -> its run file there
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _keys: dict[str, Keys] = field(default_factory=dict)
@@ -94,7 +100,8 @@ class Assembly:
 
         def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
             wants = self.file.place[place.name]
-            told = {LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
+            text = base64.b64encode(self.at_places[name][place.name][1]).decode()
+            told = {RUN_FILE: text, LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
             told = env | keys.make_key(label) | {name: value for name, value in told.items() if value}
             return Order(label, wants.image, wants.disk_gb, BOOT, told)
 
@@ -125,7 +132,8 @@ class Assembly:
         from supervisor.fleet.place_check import find_misfits, site_of_place
         from supervisor.preflight.gather import gather_run
 
-        table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
+        table, run_table = self.file.place[place], self.file.run[name]
+        file = self.at_places[name][place][0]
         table = table.model_copy(update={"gpu": gpu}) if gpu else table
         path = self.path.parent / run_table.file
         subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
@@ -190,7 +198,11 @@ def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
     for one in ids:
         if ids.count(one) > 1:
             raise ConfigError(f"{path}: two runs have the id {one}.")
-    return Assembly(path, file, files, environ)
+    at_places = {
+        name: {one: adapt_run_file(path.parent / table.file, files[name], file.place[one]) for one in table.places}
+        for name, table in file.run.items()
+    }
+    return Assembly(path, file, files, environ, at_places)
 
 
 def _check_label(path: Path, file: FleetFile, name: str, run_id: str) -> None:

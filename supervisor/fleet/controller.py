@@ -354,7 +354,11 @@ class Controller:
             lines = [line for line in map(printable, provider.read_log(pod.instance).splitlines()) if line.strip()]
         except PlaceError as error:
             return replace(decision, sentence=f"{decision.sentence} {error}")
-        last = f"The last line that it printed: {mask_secrets(lines[-1].strip())[:200]}" if lines else "It printed nothing."
+        last = (
+            f"The last line that it printed: {mask_secrets(lines[-1].strip())[:200]}"
+            if lines
+            else "It printed nothing."
+        )
         return replace(decision, sentence=f"{decision.sentence} {last}")
 
     def _destroy(self, name: str, decision: Decision, destroy: Destroy, market: _Market) -> Told:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import remember_environment
 from supervisor.config import run_file
 from supervisor.config.section import Positive, Section
-from supervisor.config.settings import STORE_URL, RunFile
+from supervisor.config.settings import STORE_URL, GpuName, RunFile
 from supervisor.fleet.places.base import Want
 
 BOOT = r"""#!/bin/bash
@@ -102,6 +101,12 @@ class PlaceTable(Section):
     """The GPU, as the provider spells it: `H100 SXM`."""
     gpus: Positive = 1
     """How many of them."""
+    inference: list[GpuName] = Field(default=[])
+    """GPUs of the engine there, in place of `[gpus]` of the run file. With `trainer`."""
+    trainer: list[GpuName] = Field(default=[])
+    """GPUs of the trainer there."""
+    args: list[str] = Field(default=[])
+    """Further words for the launcher's command line there, after `[job] args` of the run file."""
     spot: bool = True
     """Interruptible, at a bid? Else on demand."""
     most_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
@@ -221,11 +226,8 @@ def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
 
 
 def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a pod of the run gets. Raises ConfigError when the controller's own environment lacks a key."""
-    env = {
-        "RL_SUPERVISOR_RUN": run_id,
-        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode((path.parent / table.file).read_bytes()).decode(),
-    }
+    """What each pod of the run gets. Raises ConfigError when the controller's own environment lacks a key."""
+    env = {"RL_SUPERVISOR_RUN": run_id}
     if table.package is not None:
         env["RL_SUPERVISOR_PACKAGE"] = table.package
     for name, value in table.env.items():
