@@ -192,12 +192,16 @@ def _never_held(pod: Pod, claim: Claim | None) -> bool:
 
 
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
+    lives = pod is None and _has_beaten(one, seen)
     if not one.is_living:
-        if pod is None or (pod.instance.phase != "stopped" and seen.now - one.destroyed_at < ENDS_WITHIN_S):
+        runs = lives or (pod is not None and pod.instance.phase != "stopped")
+        if (pod is None and not lives) or (runs and seen.now - one.destroyed_at < ENDS_WITHIN_S):
             return one
         one = replace(one, ended=None, how=None, missing_since=None)
     if pod is None and one.pod.provider in seen.away:
         return one  # the provider does not answer: that says nothing of the pod
+    if lives:  # whatever the provider lists: it is billed, and its end has to be seen anew
+        one = replace(one, missing_since=None)
     if pod is not None or one.missing_since is None:
         # Until this look, as the last one found it: when a pod that is gone went is not told.
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
@@ -208,12 +212,22 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         one = replace(one, pod=pod, per_hour=price if price and 0 < price < MOST_PRICE else one.per_hour)
         if pod.instance.phase != "stopped":
             return replace(one, missing_since=None, woke_at=seen.now if woke else one.woke_at)
+    elif lives:
+        return one
     one = replace(one, missing_at=seen.now)
     if one.missing_since is None:
         return replace(one, missing_since=seen.now)
     if pod is None and is_missing(one):
         return replace(one, ended=seen.now, how=one.how or ("outbid" if one.pod.instance.spot else "gone"))
     return one
+
+
+def _has_beaten(one: Rented, seen: Seen) -> bool:
+    """Has it beaten, or said its last words, since the first look that missed it, and since it was to be destroyed?"""
+    claim = seen.claim
+    if claim is None or claim.label != one.pod.instance.label or one.missing_since is None:
+        return False
+    return claim.beat_at > max(one.missing_since, one.destroyed_at)
 
 
 def is_missing(one: Rented) -> bool:

@@ -772,6 +772,18 @@ def test_a_pod_whose_label_the_provider_lost_is_known_by_its_id(trouble: str) ->
     assert len(world.pods) == (1 if trouble == "none" else 2)
 
 
+def test_a_pod_that_trains_is_billed_also_while_its_provider_does_not_list_it() -> None:
+    world, book, first = train_world(73)
+    first.listed_from = world.now + 10**6
+    run_until(world, book, lambda: world.held.code == 0)
+    world.settle()
+    assert len(world.pods) == 1
+    told = world.controller(book).tick()[0]
+    assert told.did == ("The run has ended: finished. Pod i0 is destroyed.",)
+    assert first.destroyed is not None
+    assert sum_dollars(book.states[RUN]) == pytest.approx(world.dollars, rel=0.05)
+
+
 def test_an_instance_that_a_person_made_is_never_touched() -> None:
     world, book, first = train_world(70)
     theirs = world.rent(world.find_machines()[5], Order(label_of("other", 1, "abcdef"), "x", 1, "x", {}), boots=False)
