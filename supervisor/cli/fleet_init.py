@@ -15,11 +15,12 @@ from supervisor import __version__
 from supervisor.base.errors import ConfigError, UsageError
 from supervisor.cli.init import write_new_file
 from supervisor.cli.render import wrap
-from supervisor.cli.run_text import comment, key_text, value_text
+from supervisor.cli.run_text import comment
 from supervisor.config import settings
 from supervisor.config.settings import RunFile
+from supervisor.config.toml_text import key_text, value_text
 from supervisor.fleet import fleet_file
-from supervisor.fleet.fleet_file import FleetFile
+from supervisor.fleet.fleet_file import ACCOUNT_KEYS, FleetFile
 from supervisor.install import unit_files
 from supervisor.storage.backends import backend_of, keys_of
 
@@ -246,7 +247,7 @@ def _load_fleet(file: Path) -> tuple[FleetFile, list[RunFile]]:
 
 def _name_keys(fleet: FleetFile, runs: list[RunFile]) -> list[str]:
     """The variables that the controller needs: of its providers, its stores, and those that it hands on to pods."""
-    names = {"VAST_API_KEY"} if any(place.provider == "vast" for place in fleet.place.values()) else set()
+    names = {key for place in fleet.place.values() if (key := ACCOUNT_KEYS.get(place.provider))}
     for url in (fleet.fleet.store, *(run.store_url for run in runs)):
         names.update(keys_of(url))
     names.update(value[1:] for table in fleet.run.values() for value in table.env.values() if value.startswith("$"))

@@ -38,6 +38,7 @@ from supervisor.fleet.observe import (
     name_machine,
     note_bid,
     observe,
+    price_now,
 )
 from supervisor.fleet.places.base import ErrorKind, PlaceError, label_of
 
@@ -175,7 +176,7 @@ def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     if bidding is None or lowest is None or lowest + holder.disk_per_hour > bidding.most or _limit_reached(rules, seen):
         return None
     bid = min(lowest * bidding.factor, bidding.most - holder.disk_per_hour)
-    if not _is_within(rules, seen.spending + bid + holder.disk_per_hour):
+    if not _is_within(rules, seen.spending - price_now(holder) + bid + holder.disk_per_hour):
         return None
     sentence = f"Pod {holder.id} was outbid. Bidding ${bid:.2f} an hour for it: the lowest is ${lowest:.2f}."
     return Decision(note_bid(state, holder.pod, bid, seen.now), sentence, RaiseBid(holder.pod, bid))

@@ -378,6 +378,7 @@ class VirtualProvider:
                 "",
                 one.says,
                 one.lowest_bid,
+                self.world.price_stopped(one),
             )
             for one in self.world.living.values()
             if self.world.now >= one.listed_from

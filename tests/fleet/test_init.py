@@ -230,6 +230,28 @@ def test_the_workflow_of_another_store_and_package(here: Path, capsys: pytest.Ca
     assert 'Places with `provider = "ssh"` are out of its reach' in " ".join(capsys.readouterr().out.split())
 
 
+OTHER_PLACES = """
+[place.{name}]
+provider = "{name}"
+gpu = "H100"
+image = "x"
+most_per_hour = 3.0
+"""
+
+
+@pytest.mark.parametrize(("name", "key"), [("runpod", "RUNPOD_API_KEY"), ("prime", "PRIME_API_KEY")])
+def test_the_account_key_of_each_provider_is_named(
+    here: Path, name: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_fleet()
+    file.write_text(file.read_text() + OTHER_PLACES.format(name=name))
+    (here / ".git").mkdir()
+    fleet_init.init(file, None, github=True, systemd=False)
+    fleet_init.init(file, None, github=False, systemd=True)
+    assert f"          {key}: ${{{{ secrets.{key} }}}}" in fleet_init.WORKFLOW.read_text()
+    assert " ".join(capsys.readouterr().out.split()).count(key) == 2
+
+
 def test_no_workflow_outside_of_a_repository(here: Path) -> None:
     file = write_fleet()
     with pytest.raises(ConfigError, match="not the top folder of a git repository"):

@@ -45,6 +45,7 @@ class PrimeRig:
     want = WANT
     key = KEY
     other_gpu = "RTX4090_24GB"
+    stopped_per_hour = 0.005
 
     def __init__(self, fake: FakePrime, clock: Clock) -> None:
         self.fake, self.clock = fake, clock

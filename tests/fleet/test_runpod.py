@@ -42,6 +42,7 @@ class RunpodRig:
     want = WANT
     key = KEY
     other_gpu = "NVIDIA L4"
+    stopped_per_hour = 0.0
 
     def __init__(self, fake: FakeRunpod, clock: Clock) -> None:
         self.fake, self.clock = fake, clock
