@@ -19,7 +19,21 @@ PAGE = Path(__file__).with_name("diagnosis.md")
 FILES = (
     ("What prime-rl and verifiers say", Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"),
     ("What vLLM says", signatures.VLLM),
-    ("What any trainer can say: CUDA, NCCL, the kernel, disks, Hugging Face, W&B, Python", signatures.GENERAL),
+    *(
+        (f"What any trainer can say of {subject}", path)
+        for subject, path in zip(
+            (
+                "its GPUs: CUDA, the driver, compilers",
+                "its ranks: NCCL, Gloo, torchrun",
+                "its machine: memory, disks, containers, schedulers",
+                "its packages",
+                "its training: numbers, data, checkpoints, libraries",
+                "services: Hugging Face, W&B, Ray, models behind an API; and the widest words",
+            ),
+            signatures.GENERAL,
+            strict=True,
+        )
+    ),
 )
 
 

@@ -1,7 +1,8 @@
 """Known failures by their log lines: what each means and what people did about it. The data is in TOML files.
 
-To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, whatever
-starts it) or ``primerl/signatures.toml`` (only prime-rl says it)::
+To add one, append a ``[[signature]]`` table to the file of its subject (``gpu.toml``, ``collectives.toml``, ``machine.toml``,
+``packages.toml``, ``training.toml``, ``general.toml``: any trainer), to ``vllm.toml`` (the engine, whatever starts it)
+or to ``primerl/signatures.toml`` (only prime-rl says it)::
 
     [[signature]]
     name = "disk-full"                  # short and stable: it is shown, counted, and may be asked for by name
@@ -52,10 +53,13 @@ __all__ = [
 ]
 
 _FOLDER: Final = Path(__file__).parent
-GENERAL: Final = _FOLDER / "general.toml"
+GENERAL: Final = tuple(
+    _FOLDER / f"{subject}.toml" for subject in ("gpu", "collectives", "machine", "packages", "training", "general")
+)
+"""What any trainer can say, by subject; the widest words stand last."""
 VLLM: Final = _FOLDER / "vllm.toml"
 
 
 def any_job() -> Registry:
     """What any trainer on NVIDIA GPUs can say, with vLLM beside it or in it."""
-    return read(VLLM, GENERAL)
+    return read(VLLM, *GENERAL)

@@ -17,7 +17,7 @@ from supervisor.signatures import Registry, Signature, SignatureError, parse, re
 from supervisor.signatures.words import reach_of, words_of
 
 PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
-REGISTRIES = {"prime-rl": read(PRIME_RL, signatures.VLLM, signatures.GENERAL), "any job": signatures.any_job()}
+REGISTRIES = {"prime-rl": read(PRIME_RL, signatures.VLLM, *signatures.GENERAL), "any job": signatures.any_job()}
 EVERY = REGISTRIES["prime-rl"].signatures
 ROLES: tuple[Role, ...] = get_args(Role)
 
