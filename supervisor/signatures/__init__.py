@@ -14,7 +14,7 @@ or to ``primerl/signatures.toml`` (only prime-rl says it)::
     source = "errno 28 (ENOSPC)"        # where the text was seen
     examples = [["trainer", "OSError: [Errno 28] No space left on device"]]
     others = [["trainer", "a line that looks like it and is none"]]  # if any
-    before = ["host-memory-full"]       # later, wider ones that match its lines, too, if any
+    before = ["host-memory-full"]       # wider ones that match its lines, too, if any: it is tried before them
 
 and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted::
 
@@ -26,7 +26,7 @@ and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted
     frame = "transformers/models/auto/" # part of the path where it is raised (recovery does not know where)
 
 A message is a logger's line without its time and level, or a raw line (the end of a traceback). The first signature
-that matches counts, so the narrow ones come first. "deterministic" ends the run with exit 93 where the job ended before
+that matches counts: a narrow one names the wider ones in ``before``, in whatever file they are. "deterministic" ends the run with exit 93 where the job ended before
 its first step: a wrong one costs the run, so anything that a restart, another pod or waiting could cure is "transient".
 Each pattern holds a plain word that its lines cannot be without (four letters or more): lines are told apart by those.
 Xid codes have a table of their own, ``xids.toml``.
@@ -54,7 +54,7 @@ __all__ = [
 
 _FOLDER: Final = Path(__file__).parent
 GENERAL: Final = tuple(
-    _FOLDER / f"{subject}.toml" for subject in ("gpu", "collectives", "machine", "packages", "training", "general")
+    _FOLDER / f"{subject}.toml" for subject in ("gpu", "collectives", "machine", "containers", "packages", "libraries", "training", "general")
 )
 """What any trainer can say, by subject; the widest words stand last."""
 VLLM: Final = _FOLDER / "vllm.toml"

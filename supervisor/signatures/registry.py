@@ -123,7 +123,10 @@ def reach(signatures: Sequence[Signature]) -> int:
 
 @cache
 def read(*paths: Path) -> Registry:
-    """The signatures of these files, in this order. Raises SignatureError, and OSError for a file that is missing."""
+    """The signatures of these files, in this order, but narrow ones before the wider ones that they name (``before``).
+
+    Raises SignatureError, and OSError for a file that is missing.
+    """
     found: list[Signature] = []
     for path in paths:
         try:
@@ -131,7 +134,32 @@ def read(*paths: Path) -> Registry:
         except tomllib.TOMLDecodeError as error:
             raise SignatureError(f"{path.name} is no TOML: {error}. Mend it.") from None
         found += [parse(table, path.name) for table in tables]
-    return Registry(found)
+    return Registry(_put_narrow_first(found))
+
+
+def _put_narrow_first(signatures: Sequence[Signature]) -> list[Signature]:
+    """Raises SignatureError where two are each narrower than the other."""
+    narrower: dict[str, list[Signature]] = {}
+    for one in signatures:
+        for wide in one.before:
+            narrower.setdefault(wide, []).append(one)
+    placed: dict[str, list[Signature]] = {}  # an empty list: it is being placed
+    order: list[Signature] = []
+
+    def place(one: Signature) -> None:
+        if one.name in placed:
+            if not placed[one.name]:
+                raise SignatureError(f"{one.name} and one that it names in before name each other: take one out.")
+            return
+        placed[one.name] = []
+        for narrow in narrower.get(one.name, ()):
+            place(narrow)
+        placed[one.name] = [one]
+        order.append(one)
+
+    for one in signatures:
+        place(one)
+    return order
 
 
 def parse(table: Mapping[str, object], where: str) -> Signature:
