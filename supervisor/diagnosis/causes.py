@@ -46,7 +46,8 @@ _COLLECTIVE: Final = frozenset({
 _OF_USERS: Final = frozenset({
     "environment-broken", "environment-missing", "reward-function-error", "module-missing", "fatal-error",
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
-    "config-file-missing", "openai-key-missing", "file-missing",
+    "config-file-missing", "openai-key-missing", "file-missing", "batch-not-collated", "shapes-differ", "values-not-finite",
+    "dataset-of-another-form", "dataset-empty", "pickled-class-missing", "loop-already-running", "text-not-utf8",
 })  # fmt: skip
 NO_SAMPLES: Final = "batch-empty"
 ENDED: Final = "ended-from-outside"
