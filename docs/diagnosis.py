@@ -25,9 +25,11 @@ FILES = (
             (
                 "its GPUs: CUDA, the driver, compilers",
                 "its ranks: NCCL, Gloo, torchrun",
-                "its machine: memory, disks, containers, schedulers",
+                "its machine: memory, disks, files, the network",
+                "what starts it: Docker, Kubernetes, Slurm, providers",
                 "its packages",
-                "its training: numbers, data, checkpoints, libraries",
+                "its libraries: DeepSpeed, FSDP, PEFT, transformers, TRL, verl, Megatron",
+                "its training: numbers, data, checkpoints",
                 "services: Hugging Face, W&B, Ray, models behind an API; and the widest words",
             ),
             signatures.GENERAL,

@@ -1,8 +1,7 @@
 """Known failures by their log lines: what each means and what people did about it. The data is in TOML files.
 
-To add one, append a ``[[signature]]`` table to the file of its subject (``gpu.toml``, ``collectives.toml``, ``machine.toml``,
-``packages.toml``, ``training.toml``, ``general.toml``: any trainer), to ``vllm.toml`` (the engine, whatever starts it)
-or to ``primerl/signatures.toml`` (only prime-rl says it)::
+To add one, append a ``[[signature]]`` table to the file of its subject: one of ``GENERAL`` (any trainer), ``vllm.toml``
+(the engine, whatever starts it) or ``primerl/signatures.toml`` (only prime-rl says it)::
 
     [[signature]]
     name = "disk-full"                  # short and stable: it is shown, counted, and may be asked for by name
@@ -26,8 +25,9 @@ and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted
     frame = "transformers/models/auto/" # part of the path where it is raised (recovery does not know where)
 
 A message is a logger's line without its time and level, or a raw line (the end of a traceback). The first signature
-that matches counts: a narrow one names the wider ones in ``before``, in whatever file they are. "deterministic" ends the run with exit 93 where the job ended before
-its first step: a wrong one costs the run, so anything that a restart, another pod or waiting could cure is "transient".
+that matches counts: a narrow one names the wider ones in ``before``, in whatever file they are. "deterministic" ends
+the run with exit 93 where the job ended before its first step: a wrong one costs the run, so anything that a restart,
+another pod or waiting could cure is "transient".
 Each pattern holds a plain word that its lines cannot be without (four letters or more): lines are told apart by those.
 Xid codes have a table of their own, ``xids.toml``.
 """
@@ -54,7 +54,8 @@ __all__ = [
 
 _FOLDER: Final = Path(__file__).parent
 GENERAL: Final = tuple(
-    _FOLDER / f"{subject}.toml" for subject in ("gpu", "collectives", "machine", "containers", "packages", "libraries", "training", "general")
+    _FOLDER / f"{subject}.toml"
+    for subject in ("gpu", "collectives", "machine", "containers", "packages", "libraries", "training", "general")
 )
 """What any trainer can say, by subject; the widest words stand last."""
 VLLM: Final = _FOLDER / "vllm.toml"

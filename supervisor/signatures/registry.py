@@ -123,10 +123,7 @@ def reach(signatures: Sequence[Signature]) -> int:
 
 @cache
 def read(*paths: Path) -> Registry:
-    """The signatures of these files, in this order, but narrow ones before the wider ones that they name (``before``).
-
-    Raises SignatureError, and OSError for a file that is missing.
-    """
+    """All of these files, narrow ones first (``before``). Raises SignatureError, and OSError for a missing file."""
     found: list[Signature] = []
     for path in paths:
         try:
@@ -138,28 +135,18 @@ def read(*paths: Path) -> Registry:
 
 
 def _put_narrow_first(signatures: Sequence[Signature]) -> list[Signature]:
-    """Raises SignatureError where two are each narrower than the other."""
-    narrower: dict[str, list[Signature]] = {}
-    for one in signatures:
-        for wide in one.before:
-            narrower.setdefault(wide, []).append(one)
-    placed: dict[str, list[Signature]] = {}  # an empty list: it is being placed
-    order: list[Signature] = []
+    order: dict[int, Signature] = {}
 
     def place(one: Signature) -> None:
-        if one.name in placed:
-            if not placed[one.name]:
-                raise SignatureError(f"{one.name} and one that it names in before name each other: take one out.")
-            return
-        placed[one.name] = []
-        for narrow in narrower.get(one.name, ()):
-            place(narrow)
-        placed[one.name] = [one]
-        order.append(one)
+        if id(one) not in order:
+            for narrow in signatures:
+                if one.name in narrow.before:
+                    place(narrow)
+            order[id(one)] = one
 
     for one in signatures:
         place(one)
-    return order
+    return list(order.values())
 
 
 def parse(table: Mapping[str, object], where: str) -> Signature:
