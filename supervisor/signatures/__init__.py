@@ -53,11 +53,8 @@ __all__ = [
 ]
 
 _FOLDER: Final = Path(__file__).parent
-GENERAL: Final = tuple(
-    _FOLDER / f"{subject}.toml"
-    for subject in ("gpu", "collectives", "machine", "containers", "packages", "libraries", "training", "general")
-)
-"""What any trainer can say, by subject; the widest words stand last."""
+_SUBJECTS: Final = ("gpu", "collectives", "machine", "containers", "packages", "libraries", "training", "general")
+GENERAL: Final = tuple(_FOLDER / f"{subject}.toml" for subject in _SUBJECTS)  # the widest words stand in the last
 VLLM: Final = _FOLDER / "vllm.toml"
 
 

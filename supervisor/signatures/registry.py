@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -131,22 +131,13 @@ def read(*paths: Path) -> Registry:
         except tomllib.TOMLDecodeError as error:
             raise SignatureError(f"{path.name} is no TOML: {error}. Mend it.") from None
         found += [parse(table, path.name) for table in tables]
-    return Registry(_put_narrow_first(found))
+    return Registry(list(dict.fromkeys(_put_narrow_first(found, found))))
 
 
-def _put_narrow_first(signatures: Sequence[Signature]) -> list[Signature]:
-    order: dict[int, Signature] = {}
-
-    def place(one: Signature) -> None:
-        if id(one) not in order:
-            for narrow in signatures:
-                if one.name in narrow.before:
-                    place(narrow)
-            order[id(one)] = one
-
-    for one in signatures:
-        place(one)
-    return list(order.values())
+def _put_narrow_first(some: Sequence[Signature], every: Sequence[Signature]) -> Iterator[Signature]:
+    for one in some:
+        yield from _put_narrow_first([other for other in every if one.name in other.before], every)
+        yield one
 
 
 def parse(table: Mapping[str, object], where: str) -> Signature:
