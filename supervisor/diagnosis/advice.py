@@ -107,6 +107,10 @@ _ADVICE: Final = {
 }
 
 
+_SETTING = re.compile(r"\b([a-z]{2,20}(?:_[a-z0-9]{2,20}){2,6})\b(?![/.]|\()")
+"""What an error's text names is a setting where it has three words."""
+
+
 def where_to_look(raised: Raised | None, text: str) -> str:
     """What a person can do about an error that has no entry. ``text``: its line."""
     package = package_of(raised.last) if raised else ""
@@ -114,9 +118,12 @@ def where_to_look(raised: Raised | None, text: str) -> str:
     look = f"Look at {own} first. " if own else "Read the lines around it. "
     said = raised.text if raised is not None else text
     look += next((advice + " " for pattern, advice in _ADVICE.items() if pattern.match(said)), "")
+    if (setting := _SETTING.search(said)) is not None:
+        look += f"It names {setting[1]}: change that setting, or leave it out. "
     if package:
+        package = package.replace("_", "-")
         look += (
-            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer "
-            "version of it, or the one that the trainer was made for (uv sync). "
+            f"It was raised inside {package}: look for this line among its issues, and upgrade {package}, or take the "
+            "version that the trainer was made for (uv sync). "
         )
     return look + "When you know what helps, add an entry to a data file: docs/diagnosis.md says how."

@@ -7,6 +7,7 @@ before a failed part, that before what followed, and that before the end.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -70,6 +71,7 @@ _BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
 _BY_HANGUP = re.compile(r"SIGHUP|(?:got signal:|Received) 1\b|Hangup")
 _BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got signal:|Received) 2\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
+_OF_JOB = re.compile(r"\bslurm-(\d{1,12})\.(?:out|log)$")
 _ENV_SERVER = re.compile(r"(?i).{0,80}\benv(?:ironment)?[ _]server\b")
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
@@ -184,6 +186,7 @@ def diagnose(
 
     ``seen``: by attempt, what the supervisor saw from outside. ``orders``: what it was told to do, which ended it.
     """
+    _tell_jobs_apart(logs)
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
     if not attempts:
         attempts = dict.fromkeys(log.attempt for log in logs)
@@ -197,6 +200,19 @@ def diagnose(
         told.order = orders.get(attempt, "") if told.root is not None and told.root.name == ENDED else ""
         found.append(told)
     return found
+
+
+def _tell_jobs_apart(logs: Sequence[Log]) -> None:
+    """Outputs of Slurm's jobs that came one after the other are attempts; what has no number is the last one's."""
+    jobs = [log for log in logs if not log.attempt and log.last_t is not None and _OF_JOB.search(log.name)]
+    jobs.sort(key=lambda log: log.first_t or 0.0)
+    times = [(log.first_t or 0.0, log.last_t or 0.0) for log in jobs]
+    if len(jobs) < 2 or any(before[1] > after[0] for before, after in itertools.pairwise(times)):
+        return
+    for log in jobs:
+        log.attempt = f"job {_OF_JOB.search(log.name)[1]}"  # type: ignore[index]  # it was found above
+    for log in logs:
+        log.attempt = log.attempt or jobs[-1].attempt
 
 
 def _after_the_end(log: Log, event: Event) -> bool:
@@ -775,6 +791,9 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:
             cause.sentence = "Your own code, or the environment's, raised an exception that has no entry here."
+        inside = event.raised.last if event.raised is not None and signature is None else None
+        if inside is not None and cause.own is not None and inside.path != cause.own.path:
+            cause.notes.append(f"It was raised at {inside}: {inside.code or event.text}")
         began = raised
         while began.cause is not None:
             began = began.cause
