@@ -261,9 +261,17 @@ def _add_reading_commands(verb: AddVerb) -> None:
         metavar="HOURS",
         help="how often a person would look else (8)",
     )
-    report.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    about = "a post-mortem of incident N: time line, evidence, decision, cost, what would have prevented it"
+    report.add_argument("--incident", type=_whole_number(), metavar="N", help=about)
+    shapes = report.add_mutually_exclusive_group()
+    shapes.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    shapes.add_argument("--md", action="store_true", help="print Markdown, for issues and chats")
     html = "write the page of `web` into one file, which opens without a network; needs rl-supervisor[web]"
-    report.add_argument("--html", type=Path, metavar="FILE", help=html)
+    shapes.add_argument("--html", type=Path, metavar="FILE", help=html)
+    png = "draw that page into a picture, with the chromium of this machine"
+    shapes.add_argument("--png", type=Path, metavar="FILE", help=png)
+    full = "with the names and addresses of machines, which --md, --html and --png leave out"
+    report.add_argument("--full", action="store_true", help=full)
     notify = verb("notify", "messages to people", "notify.notify")
     notify.add_argument("run_file", type=Path, metavar="RUN.toml")
     notify.add_argument("--test", action="store_true", required=True, help="send one to each target; 1 if one fails")
