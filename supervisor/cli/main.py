@@ -40,7 +40,7 @@ It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
 Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict); of diagnose: 3
-nothing known was found.
+nothing known was found; of wandb: 3 W&B says something else.
 """
 
 
@@ -275,6 +275,11 @@ def _add_reading_commands(verb: AddVerb) -> None:
     notify = verb("notify", "messages to people", "notify.notify")
     notify.add_argument("run_file", type=Path, metavar="RUN.toml")
     notify.add_argument("--test", action="store_true", required=True, help="send one to each target; 1 if one fails")
+    about = "what W&B shows of the run, and where that differs; or send what it logged offline"
+    wandb = verb("wandb", about, "wandb_page.wandb")
+    what = "the run file; with sync before it, send the run's offline folders"
+    wandb.add_argument("words", nargs="+", metavar="[sync] RUN.toml", help=what)
+    wandb.add_argument("--dry-run", action="store_true", help="with sync: only say what W&B will make of them")
     web = verb("web", "a page of the run for browsers: charts, incidents, checkpoints, logs", "web.web")
     listen = "address and port (127.0.0.1:8400); elsewhere than on this machine the page asks for a token"
     web.add_argument("--listen", default="127.0.0.1:8400", metavar="HOST:PORT", help=listen)

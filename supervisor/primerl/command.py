@@ -253,8 +253,18 @@ def _wandb_words(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[
 
 def uses_wandb(settings: Settings) -> bool:
     """Did the person switch W&B on?"""
-    tables = ("wandb", "monitor.wandb", "monitors.wandb")
-    return any(settings.has(f"{part}{table}") for part in ("", "trainer.", "orchestrator.") for table in tables)
+    return any(settings.has(table) for table in _wandb_tables())
+
+
+def is_offline(settings: Settings, own: Mapping[str, str]) -> bool:
+    """Does it log to this disk alone? ``own``: the variables that the job gets."""
+    told = any(settings.get(f"{table}.offline") is True for table in _wandb_tables())
+    return uses_wandb(settings) and (told or own.get("WANDB_MODE") in ("offline", "dryrun"))
+
+
+def _wandb_tables() -> Iterator[str]:
+    for part in ("", "trainer.", "orchestrator."):
+        yield from (f"{part}{table}" for table in ("wandb", "monitor.wandb", "monitors.wandb"))
 
 
 # ---------------------------------------------------------------- sft
@@ -296,8 +306,10 @@ def sft_words(run: RunFile, dialect: Dialect, gpus: int) -> list[str]:
 # ---------------------------------------------------------------- environment
 
 
-def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False) -> dict[str, str]:
-    """Variables that the supervisor must have its way with."""
+def environment(
+    run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False, offline: bool = False
+) -> dict[str, str]:
+    """Variables that the supervisor must have its way with. ``offline``: of W&B."""
     fixed = {
         **FIXED_ENVIRONMENT,
         "RL_SUPERVISOR_RUN": request.run_id,
@@ -307,8 +319,9 @@ def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: b
         fixed["PRL_RUN_ID"] = request.wandb_id
     elif dialect.wandb in ("shared-id", "none"):
         fixed["WANDB_SHARED_RUN_ID"] = request.wandb_id
-    if sft and dialect.wandb not in ("monitor-id", "id"):
-        # SFT has one process that logs: W&B's own variables say which run it is.
+    if (sft or offline) and dialect.wandb not in ("monitor-id", "id"):
+        # SFT has one process that logs: W&B's own variables say which run it is. Offline prime-rl passes no id at all
+        # (monitors/wandb/monitor.py at 559b44772): else each process of each attempt would make one up.
         fixed |= {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
     visible = visible_gpus(run, dialect, sft=sft)
     if visible:
