@@ -22,7 +22,7 @@ from supervisor.cli import where, which
 from supervisor.cli.hand_on import clean_texts, hide_hosts
 from supervisor.web.sources import RunSource
 
-WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/page_child.py: the page ends when its standard input does
+WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/side_child.py: the page ends when its standard input does
 NEEDED = ("starlette", "uvicorn", "plotly")
 TOKEN = "RL_SUPERVISOR_WEB_TOKEN"  # noqa: S105 (the name of a variable)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")

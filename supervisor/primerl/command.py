@@ -67,6 +67,7 @@ _REFUSED = {
     "help": "nothing would be trained",
     "slurm": "this supervisor runs one pod only",
 }
+_WANDB = [f"{part}{name}wandb" for part in ("", "trainer.", "orchestrator.") for name in ("", "monitor.", "monitors.")]
 
 
 def refused_args(run: RunFile) -> Iterator[str]:
@@ -253,18 +254,13 @@ def _wandb_words(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[
 
 def uses_wandb(settings: Settings) -> bool:
     """Did the person switch W&B on?"""
-    return any(settings.has(table) for table in _wandb_tables())
+    return any(settings.has(table) for table in _WANDB)
 
 
 def is_offline(settings: Settings, own: Mapping[str, str]) -> bool:
     """Does it log to this disk alone? ``own``: the variables that the job gets."""
-    told = any(settings.get(f"{table}.offline") is True for table in _wandb_tables())
-    return uses_wandb(settings) and (told or own.get("WANDB_MODE") in ("offline", "dryrun"))
-
-
-def _wandb_tables() -> Iterator[str]:
-    for part in ("", "trainer.", "orchestrator."):
-        yield from (f"{part}{table}" for table in ("wandb", "monitor.wandb", "monitors.wandb"))
+    told = own.get("WANDB_MODE") in ("offline", "dryrun") and uses_wandb(settings)
+    return told or any(settings.get(f"{table}.offline") is True for table in _WANDB)
 
 
 # ---------------------------------------------------------------- sft

@@ -16,6 +16,7 @@ from supervisor.cli import post_mortem, web
 from supervisor.cli.document import Bullets, Document, Paragraph, Section, Table, mark_down, to_html, to_markdown
 from supervisor.cli.hand_on import HOST, clean_texts, hide_hosts
 from supervisor.core import facts as f
+from supervisor.evidence.bundle import MANIFEST
 from supervisor.views import run_report
 from tests.people.test_report import Kept, a_bad_night, another_pod, asked, leave, run_file  # noqa: F401 (a fixture)
 
@@ -138,6 +139,7 @@ def test_a_post_mortem_tells_what_when_why_and_what_it_cost(run_file: Path, tmp_
     assert "22:57 3 min 33 s Incident 1 is over" in text
     assert "Seen: GPU 0 holds 0 B." in text
     assert "Root cause: cuda-oom in the inference server" in text
+    assert re.search(r"Kept in \S+/incidents/1-attempt-1 \(4 KiB\): logs\.", text)
     assert "Attempt 2 is launched, resuming at step 5." in text
     assert (
         "Time: 3 min 33 s (2 s until it was noticed, 3 s until the job was stopped, 3 min 28 s from the launch" in text
@@ -149,13 +151,20 @@ def test_a_post_mortem_tells_what_when_why_and_what_it_cost(run_file: Path, tmp_
     assert json.loads(asked(run_file, "--incident", "1", "--json").stdout)["cost"] == row
 
 
-def keep_evidence(state_dir: Path) -> None:
+def keep_evidence(state_dir: Path, collected: float = 1.7e9) -> None:
     folder = state_dir / "incidents/1-attempt-1"
     folder.mkdir(parents=True)
     (folder / "explain.json").write_text(json.dumps({"verdict": {"signals": [{"sentence": "GPU 0 holds 0 B."}]}}))
     part = {"name": "logs", "state": "done", "seconds": 0.1, "files": {"logs/trainer.log": 10}, "notes": []}
-    manifest = {"incident": 1, "attempt": 1, "seconds": 0.2, "size_bytes": 4096, "parts": [part]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest = {
+        "incident": 1,
+        "attempt": 1,
+        "collected": collected,
+        "seconds": 0.2,
+        "size_bytes": 4096,
+        "parts": [part],
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
 def test_a_pod_that_is_gone_left_only_its_ledger(run_file: Path) -> None:  # noqa: F811
