@@ -28,7 +28,7 @@ OF_A_RUN = ("run", "onstart", "attach", "upgrade", "publish", "prune")
 CONTRACT = ("run", "onstart", "attach")
 """Their exit codes are those of `supervisor.base.errors`."""
 
-OWN = ("upgrade-check", "start-check", "read-state")
+OWN = ("upgrade-check", "start-check", "read-state", "live")
 """What a daemon asks, and ``supervisorctl``."""
 
 STEP = "a step is a whole number"
@@ -328,7 +328,7 @@ def _own_parser() -> argparse.ArgumentParser:
     """Of what programs of ours ask: a person who mistypes a command is not shown these."""
     parser = argparse.ArgumentParser("rl-supervisor")
     verbs = parser.add_subparsers(required=True)
-    for name, function in zip(OWN, (_upgrade_check, _start_check, "read_state.print_answer"), strict=True):
+    for name, function in zip(OWN, (_upgrade_check, _start_check, "read_state.print_answer", "live.show"), strict=True):
         verbs.add_parser(name).set_defaults(verb=function)
     # The daemon may be of another version (supervisor.daemon.upgrade).
     trial = verbs.choices["upgrade-check"]
@@ -341,6 +341,9 @@ def _own_parser() -> argparse.ArgumentParser:
     # Of a run without a daemon (supervisor.cli.state_folder).
     for word, kind in (("what", str), ("path", Path), ("query", str)):
         verbs.choices["read-state"].add_argument(word, type=kind)
+    # `supervisorctl top` and `status --watch` go on as this (supervisor.cli.ctl).
+    verbs.choices["live"].add_argument("what", choices=("top", "status"))
+    verbs.choices["live"].add_argument("query")
     return parser
 
 
