@@ -3,9 +3,9 @@
 Facts from skypilot 0.14.1: ``jobs/controller.py`` (a job that fails is started again only for an exit code in
 ``recover_on_exit_codes``, or as often as ``max_restarts_on_errors`` says), ``task.py`` (a secret without a value is
 filled in by ``--secret NAME``), ``skylet/constants.py`` (``jobs.status_check`` is the server's: no task may set it),
-``check.py`` and ``backends/backend_utils.py`` (the key files of all clouds of its server are copied to each pod, unless
-the server's configuration has ``remote_identity: NO_UPLOAD`` for that cloud, which its schema refuses for RunPod, Lambda
-and Prime Intellect). So SkyPilot is no place of our fleet, whose account keys never go to a pod.
+``check.py`` and ``backends/backend_utils.py`` (the key files of all clouds on its server's machine are copied to each
+pod, unless its configuration has ``remote_identity: NO_UPLOAD`` for that cloud; its schema refuses that for RunPod,
+Lambda and Prime Intellect). So SkyPilot is no place of our fleet, whose account keys never go to a pod.
 """
 
 from __future__ import annotations
