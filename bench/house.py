@@ -31,6 +31,8 @@ PROGRAMS = {
     "shim": "supervisor.process.shim",
     "nanny": "supervisor.process.nanny",
 }
+BY_NAME = {"supervisor.checkpoints.transfer": [f"supervisor.storage.{scheme}" for scheme in ("b2", "s3", "file")]}
+"""What a program imports without a statement that names it: ``storage.open_store`` finds a backend by its scheme."""
 PARTICIPLES = re.compile(
     r"begun|bound|built|done|drawn|driven|fallen|felt|found|given|gone|grown|held|heard|hidden|kept|known|laid|left|lent"
     r"|lost|made|meant|met|paid|proven|said|seen|sent|shown|shut|sold|spent|spoken|stood|taken|taught|thought|thrown"
@@ -92,7 +94,7 @@ class House:
 
     def _named_in(self, module: str, *, at_start: bool) -> set[str]:
         """The modules that its import statements name; of what is loaded at start, the packages above them, too."""
-        named: set[str] = {module}
+        named: set[str] = {module, *([] if at_start else BY_NAME.get(module, ()))}
         for node in statements(self.trees[module].body, at_start=at_start):
             if isinstance(node, ast.Import):
                 named |= {alias.name for alias in node.names}

@@ -18,8 +18,25 @@ from supervisor.signatures.xids import WHAT_TO_DO, xids
 PAGE = Path(__file__).with_name("diagnosis.md")
 FILES = (
     ("What prime-rl and verifiers say", Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"),
-    ("What vLLM says", signatures.VLLM),
-    ("What any trainer can say: CUDA, NCCL, the kernel, disks, Hugging Face, W&B, Python", signatures.GENERAL),
+    ("What vLLM and SGLang say", signatures.VLLM),
+    ("What services and their clients say: W&B, Hugging Face, Ray, providers of models, Docker", signatures.SERVICES),
+    *(
+        (f"What any trainer can say of {subject}", path)
+        for subject, path in zip(
+            (
+                "its GPUs: CUDA, the driver, compilers",
+                "its ranks: NCCL, Gloo, torchrun",
+                "its machine: memory, disks, files, the network",
+                "what starts it: Docker, Kubernetes, Slurm, providers",
+                "its packages",
+                "its libraries: DeepSpeed, FSDP, PEFT, transformers, TRL, verl, Megatron",
+                "its training: numbers, data, checkpoints",
+                "services: Hugging Face, W&B, Ray, models behind an API; and the widest words",
+            ),
+            signatures.GENERAL,
+            strict=True,
+        )
+    ),
 )
 
 

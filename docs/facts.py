@@ -11,12 +11,13 @@ import inspect
 import json
 import re
 from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 from pages import main
 
-from supervisor.core import facts, goodput, records
+from supervisor.core import facts, goodput, records, settings
 from supervisor.core.codec import encode
 
 PAGE = Path(__file__).with_name("replay.md")
@@ -28,6 +29,7 @@ def tables() -> str:
     known = [cls for cls in vars(facts).values() if _own(cls, facts) and cls not in NOT_SEEN]
     told = [cls for cls in known if issubclass(cls, facts.Fact)]
     inner = [cls for cls in known if cls not in told]
+    inner += [settings.Settings]
     inner += [cls for module in (records, goodput) for cls in vars(module).values() if _own(cls, module)]
     return "\n".join(
         ["### Facts", *map(_section, told), "### Values inside facts", *map(_section, inner)],
@@ -46,7 +48,16 @@ def _section(cls: type[Any]) -> str:
     return "\n".join([f"\n**`{cls.__name__}`** {about}", *head, ""])
 
 
-WORDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "Any": "anything"}
+WORDS = {
+    "Seconds": "seconds",
+    "Patience": "seconds",
+    "Positive": "whole number",
+    "int": "whole number",
+    "float": "number",
+    "str": "text",
+    "bool": "true or false",
+    "Any": "anything",
+}
 
 
 def _type(field: Field[Any]) -> str:
@@ -55,7 +66,8 @@ def _type(field: Field[Any]) -> str:
     text = text.replace(" | None", " or null").replace("tuple[", "list of ").replace(", ...]", "")
     text = re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " or "), text).replace("|", "or")
     text = re.sub(r"dict\[str, (\w+)\]", r"object: name to \1", text).replace("]", "")
-    return re.sub(r"(?<![\"\w])(int|float|str|bool|Any)(?![\"\w])", lambda found: WORDS[found[1]], text)
+    text = re.sub(r"Annotated\[(\w+), [^\]]*\]|Annotated\[(\w+), .*$", lambda found: found[1] or found[2], text)
+    return re.sub(rf"(?<![\"\w])({'|'.join(WORDS)})(?![\"\w])", lambda found: WORDS[found[1]], text)
 
 
 def _default(field: Field[Any]) -> str:
@@ -70,13 +82,14 @@ def _json(value: Any) -> str:
 
 def _comments(cls: type[Any]) -> dict[str, str]:
     """What stands behind each field, or in the string below it: its unit and meaning."""
+    found = {name: text for base in cls.__bases__ if is_dataclass(base) for name, text in _comments(base).items()}
     source = inspect.getsource(cls)
     lines = source.splitlines()
-    found = {}
-    for statement in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+    for statement, below in pairwise([*ast.parse(source).body[0].body, ast.Pass()]):  # type: ignore[attr-defined]
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             _, mark, comment = lines[(statement.end_lineno or statement.lineno) - 1].partition("  # ")
-            found[statement.target.id] = _one_line(comment if mark else "")
+            text = below.value.value if isinstance(below, ast.Expr) and not mark else comment  # type: ignore[attr-defined]
+            found[statement.target.id] = _one_line(text)
     return found
 
 

@@ -30,7 +30,8 @@ def tables() -> str:
 def _section(name: str, model: type[BaseModel]) -> str:
     parts = [f"\n**`[{name}]`** {_text(model.__doc__)}\n", "| setting | default | what it is |", "| --- | --- | --- |"]
     inner = []
-    for key, setting in model.model_fields.items():
+    # The table's own settings come before those that it takes from the core.
+    for key, setting in sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__):
         below = _model(setting)
         if below is not None:
             inner.append(_section(f"{name}.{key}", below))

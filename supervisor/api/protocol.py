@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from supervisor.api import metrics
 from supervisor.api.log_window import NoLogError, last_lines, next_piece
 from supervisor.api.server import Handler, HttpServer, RefusedError
 from supervisor.base.errors import SupervisorError
@@ -68,24 +67,12 @@ class Desk(Protocol):
     """The daemon, as people meet it. Every method is called from other threads, answers at once and never blocks."""
 
     def status(self) -> dict[str, Any]:
-        """Everything `supervisorctl status` shows; `views/status.py` makes it, with keys and units.
-
-        run, state (of metrics), paused, sentence, since (Unix time), step, max_steps, step_seconds (median of the
-        recent ones), last_step_at (Unix time), deadline {waits_for (step, start, retry, publish), at (Unix time)} |
-        None, reward, loss, attempt, restarts, rollbacks, pid, last_good_step, published_step,
-        local_steps [{step, state, reason, size_bytes}], stored_steps [{step, committed, size_bytes, left,
-        problem}], worthless [sentence], held [step],
-        store (URL), store_reason, disk {path, total_bytes, free_bytes, reason},
-        gpus [{index, uuid, used_bytes, total_bytes, role}], gpu_reason,
-        engine {health, liveness, running, waiting} | None,
-        incident {id, opened (Unix time), cause, sentence, seconds} | None,
-        last_incident (the same with closed, recovered_step) | None,
-        publishing {what ("publishing" or "restoring"), step, phase (hashing, sending, fetching, checking), bytes,
-        total_bytes, rate (bytes a second), remaining_s} | None, config_changed [path],
-        disk_needed_bytes (for the next checkpoint, with the reserve that stays free) | None, checkpoint_interval
-        (steps) | None, wandb_id, host, version, daemon_pid, uptime_s, job (name of the dialect), notes [sentence],
-        exit_code | None.
+        """Everything `supervisorctl status` shows, each key where it is made: ``views/status.py`` and
+        ``daemon/api_backend.py``. Sizes in bytes, times in Unix time; what ends in ``_s`` and ``seconds`` is seconds.
         """
+
+    def metrics(self) -> str:
+        """The page for Prometheus (``api.metrics``)."""
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:
         """Take an order (one of VERBS) from ``who``; it is carried out afterwards."""
@@ -233,8 +220,7 @@ class _OpenPages(Handler):
             raise RefusedError(HTTPStatus.CONFLICT, str(error)) from None
 
     def page_metrics(self) -> None:
-        text = metrics.render(self.desk.status())
-        self.send(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+        self.send(HTTPStatus.OK, self.desk.metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def page_healthz(self) -> None:
         self._verdict(self.desk.health())

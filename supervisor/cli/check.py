@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from supervisor.preflight.gate import (
 )
 from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
-from supervisor.storage import keys
+from supervisor.storage import backends
 from supervisor.storage.base import Store
 
 EXIT_ERRORS = 1
@@ -256,12 +255,12 @@ def _missing_keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ
     """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
     file = path.with_suffix(".env")
     told = ""
-    if missing := keys.find_missing_keys(run_file.store_url, path.stem, environ):
+    if missing := backends.find_missing_keys(run_file.store_url, path.stem, environ):
         told = (
             f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
             "has: the run would stop and ask for it."
         )
-    elif theirs := keys.find_missing_keys(run_file.store_url, path.stem, own):
+    elif theirs := backends.find_missing_keys(run_file.store_url, path.stem, own):
         told = (
             f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
             "read; `rl-supervisor run` by hand wants them in its environment."
@@ -344,12 +343,13 @@ def _command_lines(run_file: RunFile, job: Job) -> list[str]:
 
 
 def _store_library(subject: Subject) -> list[Finding]:
-    """What an s3:// store needs besides, where it is not installed."""
+    """What the store needs besides, where it is not installed."""
     url = subject.run_file.store_url if subject.run_file else ""
-    if not url.startswith("s3://") or find_spec("botocore") is not None:
+    backend = backends.backend_of(url)
+    if backend is None or backend.is_installed:
         return []
-    pip = f"{sys.executable} -m pip install 'rl-supervisor[s3]'"
-    told = f"The store {url} needs botocore, which is not installed here: {pip}"
+    pip = f"{sys.executable} -m pip install {backend.extra}"
+    told = f"The store {url} needs {backend.module}, which is not installed here: {pip}"
     return [Finding("refused", told, replace(subject.run_where("store", "url"), line=0), remedy=f"Run: {pip}")]
 
 

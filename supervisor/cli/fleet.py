@@ -130,7 +130,7 @@ def up(file: Path, run: str, dry_run: bool) -> int:
         if credit is not None and price:
             told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
             print(*wrap(told), sep="\n")
-    up_at = fleet.book().read_clock() if not dry_run else 0.0
+    up_at = fleet.book().read_clock()
     run_id = fleet.files[name].run.id
     return _order(fleet, run_id, lambda orders: replace(orders, wanted=True, up_at=up_at), dry_run=dry_run)
 
@@ -283,8 +283,7 @@ def _order(fleet: Assembly, run_id: str, change: Callable[[Orders], Orders], *, 
     book = fleet.book()
     orders = change(book.read_orders(run_id))
     if dry_run:
-        print("Nothing is changed (--dry-run).")
-        return 0
+        return _pass(fleet, fleet.book({run_id: orders}), dry_run=True)
     book.write_orders(run_id, orders)
     try:
         return _pass(fleet, book, dry_run=False)

@@ -15,13 +15,14 @@ from supervisor import __version__
 from supervisor.base.errors import ConfigError, UsageError
 from supervisor.cli.init import write_new_file
 from supervisor.cli.render import wrap
-from supervisor.cli.run_text import comment, key_text, value_text
+from supervisor.cli.run_text import comment
 from supervisor.config import settings
 from supervisor.config.settings import RunFile
+from supervisor.config.toml_text import key_text, value_text
 from supervisor.fleet import fleet_file
-from supervisor.fleet.fleet_file import FleetFile
+from supervisor.fleet.fleet_file import ACCOUNT_KEYS, FleetFile
 from supervisor.install import unit_files
-from supervisor.storage.keys import KEYS
+from supervisor.storage.backends import backend_of, keys_of
 
 FILL_IN = "# <- fill in: "
 WORKFLOW = Path(".github/workflows/fleet.yml")
@@ -76,10 +77,7 @@ B2_ENV = """\
 # folder of the run:
 # B2_APPLICATION_KEY_ID = "$POD_B2_KEY_ID"
 # B2_APPLICATION_KEY = "$POD_B2_KEY\""""
-S3_ENV = """\
-# A key for the folder of the run: S3 has no way to make one for each pod.
-AWS_ACCESS_KEY_ID = "$POD_AWS_ACCESS_KEY_ID"
-AWS_SECRET_ACCESS_KEY = "$POD_AWS_SECRET_ACCESS_KEY\""""
+OTHER_ENV = "# A key for the folder of the run: this store has no way to make one for each pod."
 
 WORKFLOW_TEXT = """\
 # Rents the next pod of a run when one is gone. By `rl-supervisor fleet init --github`.
@@ -175,7 +173,9 @@ def _write_fleet_file(file: Path, run_file: Path) -> list[str]:
         gpus=gpus,
         name=key_text(run.run.id[:64]),
         file=value_text(os.path.relpath(run_file, file.parent)),
-        env=B2_ENV if bucket.startswith("b2:") else S3_ENV,
+        env=B2_ENV
+        if bucket.startswith("b2:")
+        else "\n".join([OTHER_ENV, *(f'{name} = "$POD_{name}"' for name in keys_of(bucket))]),
     )
     write_new_file(file, text, "remove it first, if it may go")
     offers = f"rl-supervisor fleet offers --file {shlex.quote(str(file))}"
@@ -207,10 +207,12 @@ def _write_workflow(file: Path) -> list[str]:
         raise ConfigError(f"{file} must lie in this repository, with a plain name.")
     packages = {table.package for table in fleet.run.values() if table.package} or {"${{ vars.RL_SUPERVISOR_PACKAGE }}"}
     names = _name_keys(fleet, runs)
+    urls = (fleet.fleet.store, *(run.store_url for run in runs))
+    libraries = sorted({one.library for url in urls if (one := backend_of(url)) and one.library})
     text = WORKFLOW_TEXT.format(
         about="\n".join(comment(CRON)),
         package=value_text(min(packages)),
-        more=' "botocore>=1.37,<2"' if "AWS_ACCESS_KEY_ID" in names else "",
+        more="".join(f' "{library}"' for library in libraries),
         file=named,
         secrets="\n".join(f"          {name}: ${{{{ secrets.{name} }}}}" for name in names),
     )
@@ -248,8 +250,8 @@ def _load_fleet(file: Path) -> tuple[FleetFile, list[RunFile]]:
 
 def _name_keys(fleet: FleetFile, runs: list[RunFile]) -> list[str]:
     """The variables that the controller needs: of its providers, its stores, and those that it hands on to pods."""
-    names = {"VAST_API_KEY"} if any(place.provider == "vast" for place in fleet.place.values()) else set()
+    names = {key for place in fleet.place.values() if (key := ACCOUNT_KEYS.get(place.provider))}
     for url in (fleet.fleet.store, *(run.store_url for run in runs)):
-        names.update(KEYS.get(url.partition("://")[0], ()))
+        names.update(keys_of(url))
     names.update(value[1:] for table in fleet.run.values() for value in table.env.values() if value.startswith("$"))
     return sorted(names)

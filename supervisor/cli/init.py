@@ -28,7 +28,7 @@ from supervisor.config.settings import load
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Source
 from supervisor.primerl.launch_flags import PARTS, Translation, of_files
-from supervisor.storage.keys import KEYS
+from supervisor.storage.backends import BACKENDS
 
 
 def init(output: Path, job_dir: Path | None, launch: str | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -201,8 +201,8 @@ def _say_next(output: Path, run: str, pod: Pod) -> None:
         print(f"  4. rl-supervisor check --online {_installed_place(run)}")
         print(f"  5. systemctl {'' if os.geteuid() == 0 else '--user '}enable --now rl-supervisor@{run}")
     else:
-        b2, s3 = (" and ".join(KEYS[kind]) for kind in ("b2", "s3"))
-        print(f"  2. Put the store's key into the environment: {b2}; for s3:// {s3}.")
+        keys = "; ".join(f"for {one.scheme}:// {' and '.join(one.keys)}" for one in BACKENDS if one.keys)
+        print(f"  2. Put the store's key into the environment: {keys}.")
         print(f"  3. rl-supervisor check --online {named}")
         print(f"  4. rl-supervisor run {named}")
 

@@ -17,7 +17,7 @@ from supervisor.preflight.site import Site, Volume
 from supervisor.primerl.probe import find_roots, probe
 from supervisor.primerl.revision import revision
 from supervisor.process import transient
-from supervisor.storage.keys import KEYS
+from supervisor.storage.backends import keys_of
 
 ASKED_FOR = ("WANDB_API_KEY", "HF_TOKEN")
 """Variables without which a run often fails; besides, the store's keys."""
@@ -143,7 +143,7 @@ def _is_persistent(site: Site) -> list[str]:
 
 
 def _describe_variables(pod: Pod) -> list[str]:
-    wanted = [*ASKED_FOR, *KEYS["b2"]]
+    wanted = [*ASKED_FOR, *keys_of("b2://")]
     there = [name for name in wanted if pod.environ.get(name)]
     missing = [name for name in wanted if name not in there]
     if "WANDB_API_KEY" in missing and pod.site.netrc_wandb:

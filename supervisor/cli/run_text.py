@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from supervisor import __version__
-from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import mask_secrets
 from supervisor.cli import pod as pods
 from supervisor.cli.launch_settings import Draft
 from supervisor.cli.pod import Pod
 from supervisor.config.run_file import about_key
 from supervisor.config.settings import RunFile
+from supervisor.config.toml_text import COLUMNS, key_text, value_text
 from supervisor.core.words import size
-
-COLUMNS = 118
 
 _STORE = """\
 [store]
@@ -216,47 +212,6 @@ def _setting_lines(draft: Draft, key: str, default: object = None, shown: str = 
 def _about(key: str) -> str:
     """What docs/settings.md says of a setting."""
     return about_key(RunFile, tuple(key.split(".")))
-
-
-def value_text(value: object) -> str:
-    """A TOML value. Raises ConfigError for text that is not UTF-8, which no TOML file can hold."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return quote_text(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key_text(name)} = {value_text(inner)}" for name, inner in value.items()) + " }"
-    if isinstance(value, Sequence):
-        parts = [value_text(part) for part in value]
-        line = f"[{', '.join(parts)}]"
-        return line if len(line) <= COLUMNS - 20 else "[\n" + _list_on_rows(value, parts) + "]"
-    return str(value)
-
-
-def _list_on_rows(values: Sequence[Any], parts: Sequence[str]) -> str:
-    """A list on several lines; a flag and what belongs to it share one."""
-    rows: list[str] = []
-    for value, part in zip(values, parts, strict=True):
-        new = not rows or (isinstance(value, str) and value.startswith("-")) or len(rows[-1]) + len(part) > COLUMNS - 8
-        if new:
-            rows.append(part)
-        else:
-            rows[-1] += f", {part}"
-    return "".join(f"    {row},\n" for row in rows)
-
-
-def quote_text(text: str) -> str:
-    """A TOML basic string: JSON's escapes are among TOML's, and DEL is the one that JSON leaves plain."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ConfigError(f"The name {text!a} is not UTF-8, which a run file must be: rename it.") from None
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def key_text(name: str) -> str:
-    """A TOML key, bare where it may be."""
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else quote_text(name)
 
 
 def comment(text: str, indent: str = "") -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.base.errors import UsageError
+from supervisor.storage import backends
 
 if TYPE_CHECKING:  # reading settings takes half a second to import, in which a daemon that starts hears no SIGTERM
     from supervisor.config.settings import RunFile
@@ -16,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """RUN.toml, or what stands for it."""
     parser.add_argument("run_file", type=Path, nargs="?", metavar="RUN.toml")
     instead = parser.add_argument_group("instead of RUN.toml, on any machine that has the store's keys")
-    instead.add_argument("--store", metavar="URL", help="b2://bucket/prefix, s3://bucket/prefix or file:///folder")
+    instead.add_argument("--store", metavar="URL", help=backends.FORMS)
     instead.add_argument("--run-id", metavar="ID", help="name of the run: its folder in the store")
     instead.add_argument("--endpoint", metavar="URL", help="of the S3 service; default: Amazon's")
     instead.add_argument("--region", metavar="NAME", help="of the S3 bucket")

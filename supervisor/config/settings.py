@@ -5,10 +5,10 @@ Secrets are never in it: they come from the environment or from systemd credenti
 """
 
 # ruff: noqa: RUF012 - pydantic gives each instance its own copy of a default
+# ``type: ignore[misc]``: mypy does not see that Section freezes its tables, as the core freezes what it declares.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,10 +19,9 @@ from supervisor.config import run_place
 from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs, Notify
 from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
+from supervisor.core.settings import DeadlineSettings, DiskSettings, RecoverySettings, Seconds, StoreSettings
+from supervisor.storage.backends import BACKENDS, backend_of, url_problem
 
-STORE_URL = r"^(b2://[A-Za-z0-9-]{6,63}(/.*)?|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|file:///.+)$"
-
-Seconds = Annotated[float, Field(ge=0)]
 GpuName = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=r"^(GPU|MIG)-[0-9a-fA-F-]+$")]
 
 
@@ -164,7 +163,7 @@ class Wandb(Section):
     """Run id. Default: chosen once, kept in the journal and in latest.json."""
 
 
-class Store(Section):
+class Store(Section, StoreSettings):  # type: ignore[misc]
     """Where completed steps are published."""
 
     url: str | None = None
@@ -176,10 +175,6 @@ class Store(Section):
     """URL of the S3 service, for `s3://` (Cloudflare R2, MinIO, B2's S3 side, ...). Default: Amazon's own."""
     region: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")] | None = None
     """Region of the bucket, for `s3://`. Default: AWS_REGION, else what the endpoint's name says, else `us-east-1`."""
-    keep_last: Annotated[int, Field(ge=2)] = 3
-    """Newest steps kept in the store; at least two."""
-    keep_every: Positive | None = None
-    """Besides, every step that is a multiple of this."""
     also: list[Literal["weights", "broadcasts", "traces"]] = []
     """What of a prime-rl step is published though no resume needs it: weights for people, those for the engine, and
     rollouts. A plain command lists its folders in `[job.plain]`."""
@@ -197,74 +192,43 @@ class Store(Section):
     @field_validator("url")
     @classmethod
     def check_url(cls, value: str | None) -> str | None:
-        if value is not None and not re.match(STORE_URL, value):
-            raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
+        if value is not None and (problem := url_problem(value)):
+            raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
     def check_fits_url(self) -> Store:
-        if (self.endpoint or self.region) and not (self.url or "").startswith("s3://"):
-            raise ValueError("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`")
-        if self.limit_mbit and not (self.url or "").startswith("b2://"):
-            raise ValueError("has `limit_mbit`, which works only with b2:// stores")
+        for name in ("endpoint", "region", "limit_mbit"):
+            if getattr(self, name) and not self._takes(name):
+                known = " and ".join(f"{one.scheme}://" for one in BACKENDS if name in one.takes)
+                raise ValueError(f"has `{name}`, which works only with {known} stores")
         return self
+
+    def _takes(self, setting: str) -> bool:
+        backend = backend_of(self.url or "")
+        return backend is not None and setting in backend.takes
 
     @property
     def service(self) -> str | None:
         """Where the store's server is, when it is not the usual one: B2's realm or S3's endpoint."""
-        return self.endpoint if (self.url or "").startswith("s3://") else self.realm
+        return self.endpoint if self._takes("endpoint") else self.realm
 
 
-class Disk(Section):
+class Disk(Section, DiskSettings):  # type: ignore[misc]
     """When local checkpoints go."""
 
-    prune_above: Annotated[float, Field(gt=0, lt=1)] = 0.85
-    """Used part of the checkpoint volume above which published steps are deleted, oldest first."""
-    keep_local: Annotated[int, Field(ge=1)] = 2
-    """Newest complete steps that stay on the local disk whatever happens."""
     stop_below_mb: Annotated[int, Field(ge=0)] = 2048
     """With nothing left to delete and less than this free, the job is stopped cleanly, not left to crash."""
     capacity_gb: Annotated[float, Field(gt=0)] | None = None
     """Count this much as the volume's size (a quota; shared volumes report the whole cluster's space)."""
 
 
-class Deadlines(Section):
+class Deadlines(Section, DeadlineSettings):  # type: ignore[misc]
     """How long silence may last. Seconds."""
 
-    startup: Annotated[float, Field(gt=0)] = 3600
-    """From launch to the first new step: download, compile, load, first rollouts."""
-    step_floor: Annotated[float, Field(gt=0)] = 600
-    """A step is never overdue before this, nor before three times the median step."""
-    step_ceiling: Annotated[float, Field(gt=0)] = 7200
-    """Without any step to learn from, a step is overdue after this."""
-    engine_grace: Seconds = 2
-    """From the end of an engine process to the verdict; a launcher that ends by itself is a plain exit."""
-    memory_fell: Seconds = 10
-    """How long an inference GPU must be empty before it is a signal."""
-    hang: Annotated[float, Field(gt=0)] = 55
-    """How long the engine's counters must stand still, while work waits, before it is a signal."""
-    checkpoint_save: Annotated[float, Field(gt=0)] = 900
-    """How long a checkpoint that is being written excuses silence."""
 
-
-class Recovery(Section):
+class Recovery(Section, RecoverySettings):  # type: ignore[misc]
     """What is tried before a person is called."""
-
-    mode: Literal["act", "observe"] = "act"
-    """`observe`: publishing goes on, nothing is started, stopped or deleted, and what would have been done is told."""
-    inference: Literal["with-job", "own-role"] = "with-job"
-    """`own-role`: the inference server is started beside the job, from `job.inference_config`, and each is restarted
-    without the other where that is safe."""
-    max_restarts: Annotated[int, Field(ge=0)] = 3
-    """Restarts without a new complete step before giving up (exit 93)."""
-    on_worthless: Literal["say", "stop", "rollback"] = "say"
-    """While training is worth nothing (loss NaN, reward fallen to zero). The newest step from before it is always kept.
-    `stop`: the job is stopped and a person called (exit 93). `rollback`: the run goes back to that step, again only
-    from newer healthy checkpoints, else as `stop`."""
-    backoff: Annotated[float, Field(ge=0)] = 5
-    """First wait before a restart that follows a failed one; doubles, with jitter."""
-    backoff_cap: Annotated[float, Field(gt=0)] = 300
-    """Longest such wait."""
 
 
 class Setup(Section):

@@ -8,6 +8,7 @@ from typing import Any
 
 from supervisor.core import actions, facts, goodput, pace, records, repeats, state, training_health
 from supervisor.core.flat_state import is_flat, with_parts
+from supervisor.core.settings import with_new_names
 
 
 def _classes() -> dict[str, type]:
@@ -46,6 +47,8 @@ def decode(value: Any) -> Any:
         if "@" in value:
             if is_flat(value):
                 value = with_parts(value)
+            elif value["@"] == "Settings":
+                value = with_new_names(value)
             known = _FIELDS[value["@"]]
             return CLASSES[value["@"]](**{key: decode(item) for key, item in value.items() if key in known})
         return {key: decode(item) for key, item in value.items()}

@@ -42,7 +42,7 @@ class StepDeadline:
 def step_limits(state: State) -> tuple[float, float]:
     """Soft and hard limit of the next step, in seconds since the last one."""
     settings = state.settings
-    found = limits(state.books.learned.phases.get(STEP), settings.step_floor_s, settings.step_ceiling_s)
+    found = limits(state.books.learned.phases.get(STEP), settings.step_floor, settings.step_ceiling)
     return found.soft_s, found.hard_s
 
 
@@ -71,7 +71,7 @@ def startup_budget(state: State) -> float:
 def _foreseen(state: State) -> float:
     """What is allowed by the setting, and by the starts so far; doubled for each that showed more than those before."""
     slow_starts = any(failure.signature == OVERDUE for failure in state.recovery.failures)
-    budget = state.settings.startup_s
+    budget = state.settings.startup
     if state.books.learned.phases.get(RESUME) is not None and not slow_starts:
         # Deadlocks happen while resuming (prime-rl issues 2230 and 3016): what starts took before is the better guide.
         budget = min(budget, max(RESUME_FLOOR_S, limits(state.books.learned.phases[RESUME], 0.0, 0.0).hard_s))
@@ -89,7 +89,7 @@ def _refuses(state: State) -> bool:
 
 def startup_suspect(state: State) -> float:
     """Seconds from launch after which a start is suspicious, and a second signal convicts it."""
-    soft = limits(state.books.learned.phases.get(RESUME), RESUME_FLOOR_S, state.settings.startup_s).soft_s
+    soft = limits(state.books.learned.phases.get(RESUME), RESUME_FLOOR_S, state.settings.startup).soft_s
     return min(soft, _foreseen(state))
 
 
@@ -114,7 +114,7 @@ def standstill_limits(state: State) -> tuple[float, float] | None:
     if steps is None or steps.count < WARM:
         return None
     # A run that never paused in so many steps is not known to do so; one of a few steps may just not have done so yet.
-    least_s = state.settings.step_floor_s / (2 if steps.count >= KEEP else 1)
+    least_s = state.settings.step_floor / (2 if steps.count >= KEEP else 1)
     return max(least_s, longest_s), max(least_s, PAUSE_STEPS * steps.median_s)
 
 
@@ -197,18 +197,18 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
     match phase:
         case "checkpoint":
             if times is None or times.count < LEARNED_FROM:
-                return settings.writing_s
+                return settings.checkpoint_save
             # Not longer than an unknown one: where no line says that it is over, its length is learned too long.
-            return min(settings.writing_s, max(SAVE_FLOOR_S, 5 * times.longest_s))
+            return min(settings.checkpoint_save, max(SAVE_FLOOR_S, 5 * times.longest_s))
         case "weight-update":
             # At log level "info" no line says that an update is over, so nothing is learned of its length.
-            return 3 * settings.hang_s
+            return 3 * settings.hang
         case "eval":
             # Short ones say nothing of the long one that comes once a day: it ends by the engine's idleness.
             longest_s = times.longest_s if times is not None else 0.0
-            return max(EVAL_CEILINGS * settings.step_ceiling_s, EVAL_LONGEST * longest_s)
+            return max(EVAL_CEILINGS * settings.step_ceiling, EVAL_LONGEST * longest_s)
         case "download":
-            return settings.startup_s
+            return settings.startup
     return -1.0
 
 
@@ -250,9 +250,9 @@ def excuse(state: State, watch: Watch | None = None) -> str:
     if not state.live:
         return ""
     growth = state.job.growth.get("checkpoint")
-    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, state.settings.hang_s):
+    if growth is not None and growth.t > state.progress.t and not watch.over(growth.t, state.settings.hang):
         return "a checkpoint is being written, and it grows"
-    if watch.over(step_began(state, watch), state.settings.writing_s):
+    if watch.over(step_began(state, watch), state.settings.checkpoint_save):
         return ""
     for step in reversed(state.local.steps):
         # The files' times are wall time, and only their age means something here.

@@ -12,6 +12,7 @@ from typing import Literal
 
 from supervisor.core.goodput import Ledger
 from supervisor.core.records import Happened, Hold, Learned
+from supervisor.core.settings import Settings as Settings  # noqa: PLC0414 - with DaemonStarted a part of this protocol
 
 Role = Literal["launcher", "trainer", "orchestrator", "inference", "env", "job"]
 """``job`` is the whole of a plain command, which has no roles we could tell apart."""
@@ -679,50 +680,6 @@ class DaemonStarted(Fact):
     journal: str = ""  # identity of this journal, one for each pod (or lost journal) of the run
     engine_adopted: int | None = None  # our own inference server (by number), if its shim left a record
     lost: str = ""  # what the journal lacks that it once had, a sentence
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The part of the run file that decisions hang on. Built from ``supervisor.config.settings.RunFile``."""
-
-    run_id: str
-    max_steps: int | None = None
-    first_step_at: int = 0  # 0 or 1: the number of the first training step in this dialect
-    has_engine: bool = True
-    has_finish_line: bool = True  # False: the job prints no line of success, so exit 0 alone means finished
-    has_store: bool = True
-    fresh: bool = False  # --fresh: a person said that starting from scratch is meant
-    pin_step: int | None = None  # --step N by hand
-    fencing: bool = False  # the store is one that other pods reach, too: nothing is started before the run is claimed
-    take_over: bool = False  # --take-over: a person said that the pod that holds the run has to yield
-    mode: Literal["act", "observe"] = "act"  # observe: nothing is started, stopped or deleted
-    inference: Literal["with-job", "own-role"] = "with-job"  # own-role: we start the inference server beside the job
-    engine_alone: bool = True  # own-role: the job goes on with an inference server that was restarted under it
-    engine_warm: bool = True  # own-role: a restarted job takes over an inference server that ran on
-    # deadlines, seconds
-    startup_s: float = 3600.0
-    step_floor_s: float = 600.0
-    step_ceiling_s: float = 7200.0
-    engine_grace_s: float = 2.0  # between an engine process's end and the verdict (a launcher may be stopping it)
-    memory_fell_s: float = 10.0
-    hang_s: float = 55.0
-    writing_s: float = 900.0  # how long a checkpoint save excuses silence
-    stop_budget_s: float = 400.0
-    # recovery
-    max_restarts: int = 3
-    on_worthless: Literal["say", "stop", "rollback"] = "say"
-    backoff_base_s: float = 5.0
-    backoff_cap_s: float = 300.0
-    publish_retry_s: float = 5.0  # first wait after a failed publish; doubles up to ten minutes
-    # retention and disk
-    keep_local: int = 2
-    prune_above: float = 0.85
-    keep_last: int = 3
-    keep_every: int | None = None
-    stop_below_bytes: int = 0
-    seed: int = 0
-    hooks: tuple[str, ...] = ()
-    run_file: str = "RUN.toml"  # its path, for the commands in sentences
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
         return False
     if not old.ever_ok or old.bad_since is not None or old.slow_since is not None or old.liveness_misses:
         return False
-    hang_s = after.settings.hang_s
+    hang_s = after.settings.hang
     if new.counted_t != after.now or new.canary_misses:
         return False
     if new.units and not all(unit.busy_since is None or unit.moved_t == after.now for unit in new.units.values()):

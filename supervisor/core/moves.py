@@ -170,7 +170,7 @@ def backoff(state: State) -> tuple[State, float]:
     elif state.recovery.barren <= 1:
         return state, 0.0
     else:
-        limit = min(state.settings.backoff_cap_s, state.settings.backoff_base_s * 2 ** (state.recovery.barren - 2))
+        limit = min(state.settings.backoff_cap, state.settings.backoff * 2 ** (state.recovery.barren - 2))
     # A multiplicative hash of seed and draw number: repeatable from the state alone (Knuth's constant).
     draw = ((state.settings.seed * 7919 + state.recovery.draws + 1) * 2654435761) % 2**32 / 2**32
     return replace(state, recovery=replace(state.recovery, draws=state.recovery.draws + 1)), limit * draw

@@ -143,7 +143,7 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
     # What was held before this attempt began belongs to the one before it.
     held = memory.look_t >= state.attempt.started and state.now - memory.look_t >= min(
-        HELD_S, state.settings.memory_fell_s
+        HELD_S, state.settings.memory_fell
     )
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
@@ -200,11 +200,11 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
             new.update(count=count, moved_t=now, canary_misses=0)
             # A token may be our own canary's where it was time for one; else it is the job's, however slow.
-            ours = now - old.moved_t >= state.settings.hang_s * CANARY_AFTER
+            ours = now - old.moved_t >= state.settings.hang * CANARY_AFTER
             if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
                 new["worked_t"] = now
                 idle_s = now - old.worked_t - explained_s(state, old.worked_t)
-                if old.count is not None and idle_s >= state.settings.hang_s and state.live:
+                if old.count is not None and idle_s >= state.settings.hang and state.live:
                     settle(
                         state,
                         books=replace(state.books, learned=learn(state.books.learned, ENGINE_IDLE, idle_s)),

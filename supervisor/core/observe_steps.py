@@ -54,8 +54,10 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:
-    if state.local.reason == BEING_LISTED and not fact.settled:
-        return state  # a scan that was under way: it may hold the newest step for one that is still being written
+    if not fact.settled and (state.local.reason == BEING_LISTED or _leaves_a_living_job(state)):
+        # A scan that was under way may hold the newest step for one that is still being written. And a job that trains
+        # on completes one step after the other: the end waits for those that were there when it was asked for.
+        return state
     if fact.reason:
         return replace(state, local=replace(state.local, reason=fact.reason))
     state = _save_over(state, fact)
@@ -83,6 +85,10 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
         return state
     # A new complete step is the only proof that the run goes on: its budget comes back.
     return replace(state, recovery=replace(state.recovery, barren=0, failures=(), stepped_back=False, waits=0))
+
+
+def _leaves_a_living_job(state: State) -> bool:
+    return state.mode == "leaving" and state.settings.mode == "observe"
 
 
 def _still_whole(known: Sequence[f.LocalStep], seen: Sequence[f.LocalStep]) -> tuple[f.LocalStep, ...]:

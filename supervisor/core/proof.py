@@ -183,7 +183,7 @@ def grace(state: State, gone: Gone) -> float:
         return DRAIN_LIMIT_S if "launcher" in state.job.finishes else ENDING_GRACE_S
     settings = state.settings
     others = any(p.key and p.role not in ("launcher", "inference", "env") for p in state.job.processes.values())
-    return settings.engine_grace_s if gone.role == "inference" and others else max(settings.engine_grace_s, APART_S)
+    return settings.engine_grace if gone.role == "inference" and others else max(settings.engine_grace, APART_S)
 
 
 def process_gone(state: State, watch: Watch) -> Verdict | None:
@@ -253,7 +253,7 @@ def engine_missing(state: State) -> Verdict | None:
 def _was_replaced(state: State, gone: Gone, watch: Watch) -> bool:
     """A role's process that went while another of the role was started anew by the job itself (an engine restart)."""
     return any(
-        p.role == gone.role and p.key and p.pid > gone.pid and watch.over(gone.t, state.settings.startup_s)
+        p.role == gone.role and p.key and p.pid > gone.pid and watch.over(gone.t, state.settings.startup)
         for p in state.job.processes.values()
     )
 

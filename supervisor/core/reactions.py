@@ -165,7 +165,10 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
             state, incidents=replace(state.incidents, open=replace(state.incidents.open, stopped=state.now))
         )
     how = "has ended" if state.attempt.after_stop == "finish" else f"is stopped after {span(fact.seconds)}"
-    told: Actions = [say("stopped-job", f"The job {how}; nothing of it is left.")]
+    sentence = f"The job {how}; nothing of it is left."
+    if state.settings.mode == "observe" and before.job.ended is None:
+        sentence = "The job is only observed. It was not touched."
+    told: Actions = [say("stopped-job", sentence)]
     if fact.survivors:
         left = "; ".join(fact.survivors)
         sentence = f"Something of the job cannot be ended: {left}. The pod has to be replaced."

@@ -62,7 +62,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         m
         for m in state.gpus.by_uuid.values()
         if m.fallen_since is not None
-        and watch.over(m.fallen_since, settings.memory_fell_s)
+        and watch.over(m.fallen_since, settings.memory_fell)
         and not _works_on(state, m.fallen_since, watch)
     ]
     # A look that came to nothing is unknown, whatever the ones before it said.
@@ -91,14 +91,14 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     work = state.job.work
     # A rollout may take its time: that none ends says something only beside other evidence against the engine, and
     # only where they may wait for it. Those that wait for their environment are not connected to an engine that is up.
-    asked = engine.work_since is not None and watch.over(engine.work_since, settings.hang_s)
+    asked = engine.work_since is not None and watch.over(engine.work_since, settings.hang)
     if (
         signals
         and work is not None
         and (asked or engine.bad_looks >= BAD_LOOKS)
         and work.inflight > 0
         and not watch.over(work.t, TOLD_S)
-        and work.t - work.moved_t >= settings.hang_s  # as told: between two reports it is unknown whether it moves
+        and work.t - work.moved_t >= settings.hang  # as told: between two reports it is unknown whether it moves
     ):
         signals.append(
             Signal("rollouts", f"{work.inflight} rollouts in flight did not move for {span(now - work.moved_t)}")
@@ -123,12 +123,12 @@ def _works_on(state: State, since: float, watch: Watch) -> bool:
     """Has a lone engine made tokens well after ``since``? Then whatever is said of it since then did not end it."""
     engine = state.engine
     lone = sum(m.gpu.role in ("inference", "shared") for m in state.gpus.by_uuid.values()) <= 1 and not engine.units
-    return lone and engine.moved_t >= since + WORKS_ON_S and not watch.over(engine.moved_t, state.settings.hang_s)
+    return lone and engine.moved_t >= since + WORKS_ON_S and not watch.over(engine.moved_t, state.settings.hang)
 
 
 def _standing_still(state: State, watch: Watch) -> list[Signal]:
     """Counters that stand still while work waits, and requests that are not answered meanwhile."""
-    engine, hang_s = state.engine, state.settings.hang_s
+    engine, hang_s = state.engine, state.settings.hang
     # Counted up to the last reading: an engine with unreadable counters did not stand still.
     frozen_s = engine.counted_t - engine.moved_t
     missed = engine.liveness_misses or engine.canary_misses
@@ -181,7 +181,7 @@ def late(state: State) -> str:
 
 def idle_engine(state: State, watch: Watch) -> Signal | None:
     """An engine that is well and got no request for a while: another part is stuck."""
-    engine, hang_s = state.engine, state.settings.hang_s
+    engine, hang_s = state.engine, state.settings.hang
     idle_s = engine.counted_t - engine.worked_t
     if not knows_counters(state, watch) or engine.work_since is not None or idle_s < hang_s:
         return None
@@ -192,7 +192,7 @@ def still_rollouts(state: State, watch: Watch) -> Signal | None:
     """The orchestrator's own counts stand still."""
     work = state.job.work
     # Counts without a report for a while are unknown, which is not the same as standing still.
-    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang_s:
+    if work is None or watch.over(work.t, FRESH_S) or work.t - work.moved_t < state.settings.hang:
         return None
     return Signal("rollouts", f"the rollout counters stand still for {span(state.now - work.moved_t)}")
 
@@ -259,7 +259,7 @@ def busy_trainer(state: State, watch: Watch) -> bool:
             return False
         if role == "trainer" or phase.phase == "barrier":
             times = state.books.learned.phases.get(f"{role}/{phase.phase}")
-            hard = limits(times, state.settings.step_floor_s, state.settings.step_ceiling_s).hard_s
+            hard = limits(times, state.settings.step_floor, state.settings.step_ceiling).hard_s
             if phase.phase in EXCUSED:
                 hard = excuse_limit(state, role, phase.phase)
             return not watch.over(phase.t, hard)

@@ -81,7 +81,7 @@ def _by_work(state: State) -> Stuck | None:
     """What GPUs and processes do while nothing comes of it."""
     gpus = [memory for memory in state.gpus.by_uuid.values() if memory.gpu.role == "trainer"]
     loaded = [memory.loaded_since for memory in gpus if memory.loaded_since is not None]
-    hang_s, still = state.settings.hang_s, max(state.progress.t, state.engine.worked_t)
+    hang_s, still = state.settings.hang, max(state.progress.t, state.engine.worked_t)
     since = max(still, *loaded) if loaded else state.now
     if loaded and len(loaded) == len(gpus) and state.now - since >= hang_s:
         least = min(gpus, key=lambda memory: memory.gpu.power_w or 0.0)

@@ -129,7 +129,7 @@ def _engine_well(state: State, verdict: Verdict) -> bool:
 
 
 def _nothing_new(state: State, verdict: Verdict) -> bool:
-    return fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup_s
+    return fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup
 
 
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {

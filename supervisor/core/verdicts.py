@@ -163,7 +163,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if len(stuck) < 2 or not kinds & {"counters", "request"}:
         return None
     still_s = state.engine.counted_t - state.engine.moved_t
-    if still_s < 2 * state.settings.hang_s and is_updating_weights(state, watch):
+    if still_s < 2 * state.settings.hang and is_updating_weights(state, watch):
         return None
     if "counters" not in kinds and excuse(state, watch):
         return None  # rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill
@@ -223,7 +223,7 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     engine, settings = state.engine, state.settings
     # The engine makes tokens for the job, or pauses as it does here: a long step, not a stuck one. Where that is
     # unknown, one that waits for a long rollout looks the same: its lateness and the still counts are one signal.
-    pause_s = max(settings.hang_s, longest_pause(state))
+    pause_s = max(settings.hang, longest_pause(state))
     if settings.has_engine and (not knows_counters(state, watch) or engine.counted_t - engine.worked_t < pause_s):
         return []
     if busy_trainer(state, watch):
@@ -240,7 +240,7 @@ def patience_ends(state: State, watch: Watch) -> float | None:
     if state.mode == "running":
         began, limit, more = step_began(state, watch), step_limits(state)[1], True
         if is_trainer_through(state):  # the last save and the way out: a job that hangs there says no more either
-            ends = state.settings.writing_s + DRAIN_LIMIT_S
+            ends = state.settings.checkpoint_save + DRAIN_LIMIT_S
     elif state.mode == "starting":
         began, limit, more = start_of_limit(state, watch), startup_budget(state), state.engine.ever_ok
     else:

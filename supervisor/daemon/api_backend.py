@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor import __version__
+from supervisor.api import metrics
 from supervisor.api.protocol import VERBS, Reply
 from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
@@ -103,6 +104,10 @@ class ApiBackend:
                 *([self._house.journal.failure] if self._house.journal.failure else []),
             ],
         }
+
+    def metrics(self) -> str:
+        """The page for Prometheus."""
+        return metrics.render(self.status(), self._house.state)
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:
         """Take a person's command; it is carried out by the loop."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
+from supervisor.jobs.environment import withheld_from_commands
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
 

@@ -7,7 +7,9 @@ before a failed part, that before what followed, and that before the end.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,10 +17,14 @@ from typing import Final, get_args
 
 from supervisor.core.facts import Role
 from supervisor.core.launcher import failed_part, who
-from supervisor.diagnosis.frames import Frame, Raised, package_of
+from supervisor.diagnosis import standstill
+from supervisor.diagnosis.advice import where_to_look
+from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
+from supervisor.diagnosis.standstill import who_waits
+from supervisor.diagnosis.step_worth import LEAST
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import SOURCE, seen_in
@@ -34,6 +40,8 @@ VERY_OFTEN: Final = 20  # the same where no times are told
 APART_S: Final = 3.0  # times of two logs are whole seconds, and the launcher looks each second
 LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
 
+MOST_WAITS: Final = 4  # lines of parts that wait
+
 _ONE_PROCESS: Final = ("orchestrator", "trainer")  # what an engine or an environment started may write on
 
 _ORDER: Final = {link: place for place, link in enumerate(get_args(Link))}
@@ -46,7 +54,9 @@ _COLLECTIVE: Final = frozenset({
 _OF_USERS: Final = frozenset({
     "environment-broken", "environment-missing", "reward-function-error", "module-missing", "fatal-error",
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
-    "config-file-missing", "openai-key-missing", "file-missing",
+    "config-file-missing", "openai-key-missing", "file-missing", "batch-not-collated", "shapes-differ",
+    "values-not-finite", "dataset-of-another-form", "dataset-empty", "pickled-class-missing", "loop-already-running",
+    "text-not-utf8",
 })  # fmt: skip
 NO_SAMPLES: Final = "batch-empty"
 ENDED: Final = "ended-from-outside"
@@ -61,6 +71,8 @@ _BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
 _BY_HANGUP = re.compile(r"SIGHUP|(?:got signal:|Received) 1\b|Hangup")
 _BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got signal:|Received) 2\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
+_OF_JOB = re.compile(r"\bslurm-(\d{1,12})\.(?:out|log)$")
+_ENV_SERVER = re.compile(r"(?i).{0,80}\benv(?:ironment)?[ _]server\b")
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
     15: "SIGTERM: a person, or the provider, ended it",
@@ -71,58 +83,6 @@ _SIGNALS: Final = {
     7: f"SIGBUS: {_CRASHED}",
     11: f"SIGSEGV: {_CRASHED}",
 }
-
-
-_ADVICE: Final = {
-    re.compile(r".*(?:\b504\b|[Tt]imed? ?out|TimeoutError)"): "What it waited for was too slow: send it fewer requests "
-    "at once (max_concurrent), give it more time (timeout=...; max_retries=0, where a request must not be sent twice), "
-    "or more engines.",
-    re.compile(
-        r".*(?:\b40[13]\b|[Uu]nauthorized|[Ff]orbidden|[Aa]ccess ?[Dd]enied)"
-    ): "The key or token is missing, of another account, or may not do this: set the one that the message asks for.",
-    re.compile(
-        r".*(?:\b(?:404|422)\b|Bad Request|\b400\b)"
-    ): "The server does not know the address or a field that it was "
-    "sent: its own log says which; take versions of client and server that belong together.",
-    re.compile(
-        r".*(?:\b50[0-3]\b|Internal Server Error)"
-    ): "The server failed or was not up: its own log of that moment says why.",
-    re.compile(
-        r".*(?i:\b(?:nan|inf)\b.*(?:grad|loss|logit|weight)|(?:grad|loss|logit|weight).*\b(?:nan|inf)\b)"
-    ): "Go back to a step before it; lower the learning rate, use bf16, look at the batch that it came from.",
-    re.compile(r"(?:AttributeError|ImportError): "): "Mostly two packages are of versions that do not belong together: "
-    "upgrade or pin (downgrade) the one that it was raised in, or the one that calls it.",
-    re.compile(
-        r"(?:\w+Error|AssertionError): .*(?:[Uu]nsupported|not (?:yet )?support|[Uu]nrecognized|[Uu]nknown|[Ii]nvalid)"
-    ): "This version does not take that value: change the option that it names, or upgrade the package.",
-    re.compile(
-        r"(?:IndexError|ZeroDivisionError)\b"
-    ): "Something is empty or shorter than expected: look at the batch or "
-    "the list that it was made of (no sample left after filtering, a dataset smaller than the batch).",
-    re.compile(r"KeyError: ['\"]"): "A part misses this key: compare it with the dataset's columns (preprocess it for "
-    "this trainer), the weights' names, or the answer that was read.",
-    re.compile(
-        r"(?:TypeError|AttributeError): '?NoneType'?"
-    ): "Something before it gave nothing: look for a request, a file or an option above that failed or is not set.",
-    re.compile(
-        r"(?:AssertionError|ValueError|RuntimeError): .*(?:\b(?:size|shape|length|dimension|rank)s?\b|!=|\blen\()"
-    ): "Two sizes do not fit: look at what made each (a custom generate or reward function, the parallel sizes, a "
-    "dataset, for validation too, that is no multiple of the batch, a checkpoint of another layout).",
-    re.compile(
-        r"NotImplementedError\b"
-    ): "This version cannot combine these options: turn one off, or change the version.",
-    re.compile(r"(?:UnicodeDecodeError|(?:json\.decoder\.)?JSONDecodeError)\b"): "A file or an answer is not what was "
-    "expected: print its beginning (an error page, an empty or a cut file).",
-    re.compile(r"RecursionError\b"): "The input nests too deep: limit the depth, or catch it and give no reward.",
-    re.compile(
-        r".*(?:Operation not permitted|EPERM)"
-    ): "The container lacks a right: start it with what the call needs "
-    "(--cap-add SYS_PTRACE, --ipc=host), or turn off the option that needs it.",
-    re.compile(
-        r"(?:.*\.)?(?:FileNotFoundError|NotADirectoryError)\b"
-    ): "See whether the path exists here, whole and in the layout that this version reads.",
-}
-"""What mostly helps against an exception of no known kind, by what it says."""
 
 
 @dataclass
@@ -226,6 +186,7 @@ def diagnose(
 
     ``seen``: by attempt, what the supervisor saw from outside. ``orders``: what it was told to do, which ended it.
     """
+    _tell_jobs_apart(logs)
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
     if not attempts:
         attempts = dict.fromkeys(log.attempt for log in logs)
@@ -239,6 +200,19 @@ def diagnose(
         told.order = orders.get(attempt, "") if told.root is not None and told.root.name == ENDED else ""
         found.append(told)
     return found
+
+
+def _tell_jobs_apart(logs: Sequence[Log]) -> None:
+    """Outputs of Slurm's jobs that came one after the other are attempts; what has no number is the last one's."""
+    jobs = [log for log in logs if not log.attempt and log.last_t is not None and _OF_JOB.search(log.name)]
+    jobs.sort(key=lambda log: log.first_t or 0.0)
+    times = [(log.first_t or 0.0, log.last_t or 0.0) for log in jobs]
+    if len(jobs) < 2 or any(before[1] > after[0] for before, after in itertools.pairwise(times)):
+        return
+    for log in jobs:
+        log.attempt = f"job {_OF_JOB.search(log.name)[1]}"  # type: ignore[index]  # it was found above
+    for log in logs:
+        log.attempt = log.attempt or jobs[-1].attempt
 
 
 def _after_the_end(log: Log, event: Event) -> bool:
@@ -261,14 +235,24 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         for event in log.events:
             if event.start < log.starts or _is_ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
-            if event.closing:
+            if event.closing or _is_only_a_name(event):
                 continue  # an engine that is ended loses its own parts
             if _is_usual(log, event, logs):
                 event.weak = True
             else:
                 event.anew = None
-            survived = _is_survived(log, event, logs) and not _ended_its_server(log, event, stops)
+            ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
+            survived = _is_survived(log, event, logs) and not ended_it
             (over if survived else present).append((log, event))
+    again = Counter((id(log), event.name, event.role) for log, event in over)
+    for log, event in present:
+        # What a run lived with more than once is no end of it where it comes once more and no part fails after it.
+        if (
+            again[id(log), event.name, event.role] > 1
+            and event.raised is None
+            and not _something_fails_after(log, event)
+        ):
+            event.weak = True
     lived_with = {_place_of(event) for _, event in over if event.signature is None}
     for log, event in present:
         if event.signature is None and _place_of(event) in lived_with and log.lines - event.last.line > LAST_LINES:
@@ -285,7 +269,7 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     noticed = bool(hard) and all("*" in kind.after for kind in hard)
     finish = _find_finish(logs, hard)
     told.survived = [_cause_of(kind, logs) for kind in _group_by_name(over)]
-    if finish is not None:
+    if finish is not None and not _hung_after(finish, ends, logs):
         told.outcome, told.finish = "finished", finish
         told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in kinds)])
         return told
@@ -314,10 +298,17 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         candidates = [kind for kind in in_time if candidates and _ended_an_environment(kind)] or candidates
     if not candidates:
         candidates = [kind for kind in in_time if _ended_what_others_ask(kind, logs)]
+    lived = _group_by_name([*over, *present])
+    candidates = candidates or _worthless(logs, lived)
+    # What stood still for long was ended for that.
+    waits = who_waits(logs) if all(kind.name in _FROM_OUTSIDE for kind in candidates) else []
+    if waits:
+        raised = [kind for kind in in_time if any(event.role == "env" and event.raised for _, event in kind.events)]
+        candidates = raised or _group_by_name(waits[:1])
     if not candidates:
         return told
     told.outcome = "failed"
-    root = _find_root(candidates, [*in_time, *candidates])
+    root = _find_root(candidates, [*in_time, *candidates], lived)
     rest = [
         kind
         for kind in kinds
@@ -325,6 +316,11 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     ]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
     told.root = _cause_of(root, logs)
+    if any(root.event is event for _, event in waits):
+        told.root.more = tuple(event.text for _, event in waits[1:MOST_WAITS])
+        if root.event.signature is None:
+            told.root.name, told.root.remedy = standstill.NAME, standstill.REMEDY
+            told.root.sentence = standstill.say(waits)
     if root.event.anew is not None:
         since = told.root.first
         told.root.first, told.root.text, before = root.event.anew
@@ -342,14 +338,20 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
 def _align_clocks(logs: Iterable[Log]) -> None:
     """Times without a day are put beside those that have one: an attempt's logs begin within hours of each other."""
     timed = [log for log in logs if log.first_t is not None]
-    whole = [log for log in timed if log.dated and not log.kernel] or [log for log in timed if log.dated]
+    whole = [log for log in timed if log.dated and not log.kernel]
     anchor = min((log.first_t + log.offset for log in whole if log.first_t is not None), default=None)
-    if anchor is None and timed:
+    # The kernel tells of days before the job: it is read up to the job's end.
+    kernels = [log.last_t + log.offset for log in timed if log.kernel and log.dated and log.last_t is not None]
+    if anchor is None and timed and not kernels:
         anchor = timed[0].first_t
     for log in timed:
         log.shift = log.offset
-        if not log.dated and anchor is not None and log.first_t is not None:
+        if log.dated or log.first_t is None or log.last_t is None:
+            continue
+        if anchor is not None:
             log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
+        elif kernels:
+            log.shift = round((max(kernels) - log.last_t) / DAY_S) * DAY_S
 
 
 def _put_back_launchers(logs: Sequence[Log]) -> None:
@@ -396,6 +398,18 @@ def _of_others(log: Log, event: Event, logs: Iterable[Log]) -> bool:
     return not begun - GAP_S <= t <= ended + AFTER_S
 
 
+def _something_fails_after(log: Log, event: Event) -> bool:
+    behind = [one for one in log.events if one.first.line > event.last.line]
+    return any(one.signature is not None and one.signature.link != "cause" for one in behind)
+
+
+def _is_only_a_name(event: Event) -> bool:
+    """Has an exception no words of its own, and was a known one made of it?"""
+    made = event.became
+    bare = event.raised is not None and not event.raised.message and event.signature is None
+    return bare and made is not None and made.signature is not None
+
+
 def _made_up(frame: Frame | None) -> bool:
     """Code that a model wrote and an environment ran."""
     return frame is not None and frame.path in ("<string>", "<stdin>", "<python>", "<code>")
@@ -420,6 +434,14 @@ def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
     name = log.name.rpartition("/")[2].partition(".log")[0].lower()
     last = event.role == "env" and event.raised is not None and not (event.over or event.lives)
     return last and any(f"env server {name} failed" in text for text in stops)
+
+
+def _ended_its_part(log: Log, event: Event, stops: Iterable[str]) -> bool:
+    """Is it the last that a part of the job did before the launcher named it as ended? Others go on for a few steps."""
+    if event.role not in _ONE_PROCESS or event.over or event.lives or event.weak or event.raised is None:
+        return False
+    own = any(steps.after_line(event.last.line) for steps in log.steps.values())
+    return not own and any(failed_part(text) == event.role for text in stops)
 
 
 def _is_usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
@@ -475,6 +497,13 @@ def _find_finish(logs: Sequence[Log], failed: Sequence[_Kind]) -> Place | None:
     return next((told[role] for role in wanted if role in told), None)
 
 
+def _hung_after(finish: Place, ends: Iterable[_Kind], logs: Sequence[Log]) -> bool:
+    """Was the job that had said so still there much later, waiting, when it was ended from outside?"""
+    t = next((log.at(finish) for log in logs if log.name == finish.file), None)
+    late = [kind for kind in ends if kind.name in _FROM_OUTSIDE and kind.first_t is not None]
+    return t is not None and any((kind.first_t or 0.0) - t > GAP_S for kind in late) and bool(who_waits(logs))
+
+
 def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     """Does it come again and again while no step is done?"""
     last_t = kind.last_t
@@ -489,7 +518,8 @@ def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:
     if kind.link == "end" or sum(event.beside for _, event in kind.events) > SELDOM * kind.count + 50:
         return False
     if not any(steps.count for log in logs for steps in log.steps.values()):
-        return kind.count >= OFTEN and kind.event.signature is not None
+        lasts = any(log.before + log.lines - event.last.line <= LAST_WORDS for log, event in kind.events)
+        return kind.count >= OFTEN and kind.event.signature is not None and lasts
     if last_t is None or not steps_t:
         return kind.count >= VERY_OFTEN
     return kind.count >= OFTEN and last_t - max(steps_t) >= GAP_S
@@ -598,7 +628,8 @@ def _by_time(kind: _Kind) -> tuple[object, ...]:
     return t is None, t or 0.0, _ORDER[kind.link], kind.event.first.line
 
 
-def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
+def _find_root(candidates: list[_Kind], kinds: list[_Kind], lived: Sequence[_Kind]) -> _Kind:
+    """``lived``: also what came while steps were still made, which may explain that they were worth nothing."""
     failing = [kind for kind in candidates if not kind.mild and kind.link != "end"]
     others = [kind for kind in candidates if kind not in failing]
     times = [kind.first_t for kind in failing if kind.first_t is not None]
@@ -626,20 +657,20 @@ def _find_root(candidates: list[_Kind], kinds: list[_Kind]) -> _Kind:
         causes = [
             kind
             for kind in found
-            if t is None or kind.first_t is None or kind.first_t <= t + SLACK_S or _stands_above(kind, root)
+            if t is None or kind.first_t is None or kind.first_t <= t + _slack_of(kind) or _stands_above(kind, root)
         ]
         if not causes and "*" in root.after and root.link != "end" and not root.mild:
             # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
             causes = [kind for kind in found if kind.event.signature is not None]
         if not causes:
-            causes = _behind_it(root, kinds, passed)
+            causes = _behind_it(root, kinds, lived, passed)
         if not causes:
             return root
         root = min(causes, key=_rank_of)
         passed.add(root.name)
 
 
-def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> list[_Kind]:
+def _behind_it(root: _Kind, kinds: Iterable[_Kind], lived: Iterable[_Kind], passed: Container[str]) -> list[_Kind]:
     """What else explains it: each rollout's own error where none was left, a known warning where it is not known."""
     others = [kind for kind in kinds if kind.name not in passed]
     if root.name == NO_SAMPLES:
@@ -648,9 +679,12 @@ def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> l
             for kind in others
             if kind.count > 1 and any(event.role == "env" and event.raised is not None for _, event in kind.events)
         ]
+        failed += [kind for kind in lived if kind.name not in passed and _comes_often(kind)]
         return sorted(failed, key=lambda kind: -kind.count)[:1]
     if root.event.signature is not None:
         return []
+    if _ENV_SERVER.match(root.event.text) and (ended := [kind for kind in others if _ended_an_environment(kind)]):
+        return ended
     return [
         kind
         for kind in others
@@ -663,6 +697,36 @@ def _behind_it(root: _Kind, kinds: Iterable[_Kind], passed: Container[str]) -> l
             for mine, begun in root.events
         )
     ]
+
+
+def _slack_of(kind: _Kind) -> float:
+    """The kernel counts from its boot: `dmesg -T` is minutes off on a machine that ran for weeks."""
+    return GAP_S if all(log.kernel for log, _ in kind.events) else SLACK_S
+
+
+def _comes_often(kind: _Kind) -> bool:
+    """A known error that came again and again while steps were made: of rollouts, judges, tools."""
+    return kind.count >= OFTEN and kind.link == "cause" and kind.event.signature is not None
+
+
+def _worthless(logs: Sequence[Log], lived: Sequence[_Kind]) -> list[_Kind]:
+    """What makes the last steps worth nothing: a loss that is no number, or an error beside rewards of zero."""
+    broken = [(log, log.nan) for log in logs if log.nan is not None and log.nan.count >= LEAST]
+    if broken:
+        return _group_by_name(broken)
+    zero = [log for log in logs if log.unrewarded is not None and log.unrewarded[0] >= LEAST]
+    often = [
+        kind
+        for kind in lived
+        if _comes_often(kind)
+        and any(
+            log is not one or event.last.line > one.unrewarded[1].line
+            for log, event in kind.events
+            for one in zero
+            if one.unrewarded is not None
+        )
+    ]
+    return sorted(often, key=lambda kind: -kind.count)[:1]
 
 
 def _stands_above(kind: _Kind, other: _Kind) -> bool:
@@ -678,7 +742,9 @@ def _was_ended(kind: _Kind, before: _Kind) -> bool:
     if kind.first_t is None and before.first_t is None:
         one, other = kind.event.first, before.event.first
         return one.file == other.file and one.line < other.line
-    return kind.first_t is not None and before.first_t is not None and kind.first_t < before.first_t
+    # A scheduler's line is written by another machine, with a clock of its own.
+    slack = 0.0 if kind.name == ENDED else SLACK_S
+    return kind.first_t is not None and before.first_t is not None and kind.first_t < before.first_t + slack
 
 
 def _rank_of(kind: _Kind) -> tuple[object, ...]:
@@ -690,7 +756,7 @@ def _rank_of(kind: _Kind) -> tuple[object, ...]:
 def _not_before(kind: _Kind, root: _Kind) -> bool:
     """May it have followed of the root?"""
     t, begun = kind.last_t, root.first_t
-    return t is None or begun is None or t >= begun - SLACK_S
+    return t is None or begun is None or t >= begun - _slack_of(root)
 
 
 # ---------------------------------------------------------------- for people
@@ -712,7 +778,7 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         signature.sentence if signature else _UNKNOWN if event.raised else _LAST_ERROR,
         signature.kind if signature else "unknown",
         kind.link,
-        signature.remedy if signature else _where_to_look(event.raised),
+        signature.remedy if signature else where_to_look(event.raised, event.text),
         signature.source if signature else "",
         event.text,
         event.first,
@@ -725,6 +791,9 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:
             cause.sentence = "Your own code, or the environment's, raised an exception that has no entry here."
+        inside = event.raised.last if event.raised is not None and signature is None else None
+        if inside is not None and cause.own is not None and inside.path != cause.own.path:
+            cause.notes.append(f"It was raised at {inside}: {inside.code or event.text}")
         began = raised
         while began.cause is not None:
             began = began.cause
@@ -754,21 +823,6 @@ def _who_stopped_it(texts: Iterable[str]) -> str:
     if any(_BY_KEYBOARD.search(text) for text in texts):
         return "SIGINT told the job to stop: a person pressed Ctrl-C, or a program sent what Ctrl-C sends."
     return ""
-
-
-def _where_to_look(raised: Raised | None) -> str:
-    """What a person can do about an error that has no entry."""
-    package = package_of(raised.last) if raised else ""
-    own = raised.place if raised else None
-    look = f"Look at {own} first. " if own else "Read the lines around it. "
-    if raised is not None:
-        look += next((advice + " " for pattern, advice in _ADVICE.items() if pattern.match(raised.text)), "")
-    if package:
-        look += (
-            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer "
-            "version of it, or the one that the trainer was made for (uv sync). "
-        )
-    return look + "When you know what helps, add an entry to a data file: docs/diagnosis.md says how."
 
 
 def _is_of_users(name: str) -> bool:

@@ -19,7 +19,7 @@ _HEAD = (
     rb"(?:std(?:out|err) F |[^\s:]{1,100}+ [^\s:\[\]]{1,60}+(?:\[\d{1,9}+\])?+: )?+)?+"
     rb"(?:- verifiers[\w.]{0,80}+ - )?+"  # others repeat at this level what their ranks print
     rb"(?:\[[A-Za-z]{1,32}+\d{1,6}+\]: ?+){0,2}+"
-    rb"(?:\([^()\n]{1,160}+\) ?+){0,3}+ ?+"
+    rb"(?:\((?:[^()\n]{1,160}+|\([^()\n]{0,80}+(?:\([^()\n]{0,80}+\))?+\)){1,4}+\) ?+){0,3}+ ?+"
     rb"(?:\d\d:\d\d:\d\d)?+"
 )
 # A line of a logger at a level that tells of nothing bad, and the little in such lines that is wanted.

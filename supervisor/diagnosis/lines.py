@@ -51,6 +51,9 @@ _WRAPPERS: Final = (
     # docker compose, whatever its containers are called
     re.compile(rb"(?P<who>[A-Za-z0-9][\w.-]{0,60}) {0,40}\| ?"),
     re.compile(rb"\[(?P<who>pod/[^\]\s]{1,200})\] "),  # kubectl logs --prefix
+    # stern, and logs of Kubernetes that tools joined: pod and container, or the pod alone
+    re.compile(rb"(?P<who>[a-z][a-z0-9]*+(?:-[a-z0-9]++){1,8}+ [a-z][a-z0-9-]{2,60}) (?=[^a-z])"),
+    re.compile(rb"(?P<who>[a-z][a-z0-9]{0,40}(?:-[a-z0-9]{1,40}){0,8}-\d{1,4}) {1,4}"),
     re.compile(rb" {0,4}(?P<who>\d{1,4}): "),  # srun --label, which labels no line of srun itself
     re.compile(rb"(?P<who>\d{1,7}(?:\.\d{1,3})?s)\t\d{1,7}\t"),  # Kaggle: seconds since the start, and a number
     # pdsh, which DeepSpeed starts with
@@ -66,7 +69,7 @@ _WRAPPED: Final = 0.8  # of the lines that a log begins with
 _LABELLED: Final = 0.3  # the same behind a script of Slurm: what the script says itself has no label
 _TORCHRUN = re.compile(r"\[(?P<who>[A-Za-z]{1,32})(?P<rank>\d{1,6})\]: {0,1}")
 _PROCESS = re.compile(
-    r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
+    r"\((?:(?P<who>[A-Za-z_]{1,40})[\w .,:/<>#()-]{0,120}?)??\b(?:pid|rank)=\d{1,9}[^()]{0,40}\) ?"
     r"|\(raylet[^()]{0,60}\) ?|\(pid=[a-z_]{1,40}\) ?|\(\w{1,40}\) : "
 )
 # What a launcher says of a process that ended stands behind the whole command, which may be of any length.
@@ -85,6 +88,7 @@ _HEADS: Final = (
     ),
     # the logging module as verifiers sets it up, and plain loguru
     re.compile(rf"{_DATE} {_CLOCK} - [\w.]{{1,120}} - {_LEVEL} - (?P<text>.*)", re.S),
+    re.compile(rf"{_DATE} {_CLOCK} - {_LEVEL} - (?:[\w./-]{{1,80}}:\d{{1,6}} - )?(?P<text>.*)", re.S),
     re.compile(rf"{_DATE}[ T]{_CLOCK}{_ZONE} \| {_LEVEL} {{0,8}}\| [^|\n]{{0,160}}?(?: - |\| )(?P<text>.*)", re.S),
     re.compile(rf"\[?{_DATE}[ T]{_CLOCK}{_ZONE}\]?\s{{0,3}}\[?{_LEVEL}\]?:?\s(?P<text>.*)", re.S),
     # AReaL
@@ -102,6 +106,7 @@ _HEADS: Final = (
 # torch's own: "[E709 17:05:38.16 ProcessGroupNCCL.cpp:632] ...", "E0106 03:00:12.123000 4200 torch/...:874] ..."
 _GLOG = re.compile(rf"\[?(?P<letter>[IWEF])(?P<month>\d{{1,2}})(?P<day>\d\d) {_CLOCK} [^\]\n]{{1,200}}\] ?", re.S)
 _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
+_CANCELLED = re.compile(rf" CANCELLED AT {_DATE}T{_CLOCK}")  # Slurm's own line has its time behind
 _RANK = re.compile(r"\[(?:PG [^\]]{1,80})?[Rr]ank (\d{1,6})\]")
 
 
@@ -176,6 +181,8 @@ def parse(raw: bytes) -> Line:
         if found is None or not (_PROCESS.match(text) or _TORCHRUN.match(text)):
             break
         level = None  # one says again what a process of it said
+    if stamp is None and text.startswith("slurmstepd: ") and (when := _CANCELLED.search(text[:400])):
+        stamp = _parse_stamp(when)
     if rank is None and (named := _RANK.search(text[:200])):
         rank = int(named[1])
     if len(text) > 2 * COMMAND and (ended := _ENDED.search(text, len(text) - 120)):

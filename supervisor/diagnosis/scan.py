@@ -19,9 +19,12 @@ from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_exception, nearer
+from supervisor.diagnosis.last_words import LAST_WORDS, PLAIN_ERROR, says_failure
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, unwrapper
 from supervisor.diagnosis.places import identify_log
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
+from supervisor.diagnosis.standstill import find_wait
+from supervisor.diagnosis.step_worth import note_worth, read_step
 from supervisor.primerl.logs import SIGNATURES, parse_line
 from supervisor.signatures import LONGEST as MATCHED
 from supervisor.signatures import Signature
@@ -48,23 +51,12 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "inference": re.compile("vLLM API server version"),
 }
 _SERVES: Final = "Application startup complete"
-# What is still written when an exception ends a program: by W&B, torch, Python and the shell, and other tracebacks.
-_LAST_WORDS: Final = re.compile(
-    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
-    r"|sys:1|make\b|srun: |slurmstepd|.{0,60}[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
-)
-# Errors that no logger wrote: of command lines, git, Docker, Rust, and assertions in C++.
-_PLAIN_ERROR = re.compile(
-    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )|fatal: "
-    r"|thread '.{1,80}' panicked at |[\w ./-]{1,60}: error: argument |make(?:\[\d{1,2}\])?: \*\*\* |CMake Error "
-    r"|\[[\w.-]{1,60}:\d{1,9}\] \*\*\* An error occurred in |.{0,200} UCX {1,2}ERROR "
-    r"|.{1,300}: Assertion [`'].{1,300} failed\."
-)
 _QUIET_END: Final = ("SystemExit", "srun: error: ", "+ ")
 _GOODBYE = re.compile(
     r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|"
     r"Killing subprocess|[Ee]xiting|[Tt]erminating)"
 )
+FINAL_LINES: Final = 3  # at a log's end in which any word of a failure counts
 LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds say their steps so; a model's answer may speak of steps, too, further behind.
@@ -326,6 +318,11 @@ class _Scan:
         if not (log.events or log.cut or self._serves):
             self._look_at_last_words()
         log.final = self._find_final_error()
+        before, tail = self._last_lines()
+        lines = [(parse(raw), before + place) for place, raw in enumerate(tail, 1) if before + place > self._zero]
+        log.wait = None if log.kernel else find_wait(lines, log.role, self._place_now())
+        if log.wait is not None:
+            log.wait.event.signature = self._match_signature(lines[-1][0], log.wait.event.text)
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
@@ -409,16 +406,36 @@ class _Scan:
             if line.level not in (None, "WARNING", "WARN") and not is_error:
                 if not _GOODBYE.match(text):
                     break
-            elif text and (is_error or (line.level is None and _PLAIN_ERROR.match(text))):
+            elif text and (is_error or (line.level is None and PLAIN_ERROR.match(text))):
                 found = line, before + place
-            elif line.level is None and not (_LAST_WORDS.match(line.text) or is_exception(text)) and not found:
+            elif line.level is None and not (LAST_WORDS.match(line.text) or is_exception(text)) and not found:
                 break
+        if found is None and not self._serves:
+            found = self._find_word_of_failure(tail, before)
         if found is None or (self._serves and found[0].level not in ("CRITICAL", "FATAL")):
             return None
         line, number = found
         text, place_of = line.text.strip()[:SHOWN], Place(self.log.name, number, self._t, self._shown)
         raised = bare(text, number)
         return Event(None, self._role_of(line), text, place_of, place_of, level=line.level, raised=raised)
+
+    def _find_word_of_failure(self, tail: Sequence[bytes], before: int) -> tuple[Line, int] | None:
+        """Of the last few lines, where no logger wrote one of them, the first that says in any words that it failed."""
+        found: tuple[Line, int] | None = None
+        seen = 0
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            line = parse(tail[place - 1])
+            text = line.text.strip()
+            if not text:
+                continue
+            seen += 1
+            if seen > FINAL_LINES or line.level is not None or text.startswith(("wandb", _SAMPLE)):
+                break
+            if says_failure(text):
+                found = line, before + place
+            elif not LAST_WORDS.match(line.text):
+                break
+        return found
 
     def _last_lines(self) -> tuple[int, Sequence[bytes]]:
         """Some lines up to the present one, and how many stand before them."""
@@ -430,7 +447,7 @@ class _Scan:
         """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
         before, tail = self._last_lines()
         behind = [parse(raw) for raw in tail[max(0, line - before) :]]
-        others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
+        others = [one for one in behind if not (LAST_WORDS.match(one.text) or is_exception(one.text))]
         return self._number - line <= TAIL and len(others) < MORE_LINES
 
     def _is_handled(self, event: Event) -> bool:
@@ -549,7 +566,7 @@ class _Scan:
             if "*" in signature.after and not self.log.events:
                 self._look_back()
             event = self._add_event(signature, line, message)
-            if line.level is None and is_exception(message):
+            if line.level is None and (is_exception(message) or PLAIN_ERROR.match(message)):
                 event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place_now()
@@ -560,7 +577,9 @@ class _Scan:
         """What trainers of another kind say of a step, or that they are done."""
         if _PLAIN_STEP.match(message):
             number = _NUMBER.search(message)
-            self._add_step("job", int(number[1]) if number else self._steps_of_job().count + 1)
+            step = int(number[1]) if number else self._steps_of_job().count + 1
+            loss, reward = read_step(message)
+            self._add_step(StepDone("job", step, reward=reward, loss=loss), message)
         elif _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
 
@@ -625,7 +644,7 @@ class _Scan:
             facts = parse_line(one, told)
             for fact in facts:
                 if isinstance(fact, StepDone):
-                    self._add_step(fact.role, fact.step)
+                    self._add_step(fact, message)
                     share = _FAILED_SHARE.search(message)
                     self.log.failed_percent = float(share[1]) if share else self.log.failed_percent
                 elif isinstance(fact, FinishSeen):
@@ -646,9 +665,12 @@ class _Scan:
         """Of a trainer of another kind: they are counted."""
         return self.log.steps.get("job", Steps())
 
-    def _add_step(self, role: Role, number: int) -> None:
+    def _add_step(self, step: StepDone, text: str) -> None:
         place = self._place_now()
-        self.log.steps.setdefault(role, Steps()).add(replace(place, t=None) if self._is_ahead else place, number)
+        self.log.steps.setdefault(step.role, Steps()).add(
+            replace(place, t=None) if self._is_ahead else place, step.step
+        )
+        note_worth(self.log, step, place, text[:SHOWN])
         self._resuming = None
 
     # ------------------------------------------------------------ errors

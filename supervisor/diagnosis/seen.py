@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from supervisor.core.facts import Role
 from supervisor.diagnosis.frames import Raised
 from supervisor.diagnosis.ranks import Ranks
 from supervisor.signatures import Signature
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.standstill import Wait
 
 GAP_S: Final = 600.0  # an error that comes again after so long is another story
 MOST_STEPS: Final = 100_000
@@ -115,6 +118,9 @@ class Log:
     last_shown: str = ""
     last_ordinary: str = ""  # the last line of a logger that tells of nothing bad
     final: Event | None = None  # an error of no known kind with which it ends
+    wait: Wait | None = None  # it ends with a part that waits
+    nan: Event | None = None  # the last steps have a loss or a gradient that is no number
+    unrewarded: tuple[int, Place] | None = None  # so many last steps, since there, had a reward of zero
     complaint: tuple[str, Place] | None = None  # the last line at the level of an error that is none of the known ones
     dated: bool = False
     offset: float = 0.0  # of a dated one: from its own times to those of the days that it names

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
@@ -30,6 +29,7 @@ from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.jobs.environment import withheld_from_commands
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import launch, look_at_component
 from supervisor.process.stop import stop_attempt
@@ -150,7 +150,10 @@ class Effects:
         self.run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
 
     def scan(self) -> None:
-        """List the local steps before a start or after the end: no process writes then, so quiet time is not needed."""
+        """List the local steps before a start or after the end.
+
+        No process writes then, so quiet time is not needed; only an observed job may live on.
+        """
         try:
             if self.run.job is None and self._setup_runs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
@@ -160,7 +163,7 @@ class Effects:
             self.run.post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
             return
         try:
-            steps = [(step, job.check_step(step, settled=True)) for step in job.steps()]
+            steps = [(step, job.check_step(step, settled=not self.run.observed)) for step in job.steps()]
         except OSError as error:
             self.run.post(f.LocalSteps(reason=f"{job.output_dir} cannot be read: {error.strerror}", settled=True))
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,15 +13,23 @@ from typing import TYPE_CHECKING
 from supervisor.base.errors import ConfigError, StoreError
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
-from supervisor.fleet.book import StoreBook
+from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
-from supervisor.fleet.fleet_file import BOOT, FleetFile, PlaceTable, load, load_run, pod_environment
+from supervisor.fleet.fleet_file import (
+    ACCOUNT_KEYS,
+    BOOT,
+    FleetFile,
+    PlaceTable,
+    load,
+    load_run,
+    pod_environment,
+)
 from supervisor.fleet.keys import B2Keys, Keys, choose_keys
 from supervisor.fleet.model import Bidding, Rules, State
-from supervisor.fleet.places import prime, runpod
+from supervisor.fleet.place_run import adapt_run_file
+from supervisor.fleet.places import prime, runpod, vast
 from supervisor.fleet.places.base import Instance, Offer, Order, Provider
 from supervisor.fleet.places.ssh import Ssh
-from supervisor.fleet.places.vast import Vast
 from supervisor.fleet.run_look import look_at_run, read_ranks
 from supervisor.fleet.side_by_side import ask_for_each
 from supervisor.storage import open_store
@@ -29,6 +38,9 @@ from supervisor.storage.base import Store
 if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need
     from supervisor.preflight.finding import Finding
     from supervisor.preflight.host_check import Promised
+
+RUN_FILE = "RL_SUPERVISOR_RUN_FILE_B64"
+"""The variable in which a pod's start script finds the run file."""
 
 
 @dataclass
@@ -39,14 +51,15 @@ class Assembly:
     file: FleetFile
     files: Mapping[str, RunFile]  # run of fleet.toml -> its run file
     environ: Mapping[str, str]
+    at_places: Mapping[str, Mapping[str, tuple[RunFile, bytes]]]  # run -> place -> its run file there
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _keys: dict[str, Keys] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
 
-    def book(self) -> StoreBook:
+    def book(self, supposed: Mapping[str, Orders] | None = None) -> StoreBook:
         """The controller's memory. Raises StoreError."""
-        return StoreBook(self._open(self.file.fleet.store, self.file.fleet.realm), self.file.fleet.name)
+        return StoreBook(self._open(self.file.fleet.store, self.file.fleet.realm), self.file.fleet.name, supposed)
 
     def controller(self, book: StoreBook, sleep: Callable[[float], None], *, dry: bool = False) -> Controller:
         """A controller of all runs. Raises ConfigError when the environment lacks a key."""
@@ -87,7 +100,8 @@ class Assembly:
 
         def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
             wants = self.file.place[place.name]
-            told = {LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
+            text = base64.b64encode(self.at_places[name][place.name][1]).decode()
+            told = {RUN_FILE: text, LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
             told = env | keys.make_key(label) | {name: value for name, value in told.items() if value}
             return Order(label, wants.image, wants.disk_gb, BOOT, told)
 
@@ -118,7 +132,8 @@ class Assembly:
         from supervisor.fleet.place_check import find_misfits, site_of_place
         from supervisor.preflight.gather import gather_run
 
-        table, file, run_table = self.file.place[place], self.files[name], self.file.run[name]
+        table, run_table = self.file.place[place], self.file.run[name]
+        file = self.at_places[name][place][0]
         table = table.model_copy(update={"gpu": gpu}) if gpu else table
         path = self.path.parent / run_table.file
         subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
@@ -138,11 +153,12 @@ class Assembly:
     def _open_provider(self, table: PlaceTable) -> Provider:
         if table.provider == "ssh":
             return Ssh(table.host)
+        key = self._key(ACCOUNT_KEYS[table.provider])
         if table.provider == "prime":
-            return prime.Prime(self._key("PRIME_API_KEY"), self.environ.get("PRIME_API_BASE_URL", prime.URL))
+            return prime.Prime(key, self.environ.get("PRIME_API_BASE_URL", prime.URL))
         if table.provider == "runpod":
-            return runpod.Runpod(self._key("RUNPOD_API_KEY"), self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
-        return Vast(self._key("VAST_API_KEY"), self.environ.get("VAST_URL", "https://console.vast.ai"))
+            return runpod.Runpod(key, self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
+        return vast.Vast(key, self.environ.get("VAST_URL", vast.URL))
 
     def _key(self, name: str) -> str:
         key = self.environ.get(name)
@@ -182,7 +198,11 @@ def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
     for one in ids:
         if ids.count(one) > 1:
             raise ConfigError(f"{path}: two runs have the id {one}.")
-    return Assembly(path, file, files, environ)
+    at_places = {
+        name: {one: adapt_run_file(path.parent / table.file, files[name], file.place[one]) for one in table.places}
+        for name, table in file.run.items()
+    }
+    return Assembly(path, file, files, environ, at_places)
 
 
 def _check_label(path: Path, file: FleetFile, name: str, run_id: str) -> None:

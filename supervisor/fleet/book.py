@@ -13,6 +13,7 @@ import json
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import TypeVar
@@ -73,8 +74,9 @@ class StoreBook:
     States of several runs may be read and written at once, from several threads.
     """
 
-    def __init__(self, store: Store, fleet: str) -> None:
-        self._store = store
+    def __init__(self, store: Store, fleet: str, supposed: Mapping[str, Orders] | None = None) -> None:
+        """``supposed``: what a person would want of some runs, in place of what the store says (``--dry-run``)."""
+        self._store, self._supposed = store, supposed or {}
         self._fleet = fleet
         self._folder = run_folder(fleet)
         self._writer = writer_name(socket.gethostname(), secrets.token_hex(8), secrets.token_hex(4))
@@ -196,6 +198,8 @@ class StoreBook:
 
     def read_orders(self, run_id: str) -> Orders:
         """What was wanted last; a run of the file is wanted."""
+        if run_id in self._supposed:
+            return self._supposed[run_id]
         data = self._get(f"orders/{run_id}.json")
         return Orders() if data is None else self._parse(f"orders/{run_id}.json", _ORDERS, data)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from supervisor.base.errors import StoreError
+from supervisor.base.secrets import mask_secrets, printable
 from supervisor.fleet.decide import decide, decide_removed, note_created, note_not_created, note_not_found
 from supervisor.fleet.model import (
     Claim,
@@ -36,6 +37,7 @@ from supervisor.fleet.observe import (
     observe,
     price_now,
     sum_dollars,
+    sum_price_now,
 )
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 from supervisor.fleet.side_by_side import ask_for_each
@@ -226,6 +228,7 @@ class Controller:
         if decision.action is None:
             calm[name] = decision
             return Told(name, decision, again_s=decision.again_s)
+        decision = self._say_what_it_printed(decision)
         self._write_down({name: decision})
         match decision.action:
             case Create() as create if run is not None:
@@ -345,6 +348,26 @@ class Controller:
             return Told(name, decision, failed=failed)
         return Told(name, decision, (decision.sentence,))
 
+    def _say_what_it_printed(self, decision: Decision) -> Decision:
+        """With the last line of a pod that never began: its log goes with it."""
+        if not isinstance(decision.action, Destroy):
+            return decision
+        pod = decision.action.pod
+        [how] = {one.how for one in decision.state.rented if (one.pod.provider, one.id) == _key_of(pod)}
+        provider = self._provider(pod.provider)
+        if how not in ("no-boot", "failed") or provider is None:
+            return decision
+        try:
+            lines = [line for line in map(printable, provider.read_log(pod.instance).splitlines()) if line.strip()]
+        except PlaceError as error:
+            return replace(decision, sentence=f"{decision.sentence} {error}")
+        last = (
+            f"The last line that it printed: {mask_secrets(lines[-1].strip())[:200]}"
+            if lines
+            else "It printed nothing."
+        )
+        return replace(decision, sentence=f"{decision.sentence} {last}")
+
     def _destroy(self, name: str, decision: Decision, destroy: Destroy, market: _Market) -> Told:
         provider = self._provider(destroy.pod.provider)
         try:
@@ -363,6 +386,10 @@ class Controller:
         return next((place.provider for place in self._places.values() if place.provider.name == name), None)
 
 
+def _key_of(pod: Pod) -> tuple[str, str]:
+    return pod.provider, pod.instance.id
+
+
 def _bid(place: Place, offer: Offer) -> Offer | None:
     """The offer at what will be paid for it; None where that is too much."""
     price = offer.per_hour
@@ -376,7 +403,7 @@ def _count_money(market: _Market) -> Money:
     states = market.states.values()
     return Money(
         spent=None if market.damaged else sum(sum_dollars(one) + _sum_owed(one, market) for one in states),
-        per_hour=sum(map(price_now, states)),
+        per_hour=sum(map(sum_price_now, states)),
         creates=sum(count_creates(one, market.now) for one in states),
     )
 
@@ -394,8 +421,7 @@ def _list_places(state: State) -> Iterator[tuple[str, str]]:
 def _sum_owed(state: State, market: _Market) -> float:
     """Dollars since the last look, at providers that do not answer."""
     silent = [one for one in state.rented if one.is_living and one.pod.provider in market.away]
-    running = [one for one in silent if one.pod.instance.phase != "stopped"]
-    return sum(max(0.0, market.now - one.seen_at) / HOUR_S * (one.per_hour or 0.0) for one in running)
+    return sum(max(0.0, market.now - one.seen_at) / HOUR_S * price_now(one) for one in silent)
 
 
 def _machines_of(state: State) -> Iterator[str]:
@@ -408,11 +434,15 @@ def _machines_of(state: State) -> Iterator[str]:
 
 
 def _pods_of(name: str, market: _Market) -> Iterator[Pod]:
+    """What is listed under the run's labels; and by its id a pod that is remembered, and whose label is lost."""
+    known = {(one.pod.provider, one.id): one.pod for one in market.states[name].rented}
     for provider, instances in market.instances.items():
         for one in instances:
-            read = read_label(one.label)
+            read, pod = read_label(one.label), known.get((provider, one.id))
             if read is not None and read[0] == name:
                 yield Pod(provider, read[1], one)
+            elif read is None and pod is not None:
+                yield replace(pod, instance=replace(one, label=pod.instance.label))
 
 
 def _is_for(instance: Instance, name: str, generation: int) -> bool:

@@ -35,9 +35,11 @@ from supervisor.fleet.observe import (
     end,
     find_holder,
     is_missing,
+    name_host,
     name_machine,
     note_bid,
     observe,
+    price_now,
 )
 from supervisor.fleet.places.base import ErrorKind, PlaceError, label_of
 
@@ -177,7 +179,7 @@ def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     if bidding is None or lowest is None or lowest + holder.disk_per_hour > bidding.most or _limit_reached(rules, seen):
         return None
     bid = min(lowest * bidding.factor, bidding.most - holder.disk_per_hour)
-    if not _is_within(rules, seen.spending + bid + holder.disk_per_hour):
+    if not _is_within(rules, seen.spending - price_now(holder) + bid + holder.disk_per_hour):
         return None
     sentence = f"Pod {holder.id} was outbid. Bidding ${bid:.2f} an hour for it: the lowest is ${lowest:.2f}."
     return Decision(note_bid(state, holder.pod, bid, seen.now), sentence, RaiseBid(holder.pod, bid))
@@ -492,7 +494,12 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
         return True
     if offered.offer.spot and not offered.offer.is_kind and machine and machine in seen.occupied:
         return True  # a higher bid would stop our own pod
-    faults = state.faults.get(machine, ())
+    # One bad machine says little of the others of its host, and two say more.
+    of_host = state.faults.get(name_host(rules.places[offered.place], offered.offer.host), ())[1:]
+    return _is_banned(state.faults.get(machine, ()), seen) or _is_banned(of_host, seen)
+
+
+def _is_banned(faults: tuple[float, ...], seen: Seen) -> bool:
     return bool(faults) and seen.now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,12 +11,14 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from supervisor.base.errors import ConfigError
+from supervisor.base.secrets import remember_environment
 from supervisor.config import run_file
 from supervisor.config.reporting import Notify
 from supervisor.config.run_place import LARGEST
 from supervisor.config.section import Positive, Section
-from supervisor.config.settings import STORE_URL, RunFile
+from supervisor.config.settings import GpuName, RunFile
 from supervisor.fleet.places.base import Want
+from supervisor.storage.backends import url_problem
 
 BOOT = r"""#!/bin/bash
 # Find or install rl-supervisor, and hand over to its own start script.
@@ -33,8 +34,9 @@ D=$("${P:-$V/bin/python}" -c 'from supervisor.install import __path__ as p; prin
 exec bash "$D/units/onstart.sh" "$@"
 """
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-ACCOUNT_KEYS = frozenset({"VAST_API_KEY", "RUNPOD_API_KEY", "PRIME_API_KEY"})
-Dollars = Annotated[float, Field(gt=0)]
+ACCOUNT_KEYS = {"vast": "VAST_API_KEY", "runpod": "RUNPOD_API_KEY", "prime": "PRIME_API_KEY"}
+"""The controller's own variable for each provider's account. None of them ever goes to a pod."""
+Dollars = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Fleet(Section):
@@ -50,8 +52,8 @@ class Fleet(Section):
     @field_validator("store")
     @classmethod
     def check_url(cls, value: str) -> str:
-        if not re.match(STORE_URL, value):
-            raise ValueError(f"{value!r} is none of b2://bucket[/prefix], s3://bucket[/prefix] and file:///folder")
+        if problem := url_problem(value):
+            raise ValueError(problem)
         return value
 
 
@@ -72,20 +74,23 @@ class Limits(Section):
     def is_time(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                datetime.fromisoformat(value)
-            except ValueError:
+                _read_time(value)
+            except (ValueError, OverflowError):
                 raise ValueError(f"{value!r} is neither a day nor a time such as 2026-12-31T18:00") from None
         return value
 
     @property
     def until_unix(self) -> float | None:
         """``until`` in seconds since 1970."""
-        if self.until is None:
-            return None
-        at = datetime.fromisoformat(self.until)
-        if len(self.until) <= len("2026-12-31"):
-            at += timedelta(days=1)  # a day counts whole
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        return None if self.until is None else _read_time(self.until)
+
+
+def _read_time(text: str) -> float:
+    """Seconds since 1970; of a day, those at its end. Raises ValueError and OverflowError."""
+    at = datetime.fromisoformat(text)
+    if len(text) <= len("2026-12-31"):
+        at += timedelta(days=1)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 class PlaceTable(Section):
@@ -99,9 +104,15 @@ class PlaceTable(Section):
     """The GPU, as the provider spells it: `H100 SXM`."""
     gpus: Positive = 1
     """How many of them."""
+    inference: list[GpuName] = Field(default=[])
+    """GPUs of the engine there, in place of `[gpus]` of the run file. With `trainer`."""
+    trainer: list[GpuName] = Field(default=[])
+    """GPUs of the trainer there."""
+    args: list[str] = Field(default=[])
+    """Further words for the launcher's command line there, after `[job] args` of the run file."""
     spot: bool = True
     """Interruptible, at a bid? Else on demand."""
-    most_per_hour: Annotated[float, Field(ge=0)] = 0
+    most_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     """Dollars an hour for one machine."""
     bid_factor: Annotated[float, Field(ge=1, le=10)] = 1.2
     """A bid is the lowest possible one times this, and never above `most_per_hour`."""
@@ -168,7 +179,7 @@ class RunTable(Section):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"{name!r} cannot be the name of a variable")
-            if name in ACCOUNT_KEYS or text.removeprefix("$") in ACCOUNT_KEYS:
+            if not {name, text.removeprefix("$")}.isdisjoint(ACCOUNT_KEYS.values()):
                 raise ValueError(f"{name} would put the account's key on a rented host: take it out")
         return value
 
@@ -227,11 +238,8 @@ def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
 
 
 def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a pod of the run gets. Raises ConfigError when the controller's own environment lacks a key."""
-    env = {
-        "RL_SUPERVISOR_RUN": run_id,
-        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode((path.parent / table.file).read_bytes()).decode(),
-    }
+    """What each pod of the run gets. Raises ConfigError when the controller's own environment lacks a key."""
+    env = {"RL_SUPERVISOR_RUN": run_id}
     if table.package is not None:
         env["RL_SUPERVISOR_PACKAGE"] = table.package
     for name, value in table.env.items():
@@ -241,4 +249,5 @@ def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[s
             raise ConfigError(f"{path}: {name} of the pod is taken from {value}, which is not set here.")
         else:
             env[name] = found
+    remember_environment(env)  # a pod may print what it is given
     return env

@@ -25,8 +25,9 @@ from supervisor.fleet.controller import RunLook
 from supervisor.fleet.model import Rules, State
 from supervisor.fleet.observe import find_holder
 from supervisor.fleet.places.base import LABEL, ErrorKind, Instance, PlaceError
+from supervisor.storage.backends import keys_of
 from supervisor.storage.base import Store
-from supervisor.storage.keys import KEYS, NEEDED
+from supervisor.storage.keys import NEEDED
 
 if TYPE_CHECKING:
     from supervisor.storage.b2 import B2Store
@@ -106,7 +107,7 @@ class B2Keys:
             ) from None
         secrets.remember(made.application_key)
         self._made[name], self._ends[name] = made.id_, now + valid_s
-        return dict(zip(KEYS["b2"], (made.id_, made.application_key), strict=True))
+        return dict(zip(keys_of("b2://"), (made.id_, made.application_key), strict=True))
 
     def sweep(self, state: State, instances: Mapping[str, list[Instance]], read_state: Callable[[], State]) -> None:
         listed = frozenset(name_key(one.label) for found in instances.values() for one in found)
@@ -200,7 +201,7 @@ def choose_keys(store_url: str, given: Mapping[str, str], made: B2Keys) -> Keys:
     if not store_url.startswith("b2:"):
         told = f"Only B2 lets a controller make a key for each pod. Pods get the keys of [run.{made.name}.env]."
         return GivenKeys(told)
-    return GivenKeys() if KEYS["b2"][1] in given else made
+    return GivenKeys() if keys_of("b2://")[1] in given else made
 
 
 def name_key(label: str) -> str:

@@ -114,14 +114,23 @@ def sum_dollars(state: State) -> float:
     return state.forgotten_dollars + sum(one.dollars for one in state.rented)
 
 
-def price_now(state: State) -> float:
-    """Dollars an hour for what runs for one run, and for what was just asked for."""
-    living = [one for one in state.rented if one.is_living]
-    running = [one.per_hour or 0.0 for one in living if one.pod.instance.phase != "stopped"]
-    # A stopped pod whose bid was raised may run at any moment.
-    bid = [one.bid + one.disk_per_hour for one in living if one.pod.instance.phase == "stopped" and one.bid]
+def price_now(one: Rented) -> float:
+    """Dollars an hour for it as it was listed last: of one that is stopped, for its disk."""
+    if one.pod.instance.phase != "stopped":
+        return one.per_hour or 0.0
+    told = one.pod.instance.stopped_per_hour
+    return one.disk_per_hour if told is None else min(told, one.per_hour or told, MOST_PRICE)
+
+
+def sum_price_now(state: State) -> float:
+    """Dollars an hour for what is billed for one run, and for what was just asked for."""
     asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
-    return asked + sum(running) + sum(bid)
+    for one in state.rented:
+        if one.is_living and one.bid and one.pod.instance.phase == "stopped":
+            asked += one.bid + one.disk_per_hour  # it may run at any moment
+        elif one.is_living:
+            asked += price_now(one)
+    return asked
 
 
 def count_creates(state: State, now: float) -> int:
@@ -160,11 +169,15 @@ def _change_pod(state: State, pod: Pod, change: Callable[[Rented], Rented]) -> S
 
 
 def note_fault(state: State, pod: Pod, now: float) -> State:
-    """Remember that a machine did not do what it was rented for."""
+    """Remember that a machine did not do what it was rented for; and once for each machine, who lets it."""
     machine = name_machine(pod.provider, pod.instance.machine)
     if not machine:
         return state
-    return replace(state, faults={**state.faults, machine: (*state.faults.get(machine, ()), now)})
+    before, host = state.faults.get(machine, ()), name_host(pod.provider, pod.instance.host)
+    faults = {**state.faults, machine: (*before, now)}
+    if host and not before:
+        faults[host] = (*state.faults.get(host, ()), now)
+    return replace(state, faults=faults)
 
 
 def blame_once(state: State, one: Rented, now: float) -> State:
@@ -178,6 +191,11 @@ def name_machine(provider: str, machine: str) -> str:
     return f"{provider}/{machine}" if machine else ""
 
 
+def name_host(provider: str, host: str) -> str:
+    """By what is remembered who lets machines; "" where the provider does not name them."""
+    return f"{provider}/host {host}" if host else ""
+
+
 def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
     """An instance under our label that was not known: one that was asked for, or one that is forgotten."""
     label, intent = pod.instance.label, state.intent
@@ -187,7 +205,7 @@ def _meet(pod: Pod, state: State, seen: Seen) -> Rented:
         unpublished = () if _never_held(pod, seen.claim) else None
         one = Rented(pod, late.at, late.at, late.per_hour, late.place, late.disk_per_hour, unpublished=unpublished)
     else:  # it may have trained before this controller knew of it
-        one = Rented(pod, seen.now, seen.now, pod.instance.per_hour, unpublished=None)
+        one = Rented(pod, seen.now, seen.now, None, unpublished=None)
     return _look_at(one, pod, seen)
 
 
@@ -199,29 +217,42 @@ def _never_held(pod: Pod, claim: Claim | None) -> bool:
 
 
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
+    lives = pod is None and _has_beaten(one, seen)
     if not one.is_living:
-        if pod is None or (pod.instance.phase != "stopped" and seen.now - one.destroyed_at < ENDS_WITHIN_S):
+        runs = lives or (pod is not None and pod.instance.phase != "stopped")
+        if (pod is None and not lives) or (runs and seen.now - one.destroyed_at < ENDS_WITHIN_S):
             return one
         one = replace(one, ended=None, how=None, missing_since=None)
     if pod is None and one.pod.provider in seen.away:
         return one  # the provider does not answer: that says nothing of the pod
+    if lives:  # whatever the provider lists: it is billed, and its end has to be seen anew
+        one = replace(one, missing_since=None)
     if pod is not None or one.missing_since is None:
         # Until this look, as the last one found it: when a pod that is gone went is not told.
-        bills = one.pod.instance.phase != "stopped"
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
-        one = replace(one, seen_at=seen.now, dollars=one.dollars + bills * hours * (one.per_hour or 0.0))
+        one = replace(one, seen_at=seen.now, dollars=one.dollars + hours * price_now(one))
     if pod is not None:
         price, woke = pod.instance.per_hour, one.pod.instance.phase == "stopped"
         # A machine that is just made, or stopped, may be listed without a price or with 0.
         one = replace(one, pod=pod, per_hour=price if price and 0 < price < MOST_PRICE else one.per_hour)
         if pod.instance.phase != "stopped":
             return replace(one, missing_since=None, woke_at=seen.now if woke else one.woke_at)
+    elif lives:
+        return one
     one = replace(one, missing_at=seen.now)
     if one.missing_since is None:
         return replace(one, missing_since=seen.now)
     if pod is None and is_missing(one):
         return replace(one, ended=seen.now, how=one.how or ("outbid" if one.pod.instance.spot else "gone"))
     return one
+
+
+def _has_beaten(one: Rented, seen: Seen) -> bool:
+    """Has it beaten, or said its last words, since the first look that missed it, and since it was to be destroyed?"""
+    claim = seen.claim
+    if claim is None or claim.label != one.pod.instance.label or one.missing_since is None:
+        return False
+    return claim.beat_at > max(one.missing_since, one.destroyed_at)
 
 
 def is_missing(one: Rented) -> bool:

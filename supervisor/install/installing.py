@@ -32,7 +32,7 @@ from supervisor.install.unit_files import (
     whose,
 )
 from supervisor.process import transient
-from supervisor.storage import keys
+from supervisor.storage import backends
 
 MANUALS_MARK = "Written by `rl-supervisor install`, which replaces it"
 """The last line of each man page and completion says it."""
@@ -42,12 +42,7 @@ ENVIRONMENT = """\
 # Keys of the run {name}: NAME=value lines, without `export`. systemd reads them before the daemon starts.
 # Keep this file at mode 600. None of them is ever written to a log; the store's keys never reach the job.
 #
-# The store at b2://
-# B2_APPLICATION_KEY_ID=
-# B2_APPLICATION_KEY=
-# The store at s3://
-# AWS_ACCESS_KEY_ID=
-# AWS_SECRET_ACCESS_KEY=
+{keys}
 # Where the dead-man heartbeat goes, instead of heartbeat.url
 # RL_HEARTBEAT_URL=
 # Where messages to people go (docs/sight.md), with blanks between the addresses
@@ -56,6 +51,11 @@ ENVIRONMENT = """\
 # WANDB_API_KEY=
 # HF_TOKEN=
 """
+STORE_KEYS = "\n".join(
+    "\n".join([f"# The store at {one.scheme}://", *(f"# {key}=" for key in one.keys)])
+    for one in backends.BACKENDS
+    if one.keys
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def carry_out(plan: Plan, told: Callable[[str], None]) -> None:
 
 def _holds_no_key(file: Path) -> bool:
     try:
-        return file.read_bytes() == ENVIRONMENT.format(name=file.stem).encode()
+        return file.read_bytes() == ENVIRONMENT.format(name=file.stem, keys=STORE_KEYS).encode()
     except OSError:
         return False
 
@@ -317,7 +317,7 @@ def _plan_run_file(plan: Plan, where: Place, file: Path, run: RunFile) -> str:
 
 
 def _plan_environment(plan: Plan, where: Place, name: str, missing: Sequence[str]) -> None:
-    path, text = where.at(where.config / f"{name}.env"), ENVIRONMENT.format(name=name)
+    path, text = where.at(where.config / f"{name}.env"), ENVIRONMENT.format(name=name, keys=STORE_KEYS)
     there = os.path.lexists(path)
     if missing or not there:
         names = f" ({', '.join(missing)})" if missing else ""
@@ -334,7 +334,7 @@ def _missing_keys(where: Place, name: str, url: str, version: int | None) -> lis
     beside = env_file.beside(where.at(where.config / f"{name}.toml"))
     given = not where.user and (version is None or version >= CREDENTIALS_SINCE)
     stores = map(where.at, secrets.CREDSTORES) if given else ()
-    return keys.find_missing_keys(url, name, beside.values if beside is not None else {}, stores)
+    return backends.find_missing_keys(url, name, beside.values if beside is not None else {}, stores)
 
 
 def _check_run_file(path: Path) -> RunFile:

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from supervisor.base.errors import ConfigError
 from supervisor.base.secret_shapes import SECRET_NAME
 from supervisor.jobs.base import Change
+from supervisor.storage.backends import SECRETS
 
 ALLOWED = (
     # who and where
@@ -32,10 +33,10 @@ ALLOWED = (
 """Globs of names that pass without being asked for, unless the name says that the value is a secret."""
 
 NEVER = (
-    # the store's keys
-    *("B2_*", "AWS_*", "BACKBLAZE_*"),
+    *(f"{name}*" for name in SECRETS),  # the store's keys
     # the daemon's own secrets, and what systemd says to it
     *("RL_SUPERVISOR_*", "RL_HEARTBEAT_URL", "RL_NOTIFY_URLS"),
+    "OTEL_EXPORTER_OTLP_*HEADERS",
     *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "INVOCATION_ID"),
     *("JOURNAL_STREAM", "MAINPID", "MANAGERPID", "FDSTORE", "MEMORY_PRESSURE_*", "SYSTEMD_EXEC_PID"),
     # these keys rent and stop pods
@@ -43,6 +44,11 @@ NEVER = (
 )
 """Globs of names that do not pass whatever `pass_env` says."""
 
+_NOT_FOR_COMMANDS = (
+    *SECRETS,
+    *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY"),
+    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "OTEL_EXPORTER_OTLP_"),
+)
 
 ONE_WANDB_RUN = "all attempts are one W&B run"
 _HEALTH = "the run's own page in W&B shows its health"
@@ -121,6 +127,13 @@ def job_environment(
         if fixed.get(name, value) != value:
             raise ConfigError(f"[job] env sets {name}={value}, but the supervisor needs {fixed[name]!r}: take it out.")
     return {**with_own(passed, own), **fixed}
+
+
+def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that a person named in the run file: without the store's keys, the heartbeat's
+    address, and what a service manager says to the daemon.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(_NOT_FOR_COMMANDS)}
 
 
 def with_own(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from supervisor import __version__
 from supervisor.core import facts as f
 from supervisor.core.actions import Action
 from supervisor.core.codec import CLASSES, decode, encode
+from supervisor.core.settings import with_new_names
 from supervisor.core.state import State
 from supervisor.journal.trace_lines import FORMAT, VERSION, TraceError, journal_lines
 
@@ -255,6 +256,10 @@ class _Reader:
         return found
 
     def _parse_checked(self, cls: type[Any], value: dict[str, Any]) -> Any:
+        if cls is f.Settings:
+            value = with_new_names(value)
+        elif isinstance(value.get("settings"), dict):
+            value = {**value, "settings": with_new_names(value["settings"])}
         for name in _unknown_fields(cls, value):
             note = f"{name} is not known to this version ({__version__}) and is left out."
             if note not in self.trace.notes:

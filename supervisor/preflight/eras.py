@@ -55,6 +55,7 @@ def load_eras() -> tuple[Era, ...]:
     features: dict[str, Any] = {}
     for number, one in enumerate(_load_data()["eras"]):
         features |= one["dialect"]
+        features["renamed"] = tuple(features["renamed"])
         eras.append(Era(number, date.fromisoformat(one["day"]), one["commit"], Dialect(**features)))
     return tuple(eras)
 

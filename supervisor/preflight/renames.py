@@ -1,33 +1,15 @@
-"""What a setting of prime-rl was called before, is called now, or that it went: ``renames.toml``, read both ways."""
+"""What a setting of prime-rl was called before, is called now, or that it went: ``primerl/renames.toml``, both ways."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
-from functools import cache
-from pathlib import Path
 
 from supervisor.preflight.schema import Schema
+from supervisor.primerl.renames import Rename, renames
 
 _MOST_STEPS = 4
 """orchestrator.environment was renamed three times within a year."""
-
-
-@dataclass(frozen=True)
-class Rename:
-    """One change of a name. ``new`` "": the setting went. ``note``: a sentence on what else changed, or "".
-
-    ``yields``: a version that takes both names drops what stands under the old one where the new one is set.
-    """
-
-    old: str
-    commit: str
-    day: date
-    new: str = ""
-    note: str = ""
-    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,13 +18,6 @@ class Known:
 
     path: str
     by: Rename
-
-
-@cache
-def renames() -> Sequence[Rename]:
-    """All of them, in the order of the file."""
-    text = Path(__file__).with_name("renames.toml").read_text(encoding="utf-8")
-    return tuple(Rename(**one) for one in tomllib.loads(text)["rename"])
 
 
 def known_as(path: str, schema: Schema, kind: str = "rl") -> Known | None:

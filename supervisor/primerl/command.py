@@ -7,7 +7,7 @@ Sources are the launchers and configuration classes of PrimeIntellect-ai/prime-r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.config.settings import RunFile
@@ -16,6 +16,7 @@ from supervisor.jobs.environment import ONE_WANDB_RUN
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
+from supervisor.primerl.renames import oldest_name
 
 MOST_GPUS = 1024
 """More than any one machine has."""
@@ -67,6 +68,13 @@ _REFUSED = {
     "help": "nothing would be trained",
     "slurm": "this supervisor runs one pod only",
 }
+_WANDB = [f"{part}{name}wandb" for part in ("", "trainer.", "orchestrator.") for name in ("", "monitor.", "monitors.")]
+
+
+def _say(dialect: Dialect, name: str, value: str, why: str) -> Added:
+    """A setting, named as the oldest version did, in the spelling of this one."""
+    key = dialect.spell(name)
+    return Added((f"--{key.replace('_', '-')}", value), key, why)
 
 
 def refused_args(run: RunFile) -> Iterator[str]:
@@ -77,7 +85,7 @@ def refused_args(run: RunFile) -> Iterator[str]:
             yield f"[job] args holds {word!r}: name files in [job] config instead, so that each attempt has its copy."
     for name, _ in configs.flags(args):
         plain = name.replace("_", "-").lower()
-        why = _refusal_of(plain)
+        why = _refusal_of(plain) or _refusal_of(oldest_name(name.lower().replace("-", "_")).replace("_", "-"))
         if run.run.max_steps is not None and plain.rpartition(".")[2] == "max-steps":
             why = "[run] max_steps of the run file says it"
         if (run.gpus.inference or run.gpus.trainer) and _chooses_gpus(plain):
@@ -156,7 +164,7 @@ def rl_arguments(
 def rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     """What is said beside the person's own configuration and [job] args, in this order."""
     yield from _checkpoint_words(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
-    yield from _max_steps(run, settings)
+    yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
     yield from _folder_words(run, dialect)
     if dialect.clean in ("wipes-checkpoints", "wipes-outputs"):
@@ -182,47 +190,39 @@ def _checkpoint_words(run: RunFile, dialect: Dialect, settings: Settings, tables
     main = tables[0]
     interval = str(run.job.checkpoint_interval)
     for table in tables:
-        if table == main or settings.has(f"{table}.interval"):
-            yield Added((f"--{table}.interval", interval), f"{table}.interval", "[job] checkpoint_interval says it")
+        if table == main or settings.has(dialect.spell(f"{table}.interval")):
+            yield _say(dialect, f"{table}.interval", interval, "[job] checkpoint_interval says it")
     for table in tables:
         names = ("keep", "keep_last", "keep_interval")
         limited = [name for name in names if settings.get(f"{table}.{name}") is not None]
         if limited or (table == main and dialect.keep_default_one):
             why = "only the supervisor deletes checkpoints, and only published ones"
-            key = f"{table}.{limited[0] if limited else dialect.keep.replace('-', '_')}"
-            yield Added((f"--{table}.{dialect.keep}", KEEP_ALL), key, why)
+            said = _say(dialect, f"{table}.keep", KEEP_ALL, why)
+            yield replace(said, key=f"{table}.{limited[0]}") if limited else said
 
 
-def _max_steps(run: RunFile, settings: Settings) -> Iterator[Added]:
+def _max_steps(run: RunFile, dialect: Dialect, settings: Settings) -> Iterator[Added]:
     """The run file's last step, where it names one, also over what a file says for one part."""
     if run.run.max_steps is None:
         return
     for path in ("max_steps", "trainer.max_steps", "orchestrator.max_steps"):
-        if path == "max_steps" or settings.has(path):
-            words = (f"--{path.replace('_', '-')}", str(run.run.max_steps))
-            yield Added(words, path, "[run] max_steps of the run file says it")
+        if path == "max_steps" or settings.has(dialect.spell(path)):
+            yield _say(dialect, path, str(run.run.max_steps), "[run] max_steps of the run file says it")
 
 
 def _resume_words(dialect: Dialect, step: int | None) -> Iterator[Added]:
     if step is not None:
-        flag, key = (
-            ("--resume.step", "resume.step")
-            if dialect.resume == "resume.step"
-            else (
-                "--ckpt.resume-step",
-                "ckpt.resume_step",
-            )
-        )
-        yield Added((flag, str(step)), key, "the newest step with every file verified")
+        key = "resume.step" if dialect.resume == "resume.step" else "ckpt.resume_step"
+        yield _say(dialect, key, str(step), "the newest step with every file verified")
 
 
 def _folder_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
-    yield Added(("--output-dir", str(run.output_dir)), "output_dir", "[job] output_dir says it")
+    yield _say(dialect, "output_dir", str(run.output_dir), "[job] output_dir says it")
     if dialect.clean == "run-dir":
         # Without a name every start would be a new, empty run (prime-rl e26b50503).
         why = "without its name each start would be a new, empty run"
-        yield Added(("--run.name", run.run.id), "run.name", why)
-        yield Added(("--run.dir", run.run.id), "run.dir", why)
+        yield _say(dialect, "run.name", run.run.id, why)
+        yield _say(dialect, "run.dir", run.run.id, why)
 
 
 def _gpu_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
@@ -230,16 +230,16 @@ def _gpu_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
     why = "[gpus] of the run file says it"
     if dialect.gpus == "ids":
         if inference:
-            yield Added(("--inference-gpu-ids", ",".join(map(str, inference))), "inference_gpu_ids", why)
+            yield _say(dialect, "inference_gpu_ids", ",".join(map(str, inference)), why)
         if trainer:
-            yield Added(("--trainer-gpu-ids", ",".join(map(str, trainer))), "trainer_gpu_ids", why)
+            yield _say(dialect, "trainer_gpu_ids", ",".join(map(str, trainer)), why)
     elif inference or trainer:
-        names = ("trainer-gpus", "inference-gpus")
+        names = ("trainer_gpus", "inference_gpus")
         if dialect.gpus == "deployment":
-            names = ("deployment.num-train-gpus", "deployment.num-infer-gpus")
+            names = ("deployment.num_train_gpus", "deployment.num_infer_gpus")
         for name, gpus in zip(names, (trainer, inference), strict=True):
             if gpus:
-                yield Added((f"--{name}", str(len(gpus))), name.replace("-", "_"), why)
+                yield _say(dialect, name, str(len(gpus)), why)
 
 
 def _wandb_words(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[Added]:
@@ -248,13 +248,18 @@ def _wandb_words(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[
         return
     key = "monitor.wandb.id" if dialect.wandb == "monitor-id" else "wandb.id"
     for part in ("trainer", "orchestrator"):
-        yield Added((f"--{part}.{key}", f"{run_id}-{part}"), f"{part}.{key}", ONE_WANDB_RUN)
+        yield _say(dialect, f"{part}.{key}", f"{run_id}-{part}", ONE_WANDB_RUN)
 
 
 def uses_wandb(settings: Settings) -> bool:
     """Did the person switch W&B on?"""
-    tables = ("wandb", "monitor.wandb", "monitors.wandb")
-    return any(settings.has(f"{part}{table}") for part in ("", "trainer.", "orchestrator.") for table in tables)
+    return any(settings.has(table) for table in _WANDB)
+
+
+def is_offline(settings: Settings, own: Mapping[str, str]) -> bool:
+    """Does it log to this disk alone? ``own``: the variables that the job gets."""
+    told = own.get("WANDB_MODE") in ("offline", "dryrun") and uses_wandb(settings)
+    return told or any(settings.get(f"{table}.offline") is True for table in _WANDB)
 
 
 # ---------------------------------------------------------------- sft
@@ -274,16 +279,15 @@ def sft_arguments(
 def sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     """The same for `sft`. The trainer of before 2026-02-24 knows no clean and no GPUs."""
     yield from _checkpoint_words(run, dialect, settings, ("ckpt",))
-    yield from _max_steps(run, settings)
+    yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
     yield from _folder_words(run, dialect)
     if run.gpus.trainer and dialect.sft_gpus:
-        key = f"deployment.{dialect.sft_gpus}"
-        words = (f"--{key}", str(len(run.gpus.trainer)))
-        yield Added(words, key.replace("-", "_"), "[gpus] of the run file says it")
+        key = f"deployment.{dialect.sft_gpus.replace('-', '_')}"
+        yield _say(dialect, key, str(len(run.gpus.trainer)), "[gpus] of the run file says it")
     if dialect.wandb in ("monitor-id", "id") and uses_wandb(settings):
         key = "monitor.wandb.id" if dialect.wandb == "monitor-id" else "wandb.id"
-        yield Added((f"--{key}", request.wandb_id), key, ONE_WANDB_RUN)
+        yield _say(dialect, key, request.wandb_id, ONE_WANDB_RUN)
 
 
 def sft_words(run: RunFile, dialect: Dialect, gpus: int) -> list[str]:
@@ -296,8 +300,10 @@ def sft_words(run: RunFile, dialect: Dialect, gpus: int) -> list[str]:
 # ---------------------------------------------------------------- environment
 
 
-def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False) -> dict[str, str]:
-    """Variables that the supervisor must have its way with."""
+def environment(
+    run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False, offline: bool = False
+) -> dict[str, str]:
+    """Variables that the supervisor must have its way with. ``offline``: of W&B."""
     fixed = {
         **FIXED_ENVIRONMENT,
         "RL_SUPERVISOR_RUN": request.run_id,
@@ -307,8 +313,9 @@ def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: b
         fixed["PRL_RUN_ID"] = request.wandb_id
     elif dialect.wandb in ("shared-id", "none"):
         fixed["WANDB_SHARED_RUN_ID"] = request.wandb_id
-    if sft and dialect.wandb not in ("monitor-id", "id"):
-        # SFT has one process that logs: W&B's own variables say which run it is.
+    if (sft or offline) and dialect.wandb not in ("monitor-id", "id"):
+        # SFT has one process that logs: W&B's own variables say which run it is. Offline prime-rl passes no id at all
+        # (monitors/wandb/monitor.py at 559b44772): else each process of each attempt would make one up.
         fixed |= {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
     visible = visible_gpus(run, dialect, sft=sft)
     if visible:

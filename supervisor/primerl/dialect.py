@@ -12,6 +12,7 @@ from datetime import date
 from typing import Literal
 
 from supervisor.base.errors import UnknownDialectError
+from supervisor.primerl.renames import renames
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,6 @@ class Dialect:
     gpus: Literal["counts", "ids", "deployment"]
     sft_gpus: Literal["", "num-gpus", "num-train-gpus"]
     """Name of SFT's `--deployment.` setting for its GPUs, empty where torchrun's own argument says it."""
-    keep: Literal["keep", "keep-last"]
     keep_default_one: bool
     """True: without a word the trainer keeps one checkpoint only."""
     clean: Literal["wipes-checkpoints", "wipes-outputs", "output-dir", "run-dir"]
@@ -53,6 +53,14 @@ class Dialect:
     """True: SIGTERM to the launcher takes its whole tree along."""
     first_step: Literal[0, 1]
     """Number of the first training step. 0: step_N has N updates done and the next step is N; 1: step N is done."""
+    renamed: tuple[str, ...] = ()
+    """Old names of settings that this version has under their new one (``renames.toml``, those with a sign)."""
+
+    def spell(self, key: str) -> str:
+        """A setting as this version calls it; ``key`` is its oldest name."""
+        for one in renames():
+            key = one.apply(key) if one.old in self.renamed else key
+        return key
 
     @property
     def name(self) -> str:
@@ -117,7 +125,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         lambda d: d.orchestrator_tree == "run-default" or _one_tree_again(d),
     ),
     Boundary(date(2025, 12, 18), "534c27ab5", "a buffer of JSON lines", lambda d: d.buffer != "folder"),
-    Boundary(date(2025, 12, 31), "e3dbf2ad8", "keep_last", lambda d: d.keep == "keep-last"),
+    Boundary(date(2025, 12, 31), "e3dbf2ad8", "keep_last", lambda d: "ckpt.keep" in d.renamed),
     Boundary(date(2026, 2, 24), "1826b1892", "[deployment]", lambda d: d.gpus == "deployment"),
     Boundary(
         date(2026, 2, 24),

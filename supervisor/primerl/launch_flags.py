@@ -18,6 +18,7 @@ from supervisor.base.secrets import mask_secrets
 from supervisor.config.run_place import RUN_ID
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.launch_gpus import chosen, gpu_part, names_gpus, numbers, whole
+from supervisor.primerl.renames import oldest_name
 
 PARTS = ("trainer", "orchestrator", "inference")
 TO_DO = "TODO-"
@@ -186,7 +187,7 @@ class _Translator:
     # ---------------------------------------------------------------- flags
 
     def _read_flag(self, flag: _Flag) -> None:
-        name = flag.name
+        name = oldest_name(flag.name.replace("-", "_")).replace("_", "-")
         parents, _, last = name.rpartition(".")
         out = self.out
         if name in ("help", "version"):
@@ -210,7 +211,7 @@ class _Translator:
         elif last in ("keep", "keep-last", "keep-interval") and (
             parents.rpartition(".")[2] == "ckpt" or last != "keep"
         ):
-            self._read_keep_flag(flag, last, f"{parents}.{last}".strip("."))
+            self._read_keep_flag(flag, last, flag.name)
         elif last == "weights-only":
             if flag.value.lower() != "false":
                 out.changed.append(

@@ -113,7 +113,7 @@ _FRESH = re.compile(r"Training from scratch|No checkpoints found in .{1,400}\. S
 
 
 # Found in this order: what prime-rl says of a failure is more than what the library below it says.
-SIGNATURES: Final = signatures.read(Path(__file__).with_name("signatures.toml"), signatures.VLLM, signatures.GENERAL)
+SIGNATURES: Final = signatures.read(Path(__file__).with_name("signatures.toml"), *signatures.SHARED)
 
 
 @cache

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlparse
 
 from supervisor.base.errors import UnknownDialectError
 from supervisor.primerl.dialect import Dialect
+from supervisor.primerl.renames import renames
 
 LARGEST = 2 << 20  # bytes of a source file that are searched; the launcher has some 40,000
 FIND_TIMEOUT_S = 30.0
@@ -70,7 +71,6 @@ def dialect_of(read: Read, where: str) -> Dialect:
         resume="resume.step" if run_dirs else "ckpt.resume-step",
         gpus=gpus,
         sft_gpus=_sft_gpus(sft_config),
-        keep="keep-last" if "keep_last" in checkpoints else "keep",
         keep_default_one=bool(re.search(r"\bkeep: Annotated\[(?:(?!\n    \] =).)*\n    \] = 1\n", checkpoints, re.S)),
         clean=_clean_words(run_dirs, settings + launcher, launcher),
         orchestrator_tree="run-default"
@@ -96,6 +96,9 @@ def dialect_of(read: Read, where: str) -> Dialect:
         first_step=1
         if any(re.search(r"\bstep: int = 1\b", text) for text in (read("trainer/ckpt.py"), read("trainer/runs.py")))
         else 0,
+        renamed=tuple(
+            one.old for one in renames() if one.sign and re.search(one.sign, shared + settings + checkpoints)
+        ),
     )
     dialect.check()
     return dialect

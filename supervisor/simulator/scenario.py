@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from supervisor.base.errors import ConfigError
-from supervisor.core.facts import Settings
+from supervisor.core.settings import OLD_NAMES, Settings
 from supervisor.simulator.healthy import healthy_physics, healthy_rates
 
 FILE = Path(__file__).with_name("mix.toml")
@@ -147,7 +147,8 @@ def _apply_setting(
     if key == "settings.inference":
         raise ConfigError(f"The virtual pod has no inference server of its own, so {key} stays as it is.")
     if key.startswith("settings."):
-        return physics, rates, _with_field(settings, key.removeprefix("settings."), value, "settings.")
+        name = key.removeprefix("settings.")
+        return physics, rates, _with_field(settings, OLD_NAMES.get(name, name), value, "settings.")
     return _with_field(physics, key, value, ""), rates, settings
 
 

@@ -19,6 +19,7 @@ from supervisor.storage.b2_composing import B2Composer
 from supervisor.storage.b2_large import CONTENT_TYPE, LargeFiles, hasher_of
 from supervisor.storage.b2client import B2Client, plain_sha1, retry_when_expired
 from supervisor.storage.b2http import Download
+from supervisor.storage.backends import keys_of
 from supervisor.storage.base import (
     Composer,
     Finishing,
@@ -31,9 +32,28 @@ from supervisor.storage.base import (
 )
 from supervisor.storage.bucket import Bucket
 from supervisor.storage.common import Body, RemoteStore
+from supervisor.storage.keys import MAKE_A_KEY
+from supervisor.storage.opening import Opening
 from supervisor.storage.source import SourceRange
 
 LARGEST_REQUEST = 5_000_000_000  # bytes, one part or one small file
+
+
+def open_at(asked: Opening) -> B2Store:
+    """b2://bucket[/prefix]."""
+    bucket, prefix = asked.read_bucket()
+    key_id, key = (asked.read_key(name, MAKE_A_KEY) for name in keys_of(asked.url))
+    client = B2Client(
+        bucket=bucket,
+        prefix=prefix,
+        key_id=key_id,
+        key=key,
+        realm=asked.service,
+        streams=asked.streams,
+        retry=asked.retry,
+        limit_bytes_per_s=asked.limit_mbit * 1e6 / 8 if asked.limit_mbit else None,
+    )
+    return B2Store(client=client, streams=asked.streams, part_size=asked.part_size)
 
 
 class B2Store(RemoteStore):

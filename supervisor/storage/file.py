@@ -16,11 +16,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from supervisor.storage import hashing, source
 from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
 from supervisor.storage.common import CountingStore
 from supervisor.storage.names import name_problem
+from supervisor.storage.opening import Opening
 
 INCOMING = ".incoming-"  # files that are not objects yet, locked by their writer
 ABANDONED_S = 3600.0
@@ -30,6 +32,15 @@ NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXD
 """What file systems without hard links say (vfat, some FUSE volumes)."""
 SYNC_BYTES = 8 << 20
 """Parts from this size on are brought to the disk one by one: one fsync of 40 GB at the end would look like a stall."""
+
+
+def open_at(asked: Opening) -> FileStore:
+    """file:///folder."""
+    parts = urlsplit(asked.url)
+    folder = unquote(parts.path)
+    if parts.netloc or not folder.startswith("/") or "\0" in folder:
+        raise StoreError("permanent", f"the store {asked.url!r} is no local folder: write file:///absolute/folder")
+    return FileStore(Path(folder), streams=asked.streams, part_size=asked.part_size)
 
 
 class FileStore(CountingStore):

@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from supervisor.storage import hashing, s3errors
+from supervisor.storage.backends import keys_of
 from supervisor.storage.base import Finishing, Part, Progress, StoredFile, StoreError, unheard
 from supervisor.storage.common import Body, RemoteStore
+from supervisor.storage.keys import MAKE_AN_S3_KEY
 from supervisor.storage.names import name_problem
+from supervisor.storage.opening import Opening
 from supervisor.storage.s3_multipart import (
     CONTENT_TYPE,
     Multipart,
@@ -30,7 +33,7 @@ from supervisor.storage.s3_multipart import (
     explain_source,
     md5_of,
 )
-from supervisor.storage.s3client import S3Client, is_denied, is_unsupported
+from supervisor.storage.s3client import S3Client, is_denied, is_unsupported, region_of
 from supervisor.storage.source import SourceRange
 
 PART_BYTES = 64 << 20
@@ -42,6 +45,24 @@ SHA1_KEY = "rl-sha1"
 """Metadata of small objects: their SHA-1, since no listing tells one and an ETag need not be an MD5."""
 VERSION, ETAG = "v:", "e:"
 """What a ``file_id`` starts with: "v:VERSION", or "e:ETAG@UNIX_SECONDS" where the bucket keeps no versions."""
+
+
+def open_at(asked: Opening) -> S3Store:
+    """s3://bucket[/prefix]."""
+    bucket, prefix = asked.read_bucket()
+    key_id, secret = (asked.read_key(name, MAKE_AN_S3_KEY) for name in keys_of(asked.url))
+    environ_region = asked.environ.get("AWS_REGION") or asked.environ.get("AWS_DEFAULT_REGION")
+    client = S3Client(
+        bucket=bucket,
+        endpoint=asked.service,
+        region=region_of(asked.service, asked.region, environ_region),
+        key_id=key_id,
+        secret=secret,
+        token=asked.find_key("AWS_SESSION_TOKEN") or None,  # of a temporary key
+        streams=asked.streams,
+        retry=asked.retry,
+    )
+    return S3Store(client=client, prefix=prefix, streams=asked.streams, part_size=asked.part_size)
 
 
 class S3Store(RemoteStore):

@@ -138,7 +138,7 @@ def _processes_belief(state: State) -> list[Piece]:
 
 def _gpus_belief(state: State) -> list[Piece]:
     found = [Piece("GPUs", f"unknown: {state.gpus.reason}", would="unknown is no signal")] if state.gpus.reason else []
-    limit = state.settings.memory_fell_s
+    limit = state.settings.memory_fell
     for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index):
         gpu = memory.gpu
         text = f"{gpu.role}, {size(gpu.used_bytes)} used, plateau {size(memory.plateau_bytes)}"
@@ -208,7 +208,7 @@ def _engine_belief(state: State) -> list[Piece]:
 
 
 def _counters_belief(state: State) -> Piece:
-    engine, hang_s = state.engine, state.settings.hang_s
+    engine, hang_s = state.engine, state.settings.hang
     if engine.count is None or engine.look is None:
         return Piece("engine counters", "unknown", would="unknown is no signal")
     what = "iterations" if engine.look.iterations is not None else "tokens made"
@@ -228,7 +228,7 @@ def _counters_belief(state: State) -> Piece:
 
 
 def _rollouts_belief(state: State) -> list[Piece]:
-    work, hang_s = state.job.work, state.settings.hang_s
+    work, hang_s = state.job.work, state.settings.hang
     if work is None:
         return []
     since = state.now - work.moved_t

@@ -14,8 +14,8 @@ from supervisor.fleet.observe import (
     count_creates,
     find_useful_share,
     name_machine,
-    price_now,
     sum_dollars,
+    sum_price_now,
     sum_useful_s,
 )
 from supervisor.web.fleet_source import FleetSeen
@@ -119,7 +119,7 @@ def _count_money(seen: FleetSeen) -> dict[str, Any]:
     """Dollars. ``lasts_s``: until the total is spent, at the present price; None where nothing is rented."""
     states = [page.state for page in seen.pages.values()]
     limits = seen.file.limits
-    spent, per_hour = sum(map(sum_dollars, states)), sum(map(price_now, states))
+    spent, per_hour = sum(map(sum_dollars, states)), sum(map(sum_price_now, states))
     left = max(0.0, limits.total - spent)
     return {
         "spent": round(spent, 2),

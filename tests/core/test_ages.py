@@ -55,7 +55,7 @@ def test_an_evaluation_is_not_young_again_with_each_daemon() -> None:
     while not world.said("verdict") and world.t - stuck < 12 * 3600:
         nine_minutes(world, **IDLE)
         another_daemon(world)
-    allowed = world.state.settings.step_ceiling_s * EVAL_CEILINGS
+    allowed = world.state.settings.step_ceiling * EVAL_CEILINGS
     assert world.t - stuck < allowed + step_limits(world.state)[1] + 660, "at most one daemon later"
 
 

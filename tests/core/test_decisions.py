@@ -43,7 +43,7 @@ def idle(world: World) -> None:
 
 
 def test_deadlines_follow_the_runs_own_steps(world: World) -> None:
-    world.settings = replace(SETTINGS, step_floor_s=60.0)
+    world.settings = replace(SETTINGS, step_floor=60.0)
     world.running_at(12)
     deadline = step_deadline(world.state)
     assert deadline.hard_s == pytest.approx(1000, abs=10)
@@ -54,7 +54,7 @@ def test_deadlines_follow_the_runs_own_steps(world: World) -> None:
 def test_before_five_steps_are_timed_the_ceiling_holds(world: World) -> None:
     world.running_at(3)
     deadline = step_deadline(world.state)
-    assert deadline.hard_s == SETTINGS.step_ceiling_s
+    assert deadline.hard_s == SETTINGS.step_ceiling
     assert "only 2 timed yet" in deadline.sentence
 
 
@@ -80,7 +80,7 @@ def test_a_step_during_which_another_daemon_watched_teaches_nothing(world: World
 
 
 def test_the_time_from_launch_to_the_first_step_is_learned_and_shortens_the_next_budget(world: World) -> None:
-    assert startup_budget(world.state) == SETTINGS.startup_s
+    assert startup_budget(world.state) == SETTINGS.startup
     world.running_at(7)
     resume = world.state.books.learned.phases["resume"]
     assert resume.count == 1
@@ -114,7 +114,7 @@ def test_what_was_learned_goes_to_the_store_with_each_published_step(world: Worl
 
 
 def test_a_checkpoint_save_explains_silence_for_as_long_as_saves_take_here(world: World) -> None:
-    world.settings = replace(SETTINGS, step_floor_s=60.0)
+    world.settings = replace(SETTINGS, step_floor=60.0)
     world.boot()
     world.job_up()
     for number in range(1, 13):
@@ -158,7 +158,7 @@ def test_an_evaluation_in_which_nothing_is_asked_of_the_engine_excuses_nothing(w
     world.running_at(12)
     world.see(f.PhaseSeen("orchestrator", "eval", 12))
     took = until(world, "verdict", 3000, lambda: (idle(world), world.see(f.WorkSeen(8, 100))), every_s=10)  # type: ignore[func-returns-value, arg-type, return-value]
-    assert took < 1300 < SETTINGS.step_ceiling_s
+    assert took < 1300 < SETTINGS.step_ceiling
 
 
 # ---------------------------------------------------------------- who is stuck
@@ -212,7 +212,7 @@ def test_a_deadlock_while_resuming_is_found_long_before_the_start_is_overdue(wor
     took = until(world, "verdict", 3600, lambda: idle(world))
     assert "The start is stuck: no step for" in world.said("verdict")[0]
     assert "the engine is well and got no request" in world.said("verdict")[0]
-    assert took < 1500 < SETTINGS.startup_s
+    assert took < 1500 < SETTINGS.startup
 
 
 def test_one_of_six_engines_stands_still_while_the_others_work(world: World) -> None:

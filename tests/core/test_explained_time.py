@@ -120,7 +120,7 @@ def test_the_trainers_step_that_ends_during_an_evaluation_does_not_end_it() -> N
 
 def test_a_base_model_evaluation_before_the_first_step_is_no_stuck_start() -> None:
     for look in (busy, unreadable):
-        world = World(replace(SETTINGS, startup_s=HOUR))
+        world = World(replace(SETTINGS, startup=HOUR))
         world.boot()
         world.job_up()
         evaluates(world, 0, 3 * HOUR, look, pipeline=True)

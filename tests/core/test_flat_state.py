@@ -18,6 +18,7 @@ from supervisor.core.codec import CLASSES, decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.facts import Observation
 from supervisor.core.flat_state import PARTS, is_flat, with_parts
+from supervisor.core.settings import OLD_NAMES
 from supervisor.core.state import State
 from supervisor.journal import trace
 from supervisor.journal.replay_trace import replay
@@ -45,6 +46,10 @@ def test_every_old_field_has_its_place(kept: dict[str, Any]) -> None:
         now = (new[part] if part else new)[name]
         if field == "progress":
             now.pop("done_wall")  # came later
+        if field == "settings":
+            assert (now["hang"], now["checkpoint_save"]) == (value["hang_s"], value["writing_s"])
+            assert OLD_NAMES.keys() <= value.keys()
+            value = {OLD_NAMES.get(name, name): one for name, one in value.items()}
         assert now == value, field
 
 

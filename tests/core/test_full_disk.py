@@ -102,7 +102,7 @@ def test_a_run_that_is_only_observed_is_told_once_of_a_full_disk_and_of_a_death_
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_in_any_state_a_full_disk_stops_the_job_within_two_looks(data: st.DataObject) -> None:
-    world = unpublished(replace(SETTINGS, step_floor_s=120.0, step_ceiling_s=900.0, max_restarts=50))
+    world = unpublished(replace(SETTINGS, step_floor=120.0, step_ceiling=900.0, max_restarts=50))
     if data.draw(st.booleans(), "it was restarted, and has no step yet"):
         world.engine_process_dies()
         world.after(5)

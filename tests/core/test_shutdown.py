@@ -152,6 +152,25 @@ def test_an_observer_asks_for_the_run_and_waits_for_the_answer() -> None:
     assert published(one) == [605]
 
 
+def test_an_observer_publishes_what_was_complete_at_its_end_and_waits_for_no_step_that_the_job_makes_later() -> None:
+    one = killed(local=(540,), mode="observe")
+    one.suppress = True
+    one.see(f.Claimed(2))
+    one.see(listed(540))
+    one.see(f.Command("shutdown", "SIGTERM"))
+    one.see(f.Suppressed("Stop", one.state.attempt.number, "the run is only observed."))
+    assert one.said("stopped-job") == ["The job is only observed. It was not touched."]
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.after(1.0)
+    assert published(one) == [605]
+    one.see(f.LocalSteps(whole(540, 605, 610)))
+    one.see(f.Published(605, GIB, 3.0))
+    one.see(f.LocalSteps(whole(540, 605, 610, 615)))
+    one.after(1.0)
+    assert published(one) == [605]
+    assert ended(one) is not None
+
+
 def test_what_never_answers_is_waited_for_until_shortly_before_the_units_kill() -> None:
     one = killed()
     began = one.t

@@ -44,7 +44,7 @@ PARSERS = {
 }
 PLACEHOLDERS = {"N": "7", "STEP": "7", "PERCENT": "5", "HOURS": "8", "D": "24", "PID": "4711", "KEY=VALUE": "a=1"}
 PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
-EVERY_SIGNATURE = signatures.read(PRIME_RL, signatures.VLLM, signatures.GENERAL).signatures
+EVERY_SIGNATURE = signatures.read(PRIME_RL, *signatures.SHARED).signatures
 VAULT = ("restore", "verify", "logs", "report")
 
 

@@ -33,11 +33,9 @@ def test_every_file_that_is_named_exists() -> None:
 def test_each_word_of_the_code_that_is_named_is_there() -> None:
     for word, file in {
         "BACKENDS": "tests/storage/conftest.py",
-        "STORE_URL": "supervisor/config/settings.py",
-        "KEYS": "supervisor/storage/keys.py",
         "Boundary": "supervisor/primerl/dialect.py",
         "CHECKS": "supervisor/preflight/sharing.py",
-        "open_store": "supervisor/storage/__init__.py",
+        "open_at": "supervisor/storage/file.py",
         "_kind(": "supervisor/simulator/faults.py",
         "orchestrator-crash": "supervisor/simulator/faults.py",
         "e26b50503": "supervisor/primerl/dialect.py",

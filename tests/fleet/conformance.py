@@ -41,6 +41,7 @@ class Rig(Protocol):
     want: Want
     key: str
     other_gpu: str
+    stopped_per_hour: float  # of what ``add_offer`` offers, dollars
 
     def add_offer(self, per_hour: float, *, spot: bool = False, gpus: int = 2, gpu: str = "") -> str: ...
     def rent_by_hand(self, label: str) -> str: ...
@@ -95,12 +96,17 @@ class ProviderConformance:
             rig.enter(made, phase)
             assert [one.phase for one in rig.provider.list_instances()] == [phase]
 
-    def test_instances_of_a_person_are_not_ours(self, rig: Rig) -> None:
-        for label in ("", "my notebook", "rls-notebook", "rls-run-g7-0a1b2c"):
-            rig.rent_by_hand(label)
+    def test_instances_of_a_person_are_listed_without_a_label_of_ours(self, rig: Rig) -> None:
+        theirs = {rig.rent_by_hand(label) for label in ("", "my notebook", "rls-notebook", "rls-run-g7-0a1b2c")}
         made = self.rent(rig)
-        assert [one.id for one in rig.provider.list_instances()] == [made]
+        listed = {one.id: one.label for one in rig.provider.list_instances()}
+        assert listed == dict.fromkeys(theirs, "") | {made: ORDER.label}
         assert len(rig.rented()) == 5
+
+    def test_what_a_stopped_one_costs_is_told_and_is_less_than_a_running_one(self, rig: Rig) -> None:
+        rig.enter(self.rent(rig), "stopped")
+        (listed,) = rig.provider.list_instances()
+        assert listed.stopped_per_hour == pytest.approx(rig.stopped_per_hour)
 
     def test_what_is_destroyed_bills_no_more_and_once_more_is_no_error(self, rig: Rig) -> None:
         self.rent(rig)

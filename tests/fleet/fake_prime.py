@@ -136,7 +136,7 @@ class FakePrime(FakeService):
     def add_pod(self, name: str | None, **fields: Any) -> str:
         """A pod that a person made."""
         with self.lock:
-            pod_id = f"{len(self.pods) + 1:032x}"
+            pod_id = f"{len(self.ledger) + 1:032x}"  # never one that was
             self.pods[pod_id] = {
                 "id": pod_id,
                 "userId": "u1",

@@ -204,8 +204,11 @@ class FakeVast(FakeService):
         total = (offer["dph_base"] if price is None else price) + (offer["storage_total_cost"] or 0.0)
         env = body.get("env") or {}
         self.instances[instance_id] = {
-            name: offer.get(name) for name in ("machine_id", "host_id", "gpu_name", "num_gpus", "geolocation")
+            name: offer.get(name)
+            for name in ("machine_id", "host_id", "gpu_name", "num_gpus", "geolocation", "storage_cost")
         } | {
+            "disk_space": body.get("disk"),
+            "storage_total_cost": offer["storage_total_cost"],
             "id": instance_id,
             "label": body.get("label"),
             "is_bid": price is not None,

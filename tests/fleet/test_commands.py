@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.config.run_file import parse_toml
 from supervisor.fleet.book import StoreBook
 from supervisor.fleet.model import Trained
 from supervisor.storage import open_store
@@ -135,9 +137,29 @@ def test_down_ends_what_is_rented_and_up_wants_it_again(say: Say, vast: FakeVast
     assert len(vast.living()) == 1
 
 
+def test_a_pod_gets_the_run_file_as_its_place_has_it(say: Say, vast: FakeVast, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(
+        file.read_text().replace("gpus = 2", 'gpus = 2\ninference = [0]\ntrainer = [1]\nargs = ["--small"]')
+    )
+    say("tick")
+    text = base64.b64decode(vast.ledger[0].env["RL_SUPERVISOR_RUN_FILE_B64"]).decode()
+    got, own = parse_toml(text), parse_toml((tmp_path / "swe.toml").read_text())
+    assert got.pop("gpus") == {"inference": [0], "trainer": [1]}
+    assert got["job"].pop("args") == ["--small"]
+    assert got == own
+
+
 def test_a_dry_run_says_the_same_and_does_nothing(say: Say, vast: FakeVast, tmp_path: Path) -> None:
-    for words in (["tick", "--dry-run"], ["up", "swe", "--dry-run"], ["down", "swe", "--dry-run"]):
-        say(*words)
-    assert "Renting 2 x H100 SXM in spot" in say("tick", "--dry-run")[1]
+    for words in (["tick"], ["up", "swe"]):
+        assert "Renting 2 x H100 SXM in spot" in say(*words, "--dry-run")[1]
+    assert "The run is down." in say("down", "swe", "--dry-run")[1]
     assert vast.ledger == []
     assert not list((tmp_path / "store/fleet").glob("state/*"))
+    say("tick")
+    pod = vast.ledger[0].instance
+    for words in (["down", "swe"], ["destroy", f"vast/{pod}"]):
+        assert f"Pod {pod} is destroyed" in say(*words, "--dry-run")[1]
+    assert "starts since" in say("tick", "--dry-run")[1]
+    assert vast.ledger[0].until_s is None
+    assert not list((tmp_path / "store/fleet").glob("orders/*"))

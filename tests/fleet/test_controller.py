@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from supervisor.base.errors import StoreError
+from supervisor.base.secrets import remember
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.decide import decide
-from supervisor.fleet.model import Claim, Destroy, Intent, Pod, Rented, Seen, State
-from supervisor.fleet.observe import find_useful_share, observe, sum_dollars, sum_useful_s
-from supervisor.fleet.places.base import Instance, Offer, PlaceError, Want, label_of
+from supervisor.fleet.model import Claim, Create, Destroy, Intent, Offered, Pod, Rented, Seen, State
+from supervisor.fleet.observe import find_useful_share, note_fault, observe, sum_dollars, sum_useful_s
+from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
 
@@ -234,6 +235,28 @@ def test_an_unfit_host_is_left_and_not_rented_again() -> None:
     assert any("the host has 1 GPU" in said for said in book.said)
 
 
+def test_a_host_is_left_out_once_two_of_its_machines_were_bad() -> None:
+    world = World(74)
+    book = VirtualBook(world)
+    hosts = {"m0": "bad", "m1": "other", "m2": "bad", "m3": "bad", "m4": "other", "m5": "other"}
+    world.hosts = hosts
+    world.bad = {"m0", "m1", "m2"}
+    run_until(world, book, is_over(world))
+    assert [pod.machine for pod in world.pods.values()] == ["m0", "m1", "m2", "m4"]
+    faults = {name: len(times) for name, times in book.states[RUN].faults.items() if "host" in name}
+    assert faults == {"virtual/host bad": 2, "virtual/host other": 1}
+
+
+def test_one_machine_that_is_bad_twice_says_nothing_of_its_host() -> None:
+    pod = Pod("vast", 1, Instance("i0", label_of(RUN, 1, "abcdef"), "running", 2.0, machine="7", host="9"))
+    state = note_fault(note_fault(State(), pod, 10.0), pod, 20.0)
+    assert state.faults == {"vast/7": (10.0, 20.0), "vast/host 9": (10.0,)}
+    offers = tuple(Offered("v", Offer(name, "H100", 2, 2.0, True, name, host="9")) for name in ("7", "8"))
+    decision = decide(state, replace(default_rules(), places={"v": "vast"}), Seen(30.0, Claim(), offers=offers))
+    assert isinstance(decision.action, Create)
+    assert decision.action.offered.offer.machine == "8"
+
+
 def test_a_boot_that_never_ends_is_given_up_and_its_host_remembered() -> None:
     world = World(9)
     book = VirtualBook(world)
@@ -241,6 +264,30 @@ def test_a_boot_that_never_ends_is_given_up_and_its_host_remembered() -> None:
     run_until(world, book, is_over(world))
     assert [pod.machine for pod in world.pods.values()] == ["m0", "m1"]
     assert world.pods["i0"].destroyed is not None
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("pulling\nno space \x1b[31mleft on device\n\n", "The last line that it printed: no space left on device"),
+        ("key K-of-the-run-0123456789 is wrong", "The last line that it printed: key *** is wrong"),
+        ("x" * 1000, f"The last line that it printed: {'x' * 200}"),
+        (" \n", "It printed nothing."),
+        (PlaceError("away", "Vast did not fetch the log."), "Vast did not fetch the log."),
+    ],
+)
+def test_what_a_pod_printed_that_never_began_is_told_before_it_goes(printed: str | PlaceError, said: str) -> None:
+    remember("K-of-the-run-0123456789")
+    world = World(72)
+    book = VirtualBook(world)
+    world.provider.faults["create"] = ["no-boot"]
+    world.provider.printed = printed
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert world.pods["i0"].destroyed is not None
+    [told] = [one for one in book.said if one.startswith("Pod i0 has not claimed the run within 30 min")]
+    assert told.endswith(f"it is destroyed. {said}")
+    run_until(world, book, is_over(world))
+    assert len([one for one in book.said if "printed" in one]) <= 1  # one that trained is destroyed without a word
 
 
 def test_after_three_pods_that_never_began_a_person_is_asked_and_up_tries_again() -> None:
@@ -702,6 +749,75 @@ def test_what_a_pod_cost_is_counted_until_the_look_that_missed_it() -> None:
     assert one.dollars >= 5 * first.per_hour
 
 
+def test_dollars_are_those_that_are_billed_also_for_the_disk_of_a_pod_that_is_stopped() -> None:
+    world, book, first = train_world(68)
+    world.disk_per_hour = 1.0
+    world.provider.faults["destroy"] = ["lost"] * 200
+    first.complete.append(10**6)  # kept for long
+    world.held.unpublished = (10**6,)
+    world.outbid(first)
+    for _ in range(120):
+        world.controller(book).tick()
+        world.sleep(30)
+    world.settle()
+    assert first.destroyed is None
+    assert sum_dollars(book.states[RUN]) == pytest.approx(world.dollars, rel=0.02)
+
+
+def test_the_disk_of_a_pod_that_is_stopped_counts_for_what_may_be_rented_beside_it() -> None:
+    world, book, first = train_world(71)
+    world.disk_per_hour = 1.0
+    world.held.unpublished = (10**6,)
+    world.outbid(first)
+    rules = replace(default_rules(), per_hour=3.5)  # the next machine is 2.52
+    for _ in range(12):
+        told = world.controller(book, rules).tick()[0]
+        world.sleep(30)
+    assert len(world.pods) == 1
+    assert "$1.00 are spent now, and $3.50 are allowed (limits.per_hour)" in told.decision.sentence
+
+
+@pytest.mark.parametrize("trouble", ["none", "outbid", "gone"])
+def test_a_pod_whose_label_the_provider_lost_is_known_by_its_id(trouble: str) -> None:
+    world, book, first = train_world(69)
+    world.without_label = {first.id}
+    for _ in range(20):
+        world.controller(book).tick()
+        world.sleep(30)
+    assert world.holder() is first and len(world.pods) == 1
+    if trouble == "outbid":
+        world.outbid(first)
+    elif trouble == "gone":
+        world.die(first)
+    run_until(world, book, is_over(world))
+    assert world.trouble == []
+    assert len(world.pods) == (1 if trouble == "none" else 2)
+
+
+def test_a_pod_that_trains_is_billed_also_while_its_provider_does_not_list_it() -> None:
+    world, book, first = train_world(73)
+    first.listed_from = world.now + 10**6
+    run_until(world, book, lambda: world.held.code == 0)
+    world.settle()
+    assert len(world.pods) == 1
+    told = world.controller(book).tick()[0]
+    assert told.did == ("The run has ended: finished. Pod i0 is destroyed.",)
+    assert first.destroyed is not None
+    assert sum_dollars(book.states[RUN]) == pytest.approx(world.dollars, rel=0.05)
+
+
+def test_an_instance_that_a_person_made_is_never_touched() -> None:
+    world, book, first = train_world(70)
+    theirs = world.rent(world.find_machines()[5], Order(label_of("other", 1, "abcdef"), "x", 1, "x", {}), boots=False)
+    world.without_label = {theirs.id}
+    run_until(world, book, lambda: world.held.code == 0 and world.paid() == [theirs])
+    for _ in range(5):
+        world.controller(book).tick()
+        world.sleep(30)
+    assert theirs.destroyed is None
+    assert [one.id for one in book.states[RUN].rented] == [first.id]
+
+
 def test_down_destroys_what_is_rented_and_rents_no_more() -> None:
     world = World(14)
     book = VirtualBook(world)
@@ -758,7 +874,7 @@ def happen(world: World, luck: random.Random) -> None:
         return
     pods = world.paid()
     pod = luck.choice(pods) if pods else None
-    what = luck.randrange(13)
+    what = luck.randrange(14)
     if what == 0 and pod is not None:
         pod.lowest_bid = luck.choice([None, 2.0, 4.0, 9.0, 20.0])
         world.outbid(pod)
@@ -788,6 +904,13 @@ def happen(world: World, luck: random.Random) -> None:
             cut.online = True
     elif what == 12:
         world.listed_after_s = luck.choice([[0.0, 100.0], [0.0, 300.0]])
+    elif what == 13 and pod is not None and now_known(pod):
+        world.without_label.add(pod.id)
+
+
+def now_known(pod: VirtualPod) -> bool:
+    """One that the fleet never saw with its label is another's for ever."""
+    return pod.generation is not None
 
 
 # ---------------------------------------------------------------- what a person says, and what a provider refuses

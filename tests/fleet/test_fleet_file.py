@@ -70,6 +70,20 @@ def test_a_day_counts_whole_and_a_time_is_utc(until: str, last: tuple[int, int, 
     assert Limits(per_hour=1, total=1, until=until).until_unix == datetime(*last, tzinfo=UTC).timestamp()
 
 
+@pytest.mark.parametrize("until", ["9999-12-31", "tomorrow", "2026-13-01", ""])
+def test_a_time_that_is_none_is_a_mistake_in_the_file_and_no_traceback(tmp_path: Path, until: str) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("total = ", f'until = "{until}"\ntotal = '))
+    with pytest.raises(ConfigError, match="is neither a day nor a time such as"):
+        load(path)
+
+
+@pytest.mark.parametrize("limit", ["per_hour", "total"])
+def test_an_infinite_limit_is_none(limit: str) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Limits.model_validate({"per_hour": 1, "total": 1, limit: float("inf")})
+
+
 @pytest.mark.parametrize(
     ("store", "sound"),
     [

@@ -18,7 +18,7 @@ from supervisor.cli import fleet_init, main
 from supervisor.config.settings import load
 from supervisor.fleet import fleet_file
 from supervisor.fleet.assemble import assemble
-from supervisor.storage.keys import KEYS
+from supervisor.storage.backends import keys_of
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 RUN_FILE = """
@@ -155,7 +155,7 @@ def test_an_id_with_dots_another_folder_and_another_server() -> None:
     made = assemble(file, {"POD_AWS_ACCESS_KEY_ID": "id", "POD_AWS_SECRET_ACCESS_KEY": "key"})
     assert (made.file.fleet.store, made.file.fleet.realm) == ("s3://buck/fleet", "https://r2.example")
     assert list(made.files) == ["a.b_c-7"]
-    assert set(made.file.run["a.b_c-7"].env) == set(KEYS["s3"])
+    assert set(made.file.run["a.b_c-7"].env) == set(keys_of("s3://"))
 
 
 @pytest.mark.parametrize("store", ["", 'url = "file:///somewhere"'])
@@ -228,6 +228,28 @@ def test_the_workflow_of_another_store_and_package(here: Path, capsys: pytest.Ca
     names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "POD_AWS_ACCESS_KEY_ID", "POD_AWS_SECRET_ACCESS_KEY"]
     assert re.findall(r"secrets\.(\w+)", text) == [*names, "VAST_API_KEY", "RL_NOTIFY_URLS"]
     assert 'Places with `provider = "ssh"` are out of its reach' in " ".join(capsys.readouterr().out.split())
+
+
+OTHER_PLACES = """
+[place.{name}]
+provider = "{name}"
+gpu = "H100"
+image = "x"
+most_per_hour = 3.0
+"""
+
+
+@pytest.mark.parametrize(("name", "key"), [("runpod", "RUNPOD_API_KEY"), ("prime", "PRIME_API_KEY")])
+def test_the_account_key_of_each_provider_is_named(
+    here: Path, name: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_fleet()
+    file.write_text(file.read_text() + OTHER_PLACES.format(name=name))
+    (here / ".git").mkdir()
+    fleet_init.init(file, None, github=True, systemd=False)
+    fleet_init.init(file, None, github=False, systemd=True)
+    assert f"          {key}: ${{{{ secrets.{key} }}}}" in fleet_init.WORKFLOW.read_text()
+    assert " ".join(capsys.readouterr().out.split()).count(key) == 2
 
 
 def test_no_workflow_outside_of_a_repository(here: Path) -> None:

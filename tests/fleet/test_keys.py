@@ -138,7 +138,7 @@ class Rents:
 def b2(monkeypatch: pytest.MonkeyPatch) -> Iterator[B2Server]:
     """A B2 that this account shares with others: keys of people, of another fleet, of another run."""
     monkeypatch.setattr(b2http, "time", SimpleNamespace(sleep=lambda _: None, time=time.time))
-    monkeypatch.setattr("supervisor.fleet.book.settle_time", lambda _: 0.05)  # there is one controller here
+    monkeypatch.setattr(claims, "claim", partial(claims.claim, sleep=lambda _: None))  # there is one controller here
     with B2Server(part_size=PART) as server:
         theirs = f"{name_key(LABEL)[:-12]}00001-"
         server.add_key(Key("0000000001", "K1", name="rls-by-hand"))

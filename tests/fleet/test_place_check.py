@@ -11,9 +11,12 @@ import supervisor.fleet.places.vast as vast_place
 from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.publish import publish
 from supervisor.cli import fleet as commands
+from supervisor.config.run_file import load as load_run_file
+from supervisor.config.run_file import parse_toml
 from supervisor.fleet.assemble import assemble
 from supervisor.fleet.fleet_file import PlaceTable
 from supervisor.fleet.place_check import gpu_gib, site_of_place
+from supervisor.fleet.place_run import adapt_run_file
 from supervisor.fleet.run_look import read_ranks
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.site import Site
@@ -101,6 +104,33 @@ def desk(tmp_path: Path) -> Desk:
 
 def errors(found: list[Finding]) -> list[str]:
     return [one.id for one in found if one.weight == "error"]
+
+
+SPLIT = "inference = [0]\ntrainer = [1]"
+
+
+def test_a_place_has_its_own_split_of_the_gpus(desk: Desk) -> None:
+    words = {"run_gpus": "[gpus]\ninference = [0, 1]\ntrainer = [2, 3]", "config": False}
+    assert errors(desk.find(**words)) == ["gpu-missing"]
+    desk.write(**words)
+    file = desk.folder / "fleet.toml"
+    file.write_text(file.read_text().replace("disk_gb = 400", f"disk_gb = 400\n{SPLIT}"))
+    found = assemble(file, {})
+    assert errors(found.find_misfits("swe", "spot")) == []
+    assert found.at_places["swe"]["own"][1] == (desk.folder / "swe.toml").read_bytes()
+
+
+@pytest.mark.parametrize("config", sorted((Path(__file__).parents[2] / "configs").glob("*.toml")), ids=lambda p: p.stem)
+def test_a_run_file_for_a_place_says_the_same_in_all_else(config: Path) -> None:
+    before = load_run_file(config)
+    words = ['--note=a "quoted" \\ word', "--model.seq_len", "2048"]
+    place = PlaceTable(provider="ssh", host="box1", inference=[0], trainer=[1], args=words)
+    after, text = adapt_run_file(config, before, place)
+    assert after.job.args == [*before.job.args, *words]
+    assert (after.gpus.inference, after.gpus.trainer) == ([0], [1])
+    job = after.job.model_copy(update={"args": before.job.args})
+    assert after.model_copy(update={"job": job, "gpus": before.gpus}) == before
+    assert parse_toml(text.decode())["job"]["args"] == after.job.args
 
 
 def test_a_place_in_which_the_run_fits(desk: Desk) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench.fleet_tick import Fleet
 from supervisor.base.errors import StoreError
+from supervisor.checkpoints import claims
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.controller import Told
 from supervisor.fleet.side_by_side import ask_for_each
@@ -18,7 +20,7 @@ from supervisor.fleet.side_by_side import ask_for_each
 
 @pytest.fixture(autouse=True)
 def one_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.fleet.book.settle_time", lambda _: 0.1)
+    monkeypatch.setattr(claims, "claim", partial(claims.claim, sleep=lambda _: None))
 
 
 def tick(assembly: Assembly) -> list[Told]:

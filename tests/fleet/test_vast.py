@@ -33,6 +33,7 @@ class VastRig:
     want = WANT
     key = KEY
     other_gpu = "RTX 4090"
+    stopped_per_hour = 0.1
 
     def __init__(self, fake: FakeVast, clock: Clock) -> None:
         self.fake, self.clock = fake, clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import Controller, Place, Run
@@ -24,11 +25,14 @@ class World(VirtualFleet):
         self.machines = [f"m{number}" for number in range(6)]
         self.bad: set[str] = set()
         self.listed_after_s = [0.0, 0.0, 45.0, 100.0]  # after a create
+        self.disk_per_hour = 0.25  # of a pod that is stopped
+        self.hosts: dict[str, str] = {}  # machine -> who lets it
+        self.without_label: set[str] = set()  # pods that the provider lists so
         self.provider = VirtualProvider(self)
 
     def find_machines(self) -> list[Offer]:
         return [
-            Offer(f"o-{machine}", "H100", 2, 2.0 + 0.1 * number, True, machine)
+            Offer(f"o-{machine}", "H100", 2, 2.0 + 0.1 * number, True, machine, host=self.hosts.get(machine, ""))
             for number, machine in enumerate(self.machines)
         ]
 
@@ -36,6 +40,9 @@ class World(VirtualFleet):
         pod.boot_s = self.random.uniform(60, 400)
         pod.unfit = pod.machine in self.bad
         pod.listed_from = self.now + self.random.choice(self.listed_after_s)
+
+    def price_stopped(self, pod: VirtualPod) -> float:
+        return self.disk_per_hour
 
     def paid(self) -> list[VirtualPod]:
         return list(self.living.values())
@@ -78,6 +85,8 @@ class VirtualBook(virtual_fleet.VirtualBook):
 class VirtualProvider(virtual_fleet.VirtualProvider):
     """``faults``: call -> how the next ones of it fail."""
 
+    world: World
+
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.faults: dict[str, list[str]] = {}
@@ -85,6 +94,7 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
         self.kill_at: int | None = None
         self.requests = 0
         self.bids: list[tuple[str, float]] = []
+        self.printed: str | PlaceError = ""  # by each pod
 
     def meet_fault(self, call: str) -> str:
         """Each request may be the last one of the controller."""
@@ -96,6 +106,16 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
             raise PlaceError("unsure" if call in ("create", "destroy") else "away", "503 from the provider")
         waiting = self.faults.get(call)
         return waiting.pop(0) if waiting else ""
+
+    def list_instances(self) -> list[Instance]:
+        without = self.world.without_label
+        found = [replace(one, host=self.world.hosts.get(one.machine, "")) for one in super().list_instances()]
+        return [replace(one, label="") if one.id in without else one for one in found]
+
+    def read_log(self, instance: Instance) -> str:
+        if isinstance(self.printed, PlaceError):
+            raise self.printed
+        return self.printed
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
         fault = self.meet_fault("bid")

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from supervisor.api import metrics
 from supervisor.api.protocol import Api, Reply
 
 GIB = 1 << 30
@@ -87,6 +88,9 @@ class FakeDesk:
         self.broken: Exception | None = None
         self.refuses = ""
         self.asked_events = threading.Event()
+
+    def metrics(self) -> str:
+        return metrics.render(self.status())
 
     def status(self) -> dict[str, Any]:
         if self.broken:

@@ -237,7 +237,7 @@ def test_nonsense_ends_in_a_sentence(store: Store, tmp_path: Path, capsys: Told,
         (["--store", "file:///s"], "Name a RUN.toml, or the run in its store"),
         (["--store", "gs://s", "--run-id", "r"], "--store: 'gs://s' is none of b2://bucket[/prefix], s3://"),
         (["--store", "file:///s", "--run-id", "../r"], "--run-id '../r' is no name of a run: "),
-        (["--store", "file:///s", "--run-id", "r", "--region", "x"], "--store: has `endpoint` or `region`, which work"),
+        (["--store", "file:///s", "--run-id", "r", "--region", "x"], "--store: has `region`, which works"),
         (["run.toml", "--store", "file:///s"], "RUN.toml names the store already: leave --store out, or RUN.toml."),
     ],
 )

@@ -48,11 +48,11 @@ def test_counters_are_measured_against_the_seconds_after_which_their_silence_is_
     counters = piece(world, "engine counters")
     assert counters["sentence"] == "140 iterations"
     assert counters["age_s"] == 4
-    assert counters["deadline_s"] == SETTINGS.hang_s
-    assert counters["left_s"] == pytest.approx(SETTINGS.hang_s - 4, abs=1.1)
-    assert counters["would"] == f"{span(SETTINGS.hang_s)} without a token while work waits would be a signal"
+    assert counters["deadline_s"] == SETTINGS.hang
+    assert counters["left_s"] == pytest.approx(SETTINGS.hang - 4, abs=1.1)
+    assert counters["would"] == f"{span(SETTINGS.hang)} without a token while work waits would be a signal"
     assert "engine counters" in text(world)
-    left = span(SETTINGS.hang_s - 4)
+    left = span(SETTINGS.hang - 4)
     assert f"without a token while work waits would be a signal ({left} left)" in text(world)
     world.engine(iterations=140.0, running=0.0, liveness="absent", waiting=0.0)
     assert piece(world, "engine counters")["left_s"] is None
@@ -79,10 +79,10 @@ def test_an_empty_gpu_says_when_it_becomes_a_signal(world: World) -> None:
 def test_a_process_that_went_is_proof_after_its_grace(world: World) -> None:
     world.engine_process_dies()
     (gone,) = [item for item in explained(world)["evidence"] if item["would"].startswith("proof")]
-    assert gone["deadline_s"] == SETTINGS.engine_grace_s
+    assert gone["deadline_s"] == SETTINGS.engine_grace
     (soon,) = explained(world)["forecast"]
     assert soon["act"]
-    assert soon["in_s"] == pytest.approx(SETTINGS.engine_grace_s, abs=0.1)
+    assert soon["in_s"] == pytest.approx(SETTINGS.engine_grace, abs=0.1)
     assert soon["sentence"].startswith("vLLM died silently")
     world.answer = False
     world.t += soon["in_s"]
@@ -109,7 +109,7 @@ def test_the_forecast_is_what_the_core_then_concludes(world: World) -> None:
 def test_paused_it_says_what_would_be_done_and_goes_on_looking(world: World) -> None:
     world.see(f.Command("pause", "anna"))
     world.engine_process_dies()
-    world.after(SETTINGS.engine_grace_s + 1)
+    world.after(SETTINGS.engine_grace + 1)
     answer = explained(world)
     assert answer["would_do"] == f"the job would be stopped and started again at step {world.state.last_good}"
     shown = text(world)
@@ -130,7 +130,7 @@ def test_observed_it_keeps_a_ledger_of_what_it_did_not_do() -> None:
     world.see(f.ProcessSeen(1, "trainer", 79, 5, "PRIME-RL::Trainer"))
     world.step(1)
     world.see(f.ProcessGone(1, "inference", 78, 5))
-    world.after(SETTINGS.engine_grace_s + 1)
+    world.after(SETTINGS.engine_grace + 1)
     (kept,) = explained(world)["would"]
     assert kept["sentence"].startswith("Would have restarted the job at the last good step: vLLM died silently")
     assert world.state.mode == "running", "the belief is true: nothing was stopped"
@@ -195,11 +195,11 @@ def test_what_is_left_of_a_start_adds_up_with_what_it_may_take() -> None:
     world.t += 5
     world.see(f.Tick())
     deadline = explained(world)["deadline"]
-    extra, gone = 3 * SETTINGS.hang_s, world.state.now - world.state.attempt.started
+    extra, gone = 3 * SETTINGS.hang, world.state.now - world.state.attempt.started
     more = f"known reasons explain {span(extra)} more"
-    assert deadline["sentence"] == f"The first step after a start may take {span(SETTINGS.startup_s)}; {more}."
-    assert deadline["seconds_left"] == pytest.approx(SETTINGS.startup_s + extra - gone, abs=0.2)
+    assert deadline["sentence"] == f"The first step after a start may take {span(SETTINGS.startup)}; {more}."
+    assert deadline["seconds_left"] == pytest.approx(SETTINGS.startup + extra - gone, abs=0.2)
     start = piece(world, "start")
     assert start["age_s"] == pytest.approx(gone, abs=0.1)
-    assert start["deadline_s"] == pytest.approx(SETTINGS.startup_s + extra, abs=0.1)
-    assert start["would"].startswith(f"{span(SETTINGS.startup_s + extra)} without one alone")
+    assert start["deadline_s"] == pytest.approx(SETTINGS.startup + extra, abs=0.1)
+    assert start["would"].startswith(f"{span(SETTINGS.startup + extra)} without one alone")

@@ -17,8 +17,9 @@ from supervisor.cli import main, pod, providers
 from supervisor.cli.launch_settings import Draft
 from supervisor.cli.machine import Machine
 from supervisor.cli.pod import Pod
-from supervisor.cli.run_text import comment, run_file_text, value_text
+from supervisor.cli.run_text import comment, run_file_text
 from supervisor.config.settings import RunFile, load
+from supervisor.config.toml_text import value_text
 from supervisor.jobs.base import StartRequest
 from supervisor.practice.install import install
 from supervisor.preflight.site import Site, Volume

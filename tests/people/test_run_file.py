@@ -117,7 +117,7 @@ def test_an_s3_store_takes_an_endpoint_and_a_region_and_no_other_store_does(tmp_
     assert load(path).store.service is None
     for other in ('url = "b2://my-bucket"', 'url = "file:///data"'):
         [sentence] = mistakes(tmp_path, f"{GOOD}[store]\n{other}\n{endpoint}\n")
-        assert sentence.endswith("has `endpoint` or `region`, which work only with s3:// stores; B2 has `realm`.")
+        assert sentence.endswith("which works only with s3:// stores.")
 
 
 @pytest.mark.parametrize("url", ['url = "s3://my-bucket/runs"', 'url = "file:///store"', ""])

@@ -17,11 +17,12 @@ from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import eras, job_args, keys
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.kinds import beyond, correct_value, describe_field, fits
-from supervisor.preflight.renames import find_removal, known_as, renames
+from supervisor.preflight.renames import find_removal, known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.preflight.toml_text import mend_text
 from supervisor.primerl.configs import Settings, merge_configs
+from supervisor.primerl.renames import renames
 from tests.primerl.eras import ERAS
 
 FILE = Path("/run/rl.toml")

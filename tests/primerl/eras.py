@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.primerl.dialect import Dialect
 
+KEEP = ("ckpt.keep", "trainer.ckpt.keep", "orchestrator.ckpt.keep")
 OLDEST = Dialect(
     launcher="prime_rl.rl",
     sft_launcher=False,
@@ -19,7 +20,6 @@ OLDEST = Dialect(
     resume="ckpt.resume-step",
     gpus="counts",
     sft_gpus="",
-    keep="keep",
     keep_default_one=True,
     clean="wipes-checkpoints",
     orchestrator_tree="shared",
@@ -55,7 +55,7 @@ _HISTORY: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("b8697b0f0", "2025-12-15", "", {"orchestrator_tree": "run-default"}),
     ("534c27ab5", "2025-12-18", "", {"buffer": "jsonl"}),
     ("017b3fe71", "2025-12-30", "v0.2", {}),
-    ("e3dbf2ad8", "2025-12-31", "", {"keep": "keep-last"}),
+    ("e3dbf2ad8", "2025-12-31", "", {"renamed": KEEP}),
     ("be0e3d131", "2026-01-06", "", {}),
     ("32adbba80", "2026-01-15", "v0.3.0", {}),
     ("d83dce699", "2026-01-26", "", {"nccl_resume": True}),
@@ -148,7 +148,7 @@ def write_checkout(folder: Path, era: Era) -> Path:
         "prl-id": 'os.environ["PRL_RUN_ID"]\n',
     }.get(dialect.wandb, "")
     launcher += "def sigterm_handler\n" if dialect.sigterm else ""
-    keep = "keep_last: int" if dialect.keep == "keep-last" else "keep: Annotated[\n        x\n    ] = None"
+    keep = "keep_last: int" if "ckpt.keep" in dialect.renamed else "keep: Annotated[\n        x\n    ] = None"
     if dialect.keep_default_one:
         keep = "    keep: Annotated[\n        x\n    ] = 1"
     broadcast = ""

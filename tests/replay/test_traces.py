@@ -123,7 +123,7 @@ def test_what_is_wrong_with_a_line_is_a_sentence_with_its_number(
         (b'{"format": "other"}\n', "this is no trace"),
         (b'{"format": "rl-supervisor-trace", "version": 9}\n', "version 9"),
         (b'{"format": "rl-supervisor-trace", "version": 1, "ticks": "often"}\n', "'ticks' is one of recorded, named"),
-        (b'{"format": "rl-supervisor-trace", "version": 1, "settings": {"hang_s": "long"}}\n', "Settings.hang_s"),
+        (b'{"format": "rl-supervisor-trace", "version": 1, "settings": {"hang_s": "long"}}\n', "Settings.hang"),
         (b'{"format": "rl-supervisor-trace", "version": 1}\n{"t": 1, "fact": {"@": "Tick"}}\n', "begins nowhere"),
         (b"\xff\xfe\x00", "not text in UTF-8"),
         (b"\x1f\x8bnot gzip", "cannot be read"),

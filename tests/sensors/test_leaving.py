@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.base import http
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import facts as f
+from supervisor.jobs.environment import withheld_from_commands
 from supervisor.sensors import leaving
 from supervisor.sensors.leaving import CommandSource, FileSource, PageSource, PublishSensor, Trigger, within
 

@@ -73,9 +73,9 @@ def test_the_list_names_all_kinds_and_parameters() -> None:
 
 
 def test_numbers_of_a_scenario_are_set() -> None:
-    scenario = load_scenario("default", ["step_s=100", "rate.spot-loss=0", "settings.hang_s=30", "liveness=false"])
+    scenario = load_scenario("default", ["step_s=100", "rate.spot-loss=0", "settings.hang=30", "liveness=false"])
     assert scenario.physics.step_s == 100
-    assert scenario.settings.hang_s == 30
+    assert scenario.settings.hang == 30
     assert not scenario.physics.liveness
     assert {rate.kind: rate.per_1000_h for rate in scenario.rates}["spot-loss"] == 0
 

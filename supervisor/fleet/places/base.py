@@ -84,9 +84,9 @@ class Instance:
     """A machine that is rented under one of our labels."""
 
     id: str
-    label: str
+    label: str  # "" where it carries none of ours
     phase: Phase
-    per_hour: float | None  # dollars for the whole machine now; None where the provider does not say
+    per_hour: float | None  # dollars for the whole machine while it runs; None where the provider does not say
     spot: bool = False
     gpu: str = ""
     gpus: int = 0  # 0 where the provider does not say
@@ -94,6 +94,7 @@ class Instance:
     host: str = ""
     says: str = ""  # the provider's own word for its state
     lowest_bid: float | None = None  # that keeps it or wakes it, disk not included; None where it is not said
+    stopped_per_hour: float | None = None  # dollars while it is stopped, for its disk; None where it is not said
 
 
 class Provider(Protocol):
@@ -102,7 +103,7 @@ class Provider(Protocol):
     name: str
 
     def list_instances(self) -> list[Instance]:
-        """All instances of the account that carry one of our labels, in any phase."""
+        """All instances of the account, in any phase: one of ours may have lost its label."""
         ...
 
     def find_offers(self, want: Want) -> list[Offer]:

@@ -78,7 +78,7 @@ class Prime:
             listed, total = listed + len(page), count
             rows |= {self._read_id(LIST, row): row for row in page}
             if len(rows) >= total:  # a pod that moved from page to page hid another one
-                return [one for pod_id, row in rows.items() if (one := _read_pod(pod_id, row))]
+                return [_read_pod(pod_id, row) for pod_id, row in rows.items() if row.get("status") not in OVER]
             if not page:
                 break
         raise self._rest.unread(LIST, "its pages do not end")
@@ -190,15 +190,12 @@ def _kind_of(endpoint: Endpoint, status: int, told: str) -> ErrorKind:
     return "taken" if endpoint is CREATE and (status in (404, 409, 410) or SOLD.search(told)) else "refused"
 
 
-def _read_pod(pod_id: str, row: Row) -> Instance | None:
-    """None for a pod without one of our labels, and for one that is over."""
+def _read_pod(pod_id: str, row: Row) -> Instance:
     label, status = read_text(row.get("name")), read_text(row.get("status"))
-    if not read_label(label) or status in OVER:
-        return None
     installation, failure = read_text(row.get("installationStatus")), read_text(row.get("installationFailure"))
     return Instance(
         id=pod_id,
-        label=label,
+        label=label if read_label(label) else "",
         phase=_phase_of(status, installation),
         per_hour=read_amount(row.get("priceHr")),
         spot=row.get("isSpot") is True,
@@ -206,6 +203,7 @@ def _read_pod(pod_id: str, row: Row) -> Instance | None:
         gpus=int(read_amount(row.get("gpuCount")) or 0),
         host=read_text(row.get("providerType")),
         says=", ".join(part for part in (status, installation and f"installation {installation}", failure) if part),
+        stopped_per_hour=read_amount(row.get("stoppedPriceHr")),
     )
 
 

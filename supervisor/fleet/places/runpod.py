@@ -99,8 +99,7 @@ class Runpod:
         answer = self._rest.read_object(LIST, self._ask(LIST, "GET", "/v2/pods"))
         actual = self._read_pods(LIST, answer, "status")
         wanted = self._read_pods(LIST_WANTED, self._query(LIST_WANTED, PODS, "myself"), "desiredStatus")
-        pods = (_read_pod(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted)
-        return [pod for pod in pods if pod]
+        return [_read_pod(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted]
 
     def find_offers(self, want: Want) -> list[Offer]:
         parts = [part.strip() for part in want.region.split(",") if part.strip()] or list(CLOUDS)
@@ -284,19 +283,16 @@ def _read_error(errors: object, key: str) -> tuple[str, str]:
 # ---------------------------------------------------------------- pods
 
 
-def _read_pod(pod_id: str, actual: Row, wanted: Row) -> Instance | None:
-    """A pod as v2 and as GraphQL list it, {} where one does not; None without one of our labels."""
+def _read_pod(pod_id: str, actual: Row, wanted: Row) -> Instance:
+    """A pod as v2 and as GraphQL list it, {} where one does not."""
     labels = [read_text(row.get("name")) for row in (actual, wanted)]
-    label = next((one for one in labels if read_label(one)), "")
-    if not label:
-        return None
     gpu, machine = actual.get("gpu"), wanted.get("machine")
     gpu = gpu if isinstance(gpu, dict) else {}
     prices = [read_amount(actual.get("cost")), read_amount(wanted.get("costPerHr"))]  # of a stopped one v2 says 0
     words = [word for word in (read_text(actual.get("status")), read_text(wanted.get("desiredStatus"))) if word]
     return Instance(
         id=pod_id,
-        label=label,
+        label=next((one for one in labels if read_label(one)), ""),
         phase=_phase_of(actual, wanted),
         per_hour=max((price for price in prices if price), default=None),
         spot=wanted.get("podType") == "INTERRUPTABLE",
@@ -304,6 +300,7 @@ def _read_pod(pod_id: str, actual: Row, wanted: Row) -> Instance | None:
         gpus=int(read_amount(gpu.get("count")) or read_amount(wanted.get("gpuCount")) or 0),
         machine=read_text(wanted.get("machineId")),
         says=", to be ".join(dict.fromkeys(words)),
+        stopped_per_hour=0.0,
     )
 
 

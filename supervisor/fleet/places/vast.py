@@ -72,7 +72,7 @@ class Vast:
         self._rest = Rest("Vast", key, url.rstrip("/"), timeout_s=timeout_s, clock=clock, sleep=sleep)
 
     def list_instances(self) -> list[Instance]:
-        # Only equality of a whole label can be asked for, so all instances are listed and most are dropped here.
+        # Only equality of a whole label can be asked for.
         query = {"select_filters": "{}", "order_by": '[{"col":"id","dir":"asc"}]', "limit": "25"}
         found: dict[str, Instance] = {}
         for _ in range(MOST_PAGES):
@@ -80,8 +80,8 @@ class Vast:
             for row in self._rest.rows_of(LIST, answer, "instances"):
                 if not read_id(row.get("id")) or "label" not in row:
                     raise self._rest.unread(LIST, "an instance has no id or no field for its label")
-                if one := _read_instance(row):
-                    found[one.id] = one
+                one = _read_instance(row)
+                found[one.id] = one
             token = answer.get("next_token")
             if not token:
                 return list(found.values())
@@ -214,15 +214,12 @@ def _kind_of(endpoint: Endpoint, status: int, word: str) -> ErrorKind:
     return "taken" if endpoint is CREATE and status in (404, 409, 410) else "refused"
 
 
-def _read_instance(row: Row) -> Instance | None:
-    """None for an instance without one of our labels."""
+def _read_instance(row: Row) -> Instance:
     label = read_text(row["label"])
-    if not read_label(label):
-        return None
     says = ", ".join(part for part in (read_text(row.get("actual_status")), read_text(row.get("status_msg"))) if part)
     return Instance(
         id=read_id(row["id"]),
-        label=label,
+        label=label if read_label(label) else "",
         phase=_phase_of(row),
         per_hour=read_amount(row.get("dph_total")),
         spot=row.get("is_bid") is True,
@@ -232,7 +229,14 @@ def _read_instance(row: Row) -> Instance | None:
         host=read_id(row.get("host_id")),
         says=says,
         lowest_bid=read_amount(row.get("min_bid")),
+        stopped_per_hour=_read_disk_price(row, read_amount(row.get("disk_space"))),
     )
+
+
+def _read_disk_price(row: Row, size_gb: float | None) -> float | None:
+    """Dollars an hour for the disk; None where they are not told."""
+    told, month = read_amount(row.get("storage_total_cost")), read_amount(row.get("storage_cost"))
+    return told if told is not None or month is None or size_gb is None else month * size_gb / HOURS_A_MONTH
 
 
 def _phase_of(row: Row) -> Phase:
@@ -247,9 +251,7 @@ def _phase_of(row: Row) -> Phase:
 def _read_offer(row: Row, want: Want) -> Offer | None:
     """None where it has no id, or no price of the whole machine with its disk."""
     offer_id = read_id(row.get("id"))
-    disk = read_amount(row.get("storage_total_cost"))
-    if disk is None and (month := read_amount(row.get("storage_cost"))) is not None:
-        disk = month * want.disk_gb / HOURS_A_MONTH
+    disk = _read_disk_price(row, want.disk_gb)
     bid, total = read_amount(row.get("min_bid")), read_amount(row.get("dph_total"))
     price = (bid + disk if bid and disk is not None else None) if want.spot else total
     if not offer_id or not price:

@@ -185,7 +185,11 @@ async function begin() {
     if (last) { library.purge($("charts")); showCharts(last); }
   });
   $("log-name").addEventListener("change", showLog); $("log-find").addEventListener("input", drawLog);
-  if (frozen) { await show(JSON.parse(frozen.textContent)); return; }
+  if (frozen) {
+    await show(JSON.parse(frozen.textContent));
+    document.documentElement.dataset.height = Math.ceil(document.body.getBoundingClientRect().bottom); // of a picture
+    return;
+  }
   const list = await (await fetch("runs.json")).json(), runs = list.runs, nav = clear("runs"), named = new URLSearchParams(location.search).get("run");
   if (list.fleet) {
     if (!named) { await load("fleet.js"); await showFleet(); setInterval(() => { if (!document.hidden) showFleet(); }, 4 * EVERY_MS); return; }

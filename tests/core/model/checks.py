@@ -58,7 +58,7 @@ def evidence(before: State, observation: f.Observation, cause: str) -> None:
 def convicts(state: State, verdict: Verdict) -> bool:
     if verdict.kind in ("exited", "finished"):
         return state.job.ended is not None or bool(state.job.finishes)
-    grace = state.settings.engine_grace_s
+    grace = state.settings.engine_grace
     own = state.own
     if verdict.cause == "engine-gone" and own.wanted and not own.alive and not own.asked:
         return True  # it was never launched
@@ -67,10 +67,10 @@ def convicts(state: State, verdict: Verdict) -> bool:
     if verdict.cause == "step-overdue":
         times = state.books.learned.phases.get("step")
         few = times is None or times.count < WARM
-        hard = state.settings.step_ceiling_s if few or times is None else HARD_LONGEST * times.longest_s
-        return state.now - state.progress.t >= min(hard, state.settings.step_ceiling_s)
+        hard = state.settings.step_ceiling if few or times is None else HARD_LONGEST * times.longest_s
+        return state.now - state.progress.t >= min(hard, state.settings.step_ceiling)
     if verdict.cause == "startup-overdue":
-        return state.now - state.attempt.started >= min(600.0, state.settings.startup_s)
+        return state.now - state.attempt.started >= min(600.0, state.settings.startup)
     if verdict.cause == "fresh-start":
         return state.job.scratch != "" and (state.progress.step or 0) < (state.attempt.resume_step or 0)
     return len({signal.kind for signal in verdict.signals}) >= 2

@@ -1,0 +1,108 @@
+"""The backends, a row each, and what has to be known of a store while none is opened: its URL, its keys.
+
+A backend is the file beside this one with the name of its scheme; ``open_at`` in it opens a store.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from supervisor.base import secrets
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One kind of store."""
+
+    scheme: str
+    """Of its URL, and the name of its file."""
+    form: str
+    """Its URL behind the scheme, as people are shown it."""
+    pattern: str
+    """A regular expression of the same."""
+    keys: tuple[str, ...] = ()
+    """Variables that a store cannot be opened without; in lower case, names of systemd credentials."""
+    secrets: tuple[str, ...] = ()
+    """What the names of its variables begin with: neither the job nor a command of the run file ever gets them."""
+    takes: tuple[str, ...] = ()
+    """Settings of [store] that work with some backends only (``endpoint``, ``region``, ``limit_mbit``)."""
+    library: str = ""
+    """What pip installs for it besides, as the extra of rl-supervisor with the scheme's name does."""
+
+    @property
+    def module(self) -> str:
+        """The module that its library brings."""
+        return re.split("[<>=]", self.library, maxsplit=1)[0]
+
+    @property
+    def extra(self) -> str:
+        """What pip installs, in quotes."""
+        return f"'rl-supervisor[{self.scheme}]'"
+
+    @property
+    def is_installed(self) -> bool:
+        """Is its library there?"""
+        return not self.library or find_spec(self.module) is not None
+
+
+BUCKET = "bucket[/prefix]"
+BACKENDS = (
+    Backend(
+        "b2",
+        BUCKET,
+        r"[A-Za-z0-9-]{6,63}(/.*)?",
+        keys=("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY"),
+        secrets=("B2_", "BACKBLAZE_"),
+        takes=("limit_mbit",),
+    ),
+    Backend(
+        "s3",
+        BUCKET,
+        r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?",
+        keys=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        secrets=("AWS_",),
+        takes=("endpoint", "region"),
+        library="botocore>=1.37,<2",
+    ),
+    Backend("file", "/folder", r"/.+"),
+)
+SECRETS = tuple(name for backend in BACKENDS for name in backend.secrets)
+FORMS = " and ".join(", ".join(f"{one.scheme}://{one.form}" for one in BACKENDS).rsplit(", ", 1))
+
+
+def backend_of(url: str) -> Backend | None:
+    """The backend of a URL, by its scheme."""
+    return next((backend for backend in BACKENDS if url.startswith(f"{backend.scheme}://")), None)
+
+
+def url_problem(url: str) -> str:
+    """Why this is no URL of a store; "" where it is one."""
+    fits = any(re.fullmatch(f"{backend.scheme}://{backend.pattern}", url) for backend in BACKENDS)
+    return "" if fits else f"{url!r} is none of {FORMS}"
+
+
+def keys_of(url: str) -> tuple[str, ...]:
+    """The variables that the store at ``url`` cannot be opened without."""
+    backend = backend_of(url)
+    return backend.keys if backend else ()
+
+
+def find_missing_keys(
+    url: str, name: str, environ: Mapping[str, str], stores: Iterable[Path] | None = None
+) -> list[str]:
+    """Which keys of the store at ``url`` the run ``name`` has nowhere: neither in ``environ``, nor as a credential in
+    the folder that it names, nor in ``stores``, where systemd finds them (None: all that it looks in).
+    """
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    places = [f"{folder}/"] if folder else []
+    places += [f"{store}/{name}." for store in (secrets.CREDSTORES if stores is None else stores)]
+    return [
+        key
+        for key in keys_of(url)
+        if not environ.get(key, "").strip() and not any(os.path.exists(place + key.lower()) for place in places)  # noqa: PTH110
+    ]
