@@ -10,7 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
+from supervisor.base import secrets
 from supervisor.base.errors import (
     EXIT_PERSON_NEEDED,
     ConfigError,
@@ -19,6 +21,7 @@ from supervisor.base.errors import (
     UsageError,
 )
 from supervisor.cli.render import Paint, table, wrap
+from supervisor.core.messages import VARIABLE
 from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
@@ -26,6 +29,9 @@ from supervisor.fleet.controller import Place, Told
 from supervisor.fleet.model import Rented, State
 from supervisor.fleet.observe import find_useful_share, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import Offer, PlaceError
+
+if TYPE_CHECKING:  # a fleet that tells no one needs no part of it
+    from supervisor.fleet.messages import FleetOutbox
 
 TICK_S = 30.0
 
@@ -173,18 +179,24 @@ def run(file: Path, observe: bool) -> int:
     book = fleet.book()
     said: dict[str, str] = {}
     controller = fleet.controller(book, wait, dry=observe)
+    outbox: FleetOutbox | None = None
     try:
         while not ended.is_set():
             try:
                 if not observe:
                     book.begin()
-                for told in controller.tick():
+                    outbox = outbox or _open_outbox(fleet, book, said)
+                tolds = controller.tick()
+                for told in tolds:
                     _say_news(told, said)
+                if outbox is not None:
+                    outbox.note(tolds, controller.money)
                 _say_notes(fleet, said)
             except (StoreError, TryAgainError, OSError) as error:
                 _say(said, "", str(error))
             ended.wait(TICK_S)
     finally:
+        _close_outbox(outbox)
         book.end()
     return 0
 
@@ -283,15 +295,39 @@ def _order(fleet: Assembly, run_id: str, change: Callable[[Orders], Orders], *, 
 def _pass(fleet: Assembly, book: StoreBook, *, dry_run: bool) -> int:
     if not dry_run:
         book.begin()
-    try:
-        tolds = fleet.controller(book, time.sleep, dry=dry_run).tick()
-    finally:
-        book.end()
     said: dict[str, str] = {}
-    for told in tolds:
-        _say_news(told, said)
+    outbox: FleetOutbox | None = None
+    try:
+        outbox = None if dry_run else _open_outbox(fleet, book, said)
+        controller = fleet.controller(book, time.sleep, dry=dry_run)
+        tolds = controller.tick()
+        for told in tolds:
+            _say_news(told, said)
+        if outbox is not None:
+            outbox.note(tolds, controller.money)
+    finally:
+        _close_outbox(outbox)
+        book.end()
     _say_notes(fleet, said)
     return EXIT_PERSON_NEEDED if any(told.decision.person for told in tolds) else 0
+
+
+def _open_outbox(fleet: Assembly, book: StoreBook, said: dict[str, str]) -> FleetOutbox | None:
+    """None where no address is named. Raises StoreError."""
+    if not secrets.secret(VARIABLE):
+        return None
+    from supervisor.fleet.messages import FleetOutbox
+
+    names = {run_file.run.id: name for name, run_file in fleet.files.items()}
+    outbox = FleetOutbox(fleet.file, names, book, lambda sentence: _say(said, "messages", sentence))
+    outbox.start()
+    return outbox
+
+
+def _close_outbox(outbox: FleetOutbox | None) -> None:
+    """What waits stays in the store, for the next controller."""
+    if outbox is not None:
+        outbox.close(all_at_end=False)
 
 
 def _say_news(told: Told, said: dict[str, str]) -> None:

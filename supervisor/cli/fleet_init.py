@@ -110,6 +110,8 @@ jobs:
       - run: rl-supervisor fleet tick --file {file}
         env:
 {secrets}
+          # Messages to people, where it is set.
+          RL_NOTIFY_URLS: ${{{{ secrets.RL_NOTIFY_URLS }}}}
 """
 
 UNIT_TEXT = """\
@@ -129,6 +131,7 @@ NoNewPrivileges=yes
 [Install]
 WantedBy=default.target
 """
+MESSAGES = "For messages to people, also RL_NOTIFY_URLS."
 NETWORK = "Wants=network-online.target\nAfter=network-online.target\n"
 
 
@@ -216,7 +219,7 @@ def _write_workflow(file: Path) -> list[str]:
     WORKFLOW.parent.mkdir(parents=True, exist_ok=True)
     write_new_file(WORKFLOW, text, "remove it first, if it may go")
     told = [f"{WORKFLOW} is written. Commit it, with {named} and its run files.", CRON]
-    told += [f"Secrets of the repository that it needs (gh secret set NAME): {', '.join(names)}."]
+    told += [f"Secrets of the repository that it needs (gh secret set NAME): {', '.join(names)}. {MESSAGES}"]
     if "vars." in min(packages):
         told += ["The variable RL_SUPERVISOR_PACKAGE says what pip installs: a git URL, a wheel (gh variable set)."]
     if any(place.provider == "ssh" for place in fleet.place.values()):
@@ -235,7 +238,7 @@ def _write_unit(file: Path) -> list[str]:
     write_new_file(unit, text, "remove it first, if it may go")
     linger = " To go on after you log out: loginctl enable-linger" if where.user else ""
     return [
-        f"{unit} is written. Put its keys into {env}, mode 600: {', '.join(_name_keys(fleet, runs))}.",
+        f"{unit} is written. Put its keys into {env}, mode 600: {', '.join(_name_keys(fleet, runs))}. {MESSAGES}",
         f"Then: {where.systemctl} enable --now {unit}.{linger}",
     ]
 

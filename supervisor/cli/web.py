@@ -17,9 +17,11 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from supervisor.base.errors import UsageError
+from supervisor.base.errors import ConfigError, UsageError
 from supervisor.cli import where, which
 from supervisor.cli.hand_on import clean_texts, hide_hosts
+from supervisor.fleet.assemble import Assembly, assemble
+from supervisor.fleet.fleet_file import is_fleet_file
 from supervisor.web.sources import RunSource
 
 WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/side_child.py: the page ends when its standard input does
@@ -42,8 +44,11 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
     import uvicorn
 
     from supervisor.web.app import make_app
+    from supervisor.web.fleet_source import FleetSource
 
-    sources = {one.run_file.run.id: one for one in _find_sources(options)}
+    fleet = _find_fleet(options)
+    found = _sources_of_fleet(fleet) if fleet is not None else _find_sources(options)
+    sources = {one.run_file.run.id: one for one in found}
     token = None if host in LOOPBACK else os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -55,13 +60,18 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
     if os.environ.get(WITH_PARENT):
         os.nice(10)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    print(f"The page of {', '.join(sources)}: http://{shown}:{port}/{f'?t={token}' if token else ''}", flush=True)
+    shown_runs = f"the fleet {fleet.file.fleet.name}" if fleet is not None else ", ".join(sources)
+    print(f"The page of {shown_runs}: http://{shown}:{port}/{f'?t={token}' if token else ''}", flush=True)
     if token:
         print(
-            f"Whoever has this link sees the run. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
+            f"All who have this link see all that is shown. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
             flush=True,
         )
-    config = uvicorn.Config(make_app(sources, token), log_level="warning", server_header=False)
+    config = uvicorn.Config(
+        make_app(sources, token, FleetSource(fleet) if fleet is not None else None),
+        log_level="warning",
+        server_header=False,
+    )
     uvicorn.Server(config).run([listener])
     return 0
 
@@ -163,4 +173,26 @@ def _find_sources(options: argparse.Namespace) -> list[RunSource]:
         raise UsageError(
             f"No run is known on this machine.{machine.try_sudo()} Name a RUN.toml, or --store and --run-id."
         )
-    return [RunSource(load(file), os.environ, here=True, price=None) for file in files]
+    loaded = []
+    for file in files:
+        try:
+            loaded.append(RunSource(load(file), os.environ, here=True, price=None))
+        except ConfigError as error:  # the others are shown
+            print(f"A run is left out. {error}", file=sys.stderr)
+    if not loaded:
+        raise UsageError("No run file of this machine can be read.")
+    return loaded
+
+
+def _find_fleet(options: argparse.Namespace) -> Assembly | None:
+    """The fleet whose ``fleet.toml`` is named; None where a run is. Raises ConfigError."""
+    if options.run_file is None or not is_fleet_file(options.run_file):
+        return None
+    if options.store or options.run_id:
+        raise UsageError("fleet.toml names its runs and their stores: leave --store and --run-id out.")
+    return assemble(options.run_file, os.environ)
+
+
+def _sources_of_fleet(fleet: Assembly) -> list[RunSource]:
+    """Of each run its store is asked, and only when it is looked at."""
+    return [RunSource(one, os.environ, here=False, price=None) for one in fleet.files.values()]

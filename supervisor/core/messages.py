@@ -12,6 +12,8 @@ from supervisor.core.wellness import Tolerance, publish_lag
 from supervisor.core.words import span
 
 Severity = Literal["info", "warning", "error"]
+VARIABLE = "RL_NOTIFY_URLS"
+"""The secret that holds the addresses."""
 END = "end"
 """The thread of the daemon's own end."""
 

@@ -1,6 +1,6 @@
 """Messages to people who are elsewhere: sent by a thread of its own, within limits, and never twice for one thing.
 
-What is to be told, and what was, stands in ``STATE/messages.json`` before it is sent, so that a daemon that is killed
+What is to be told, and what was, is kept (``STATE/messages.json``) before it is sent, so that a daemon that is killed
 in between tells it again rather than not at all. Nothing waits for a message, but the daemon's end for a few seconds.
 """
 
@@ -10,15 +10,17 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from supervisor.base import secrets
+from supervisor.config.reporting import Notify
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.messages import (
     END,
+    VARIABLE,
     Message,
     Severity,
     join_messages,
@@ -31,7 +33,6 @@ from supervisor.core.wellness import Tolerance
 from supervisor.effects.notify_targets import SendError, Target, open_targets
 from supervisor.process.shim import write_atomically
 
-VARIABLE = "RL_NOTIFY_URLS"
 HOUR_S = 3600.0
 LOOK_S = 30.0  # at most, between two looks at what waits, and at whether publishing lags
 AGAIN_S = (15.0, 60.0, 300.0, 900.0)  # after so long a target that failed is tried again
@@ -41,50 +42,47 @@ MOST_NAMED = 5  # sentences of a digest
 MOST_KEPT = 200
 
 
-class Notifier:
-    """The messages of one daemon. Without a target it does nothing."""
+class Outbox:
+    """Messages under one name. Without a target it does nothing."""
 
-    def __init__(self, run_file: RunFile, post: Callable[[f.Fact], None], state: Callable[[], State]) -> None:
-        about = run_file.notify
-        self._run, self._post, self._state = run_file.run.id, post, state
-        self._per_hour, self._asleep = about.per_hour, about.asleep
-        beat = run_file.heartbeat
-        self._tolerance = Tolerance(beat.behind_s, beat.behind_steps, run_file.job.saves_every)
-        self._path = run_file.state_dir / "messages.json"
-        self._targets, odd = open_targets(secrets.secret(VARIABLE) or "", self._run)
+    def __init__(self, name: str, limits: Notify, tell: Callable[[str, str, str], None], digest: str) -> None:
+        """``tell``: of event, sentence and level. ``digest``: the command to type after several messages in one."""
+        self._per_hour, self._asleep = limits.per_hour, limits.asleep
+        self._tell, self._digest = tell, digest
+        self.targets, odd = open_targets(secrets.secret(VARIABLE) or "", name)
         for sentence in odd:
-            post(f.Remark("notify-failed", sentence, "warning"))
+            tell("notify-failed", sentence, "warning")
         self._lock, self._wake, self._over = threading.Lock(), threading.Event(), threading.Event()
         self._waiting: dict[str, list[dict[str, Any]]] = {}  # by the target's name, oldest first
         self._sent: list[float] = []  # Unix times of the last hour
-        self._open: set[str] = set()  # threads that were told and are not over
+        self.told: set[str] = set()  # threads that were told and are not over
         self._failed: dict[str, tuple[int, float, str]] = {}  # by target: how often, when to try again, why
-        self._read()
+        self._all_at_end = True
         self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
+        if self.targets:
+            self._read()
 
     def start(self) -> None:
-        """Begin; what an earlier daemon could not send, or had no time to note, is sent."""
-        if self._targets:
-            self._put(list_messages(State(), self._state()))
+        """Begin to send."""
+        if self.targets:
             self._thread.start()
 
-    def note(self, before: State, after: State) -> None:
-        """One turn of the loop."""
-        if self._targets and after is not before:
-            self._put(list_messages(before, after))
-
-    def note_end(self, code: int, reason: str) -> None:
-        """The daemon is about to end."""
-        message = message_of_end(code, reason)
-        if self._targets and message is not None:
-            self._put([message])
-
-    def close(self) -> None:
-        """End; what waits is tried once more, for a few seconds."""
+    def close(self, *, all_at_end: bool = True) -> None:
+        """End, after some seconds at most. ``all_at_end``: what limits hold back is tried, too."""
+        self._all_at_end = all_at_end
         self._over.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(LAST_S)
+
+    def read_kept(self) -> Any:
+        """What was kept last. One without a memory has none."""
+
+    def keep(self, kept: Mapping[str, object]) -> None:
+        """Keep what waits, and what was told."""
+
+    def tend(self) -> None:
+        """Called by the thread before it sends, and afterwards: what takes its time is done here."""
 
     @property
     def note_for_status(self) -> str:
@@ -93,17 +91,18 @@ class Notifier:
 
     # ------------------------------------------------------------ what waits
 
-    def _put(self, messages: Sequence[Message]) -> None:
-        if not messages:
-            return
+    def put(self, messages: Sequence[Message]) -> None:
+        """Tell what was not told yet."""
         with self._lock:
-            for message in messages:
-                # A thread is told of once, and its end only where it was; the daemon's own end always is.
-                if (message.thread in self._open) == message.is_over or message.thread == END:
-                    for target in self._targets:
-                        self._join(self._waiting.setdefault(target.name, []), message)
+            # A thread is told of once, and its end only where it was; the daemon's own end always is.
+            news = [one for one in messages if (one.thread in self.told) == one.is_over or one.thread == END]
+            if not news or not self.targets:
+                return
+            for message in news:
+                for target in self.targets:
+                    self._join(self._waiting.setdefault(target.name, []), message)
                 if message.thread != END:
-                    (self._open.discard if message.is_over else self._open.add)(message.thread)
+                    (self.told.discard if message.is_over else self.told.add)(message.thread)
             self._write()
         self._wake.set()
 
@@ -119,18 +118,16 @@ class Notifier:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            kept = json.loads(self._path.read_bytes())
+            kept: Any = self.read_kept()
             waiting = {
                 str(name): [{"at": float(one["at"]), "message": asdict(Message(**one["message"]))} for one in there]
                 for name, there in kept["waiting"].items()
             }
-            self._sent, self._open = [float(at) for at in kept["sent"]], {str(one) for one in kept["open"]}
+            self._sent, self.told = [float(at) for at in kept["sent"]], {str(one) for one in kept["open"]}
             self._waiting = waiting
 
     def _write(self) -> None:
-        kept = {"waiting": self._waiting, "sent": self._sent[-MOST_KEPT:], "open": sorted(self._open)}
-        with contextlib.suppress(OSError):
-            write_atomically(str(self._path), kept)
+        self.keep({"waiting": self._waiting, "sent": self._sent[-MOST_KEPT:], "open": sorted(self.told)})
 
     # ------------------------------------------------------------ the thread
 
@@ -139,12 +136,10 @@ class Notifier:
             self._wake.wait(LOOK_S)
             self._wake.clear()
             ends = self._over.is_set()
-            if not ends and (
-                lag := message_of_lag(self._state(), time.time(), self._tolerance, told="publish" in self._open)
-            ):
-                self._put([lag])
-            for target in self._targets:
-                self._send_waiting(target, last=ends)
+            self.tend()
+            for target in self.targets:
+                self._send_waiting(target, last=ends and self._all_at_end)
+            self.tend()
             if ends:
                 return
 
@@ -157,12 +152,12 @@ class Notifier:
             messages = [Message(**one["message"]) for one in waiting]
             urgent = [one for one in messages if one.severity == "error"]
             self._sent = [at for at in self._sent if now - at < HOUR_S]
-            may_all = len(self._sent) < self._per_hour * len(self._targets) and not is_asleep(self._asleep, now)
+            may_all = len(self._sent) < self._per_hour * len(self.targets) and not is_asleep(self._asleep, now)
         chosen = messages if may_all or last else urgent
         if not chosen or (now < again_at and not last):
             return
         try:
-            for message in make_digest(chosen, self._left_now(may_all=may_all or last)):
+            for message in make_digest(chosen, self._left_now(may_all=may_all or last), self._digest):
                 target.send(message)
                 with self._lock:
                     self._sent.append(time.time())
@@ -170,10 +165,10 @@ class Notifier:
             self._failed[target.name] = (count + 1, now + AGAIN_S[min(count, len(AGAIN_S) - 1)], str(error))
             if not count:
                 told = f"Messages do not reach {target.name}: {error}. It is tried again."
-                self._post(f.Remark("notify-failed", told, "warning"))
+                self._tell("notify-failed", told, "warning")
             return
         if self._failed.pop(target.name, None):
-            self._post(f.Remark("notify", f"Messages reach {target.name} again."))
+            self._tell("notify", f"Messages reach {target.name} again.", "info")
         with self._lock:
             # What was joined with a newer message meanwhile is still to be told.
             gone = {(one.thread, one.is_over) for one in chosen}
@@ -182,10 +177,53 @@ class Notifier:
             self._write()
 
     def _left_now(self, *, may_all: bool) -> int:
-        return max(1, self._per_hour * len(self._targets) - len(self._sent)) if may_all else 1
+        return max(1, self._per_hour * len(self.targets) - len(self._sent)) if may_all else 1
 
 
-def make_digest(messages: Sequence[Message], most: int) -> list[Message]:
+class Notifier(Outbox):
+    """The messages of one daemon."""
+
+    def __init__(self, run_file: RunFile, post: Callable[[f.Fact], None], state: Callable[[], State]) -> None:
+        def tell(event: str, sentence: str, level: str) -> None:
+            post(f.Remark(event, sentence, level))
+
+        self._state, beat = state, run_file.heartbeat
+        self._tolerance = Tolerance(beat.behind_s, beat.behind_steps, run_file.job.saves_every)
+        self._path = run_file.state_dir / "messages.json"
+        super().__init__(run_file.run.id, run_file.notify, tell, "supervisorctl incidents")
+
+    def start(self) -> None:
+        """Begin; what an earlier daemon could not send, or had no time to note, is sent."""
+        self.put(list_messages(State(), self._state()))
+        super().start()
+
+    def note(self, before: State, after: State) -> None:
+        """One turn of the loop."""
+        if self.targets and after is not before:
+            self.put(list_messages(before, after))
+
+    def note_end(self, code: int, reason: str) -> None:
+        """The daemon is about to end."""
+        message = message_of_end(code, reason)
+        self.put([] if message is None else [message])
+
+    def tend(self) -> None:
+        """Tell when publishing lags."""
+        lag = message_of_lag(self._state(), time.time(), self._tolerance, told="publish" in self.told)
+        if lag is not None and not self._over.is_set():
+            self.put([lag])
+
+    def read_kept(self) -> Any:
+        """From ``STATE/messages.json``."""
+        return json.loads(self._path.read_bytes())
+
+    def keep(self, kept: Mapping[str, object]) -> None:
+        """In a file that is whole at any moment."""
+        with contextlib.suppress(OSError):
+            write_atomically(str(self._path), kept)
+
+
+def make_digest(messages: Sequence[Message], most: int, command: str = "") -> list[Message]:
     """At most ``most`` messages: the last one says what the others would have."""
     if len(messages) <= most:
         return list(messages)
@@ -194,7 +232,7 @@ def make_digest(messages: Sequence[Message], most: int) -> list[Message]:
     more = len(rest) - len(named)
     severity: Severity = "error" if any(one.severity == "error" for one in rest) else "warning"
     sentence = "\n".join([f"{len(rest)} messages:", *named, *([f"And {more} more."] if more else [])])
-    return [*apart, Message("digest", severity, sentence, "supervisorctl incidents")]
+    return [*apart, Message("digest", severity, sentence, command)]
 
 
 def is_asleep(hours: str | None, wall: float) -> bool:

@@ -2,8 +2,9 @@
 
 ``{fleet}/writers/`` says which controller tends the fleet, by the same claims as a pod's (``checkpoints.claims``): two
 at once are harmless. ``{fleet}/state/{run}.json`` is a run's state with what was said of it, and
-``{fleet}/orders/{run}.json`` what a person wants, which any machine may write. Ages are differences of upload times by
-the store's own clock: a controller that runs as a cron has no clock that lasts from one tick to the next.
+``{fleet}/orders/{run}.json`` what a person wants, which any machine may write. ``{fleet}/messages.json`` is what waits
+to be sent to people, and what was. Ages are differences of upload times by the store's own clock: a controller that
+runs as a cron has no clock that lasts from one tick to the next.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import delete_old, get_listed, versions_of
 from supervisor.checkpoints.writers import FencedError, host_of, settle_time, writer_name
 from supervisor.core.words import span
-from supervisor.fleet.model import State
-from supervisor.storage.base import Store
+from supervisor.fleet.model import State, Verdict
+from supervisor.storage.base import Store, StoredFile
 
 PATIENCE_S = 600.0
 """A controller that has not written for so long is gone, and another one goes on."""
@@ -59,6 +60,7 @@ class Page:
 
     state: State = field(default_factory=State)
     said: tuple[Said, ...] = ()
+    verdict: Verdict = ""
 
 
 Record = TypeVar("Record")
@@ -153,26 +155,44 @@ class StoreBook:
         folder = f"{self._folder}state/"
         return sorted({file.name.removeprefix(folder).removesuffix(".json") for file in self._store.list(folder)})
 
+    def list_records(self) -> dict[str, StoredFile]:
+        """All that is remembered now, by its name in the fleet's folder: ``state/RUN.json``, ``beat.json``, ..."""
+        return {file.name.removeprefix(self._folder): file for file in self._store.list(self._folder)}
+
     def read_state(self, run_id: str) -> State:
         """The state, with what a person wants now."""
         orders = self.read_orders(run_id)
         return replace(self.read_page(run_id).state, **asdict(orders))
 
-    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+    def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         """Keep it. Raises StoreError of kind "fenced" when another controller tends the fleet."""
         page = self.read_page(run_id)
-        if state == page.state and page.said and page.said[-1].sentence == sentence:
+        if Page(state, page.said, verdict) == page and page.said and page.said[-1].sentence == sentence:
             return
         self._check()
         said = page.said
         if not said or said[-1].sentence != sentence:
             said = (*said, Said(self._read_clock_lately(), sentence))[-MOST_TOLD:]
-        self._put(f"state/{run_id}.json", _PAGE.dump_json(Page(state, said)))
+        self._put(f"state/{run_id}.json", _PAGE.dump_json(Page(state, said, verdict)))
 
     def read_page(self, run_id: str) -> Page:
         """The state and what was said, for ``fleet explain`` and ``fleet history``, too."""
         data = self._get(f"state/{run_id}.json")
         return Page() if data is None else self._parse(f"state/{run_id}.json", _PAGE, data)
+
+    # ------------------------------------------------------------ what was told to people
+
+    def read_messages(self) -> object:
+        """The JSON that ``write_messages`` kept; None where there is none. Raises StoreError."""
+        try:
+            return json.loads(self._get("messages.json") or b"null")
+        except (ValueError, RecursionError):
+            return None
+
+    def write_messages(self, kept: str) -> None:
+        """Keep it. Raises StoreError of kind "fenced" when another controller tends the fleet."""
+        self._check()
+        self._put("messages.json", kept.encode())
 
     # ------------------------------------------------------------ what people want
 

@@ -19,21 +19,25 @@ from supervisor.fleet.model import (
     Decision,
     Destroy,
     FindOffers,
+    Money,
     Offered,
     Pod,
     RaiseBid,
     Rules,
     Seen,
     State,
+    Verdict,
 )
 from supervisor.fleet.observe import (
     HOUR_S,
+    count_creates,
     name_machine,
     note_bid,
     note_not_destroyed,
     observe,
     price_now,
     sum_dollars,
+    sum_price_now,
 )
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Provider, Want, read_label
 from supervisor.fleet.side_by_side import ask_for_each
@@ -63,7 +67,7 @@ class Book(Protocol):
         """The state of a run; an empty one where none was written yet."""
         ...
 
-    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+    def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         """Keep the state, and the sentence that was said, before anything is done."""
         ...
 
@@ -138,6 +142,7 @@ class Controller:
         self._dry = dry
         self._watched: dict[str, tuple[State, State]] = {}  # of a dry one: run -> as it was read, as it was seen since
         self._store_was_away = False
+        self.money: Money | None = None  # at the end of the last tick
 
     def tick(self) -> list[Told]:
         """One pass over all runs. Raises StoreError when the fleet has no book: away, or another has it."""
@@ -174,6 +179,7 @@ class Controller:
             if not due:
                 break
             self._sleep(max(0.0, min(due.values()) - market.now))
+        self.money = _count_money(market)
         if self._sweep is not None and not self._dry:
             if any(told.did or told.failed for told in tolds.values()):
                 market = self._look_around(market)
@@ -236,7 +242,8 @@ class Controller:
 
     def _write_down(self, decisions: Mapping[str, Decision]) -> None:
         def write(name: str) -> None:
-            self._book.write_state(name, decisions[name].state, decisions[name].sentence)
+            found = decisions[name]
+            self._book.write_state(name, found.state, found.sentence, verdict=found.verdict)
 
         for written in ask_for_each(decisions, write).values():
             written()
@@ -266,7 +273,7 @@ class Controller:
             looked = look() if look is not None else None
         except StoreError as error:
             no_answer, needs_person = f"{error}.", error.kind in ("permanent", "quota", "damaged")
-        states = market.states.values()
+        states, money = market.states.values(), _count_money(market)
         return Seen(
             now=market.now,
             claim=looked.claim if looked else None,
@@ -278,9 +285,9 @@ class Controller:
             away=market.away,
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),
-            spent=None if market.damaged else sum(sum_dollars(one) + _sum_owed(one, market) for one in states),
-            spending=sum(map(_price_now, states)),
-            creates=sum(market.now - one.at < HOUR_S for state in states for one in state.asked.values()),
+            spent=money.spent,
+            spending=money.per_hour,
+            creates=money.creates,
         )
 
     def _find_offers(self, state: State, wanted: FindOffers, market: _Market) -> tuple[State, tuple[Offered, ...]]:
@@ -392,15 +399,13 @@ def _bid(place: Place, offer: Offer) -> Offer | None:
     return replace(offer, per_hour=price) if price <= place.want.most_per_hour else None
 
 
-def _price_now(state: State) -> float:
-    """Dollars an hour for what is billed for one run, and for what was just asked for."""
-    asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
-    for one in state.rented:
-        if one.is_living and one.bid and one.pod.instance.phase == "stopped":
-            asked += one.bid + one.disk_per_hour  # it may run at any moment
-        elif one.is_living:
-            asked += price_now(one)
-    return asked
+def _count_money(market: _Market) -> Money:
+    states = market.states.values()
+    return Money(
+        spent=None if market.damaged else sum(sum_dollars(one) + _sum_owed(one, market) for one in states),
+        per_hour=sum(map(sum_price_now, states)),
+        creates=sum(count_creates(one, market.now) for one in states),
+    )
 
 
 def _list_places(state: State) -> Iterator[tuple[str, str]]:

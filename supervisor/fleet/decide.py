@@ -59,6 +59,8 @@ SEARCH_EVERY_S = 1800.0
 STEADY_S = 4 * 3600.0
 CENT = 0.01
 """Of a sum of prices this much is rounding."""
+MOST_SHOWN = 10
+"""Offers that are remembered for people."""
 TAKEN_S = 600.0
 """An offer that somebody else took, or a bid that was too low, is left out for so long."""
 AGAIN_S: Mapping[ErrorKind, float] = {
@@ -462,7 +464,9 @@ def _note_offers(state: State, rules: Rules, seen: Seen) -> State:
     silent = {provider for place, provider in rules.places.items() if _find_closed(state, rules, seen, place)}
     machines |= {one for one in state.offered if one.partition("/")[0] in silent}
     offered = {machine: state.offered.get(machine, seen.now) for machine in machines if machine}
-    return replace(state, offered=offered, searched_at=seen.now)
+    shown = [*seen.offers, *(one for one in state.cheapest if rules.places.get(one.place) in silent)]
+    shown.sort(key=lambda one: one.offer.per_hour)
+    return replace(state, offered=offered, searched_at=seen.now, cheapest=tuple(shown[:MOST_SHOWN]))
 
 
 def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:

@@ -13,6 +13,8 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import remember_environment
 from supervisor.config import run_file
+from supervisor.config.reporting import Notify
+from supervisor.config.run_place import LARGEST
 from supervisor.config.section import Positive, Section
 from supervisor.config.settings import GpuName, RunFile
 from supervisor.fleet.places.base import Want
@@ -187,6 +189,7 @@ class FleetFile(Section):
 
     fleet: Fleet
     limits: Limits
+    notify: Notify = Notify()
     place: dict[Name, PlaceTable]
     run: dict[Name, RunTable]
 
@@ -206,6 +209,14 @@ def load(path: Path) -> FleetFile:
             f"{path} does not exist. Write it: rl-supervisor fleet init RUN.toml, or name it with --file."
         )
     return run_file.read(path, FleetFile)
+
+
+def is_fleet_file(path: Path) -> bool:
+    """Is it a ``fleet.toml``, and no run file? One that cannot be read is none."""
+    try:
+        return re.search(rb"(?m)^[ \t]*\[[ \t]*fleet[ \t]*\]", path.read_bytes()[:LARGEST]) is not None
+    except OSError:
+        return False
 
 
 def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:

@@ -12,6 +12,10 @@ How = Literal["gone", "outbid", "unfit", "failed", "no-boot", "replaced", "dupli
 """How a pod ended."""
 
 
+Verdict = Literal["", "person", "done"]
+"""Of a decision: only a person can go on from here, or nothing is left to do."""
+
+
 # ---------------------------------------------------------------- what is seen
 
 
@@ -69,6 +73,15 @@ class Seen:
     spent: float | None = 0.0  # by all runs of the fleet; None: a part of the memory cannot be read
     spending: float = 0.0  # an hour, by all runs of the fleet
     creates: int = 0  # by all runs of the fleet, within the last hour
+
+
+@dataclass(frozen=True)
+class Money:
+    """What all runs of the fleet cost."""
+
+    spent: float | None  # dollars so far; None: a part of the memory cannot be read
+    per_hour: float  # dollars, for what runs now
+    creates: int  # within the last hour
 
 
 # ---------------------------------------------------------------- what a person wants
@@ -198,6 +211,7 @@ class State:
     asked: Mapping[str, Intent] = field(default_factory=dict)  # label -> a create that was ordered in the last days
     offered: Mapping[str, float] = field(default_factory=dict)  # machine -> since when each search found it
     searched_at: float = 0.0
+    cheapest: tuple[Offered, ...] = ()  # of what was found last, for people
     generation: int = 0  # of the claim that was seen last
     store_is_away: bool = False  # it did not answer at the last look
     heard_at: float = 0.0  # when it answered last
@@ -254,3 +268,7 @@ class Decision:
     again_s: float | None = None  # look again so soon: a second look decides
     person: bool = False  # only a person can go on from here
     done: bool = False  # the run is finished, and nothing of it is rented
+
+    @property
+    def verdict(self) -> Verdict:
+        return "person" if self.person else "done" if self.done else ""

@@ -122,6 +122,22 @@ def price_now(one: Rented) -> float:
     return one.disk_per_hour if told is None else min(told, one.per_hour or told, MOST_PRICE)
 
 
+def sum_price_now(state: State) -> float:
+    """Dollars an hour for what is billed for one run, and for what was just asked for."""
+    asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
+    for one in state.rented:
+        if one.is_living and one.bid and one.pod.instance.phase == "stopped":
+            asked += one.bid + one.disk_per_hour  # it may run at any moment
+        elif one.is_living:
+            asked += price_now(one)
+    return asked
+
+
+def count_creates(state: State, now: float) -> int:
+    """Pods that were asked for within the last hour."""
+    return sum(now - one.at < HOUR_S for one in state.asked.values())
+
+
 def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
     """The pod that holds the run, or held it last; None where it is none of ours, or the claim names no pod."""
     if claim.generation == 0 or not claim.label:

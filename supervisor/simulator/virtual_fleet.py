@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import RunLook
-from supervisor.fleet.model import Claim, State
+from supervisor.fleet.model import Claim, State, Verdict
 from supervisor.fleet.places.base import Instance, Offer, Order, Phase, PlaceError, Want
 from supervisor.simulator.clockwork import NEVER, Clockwork, Owner
 
@@ -338,7 +338,7 @@ class VirtualBook:
         """As ``fleet.controller.Book``."""
         return self.states.get(run_id, State())
 
-    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+    def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         """As ``fleet.controller.Book``."""
         self.states[run_id] = state
         if not self.said or self.said[-1] != sentence:

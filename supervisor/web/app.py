@@ -26,6 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.base.errors import SupervisorError
 from supervisor.base.escapes import plain
+from supervisor.web.fleet_page import lines_of_fleet, page_of_fleet
+from supervisor.web.fleet_source import FleetSource
 from supervisor.web.page import line_of_run, page_of_run
 from supervisor.web.sources import RunSource
 
@@ -34,6 +36,7 @@ COOKIE = "rl-supervisor-token"
 FILES = {
     "page.js": "text/javascript; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
+    "fleet.js": "text/javascript; charset=utf-8",
     "plotly.js": "text/javascript; charset=utf-8",
 }
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -49,8 +52,8 @@ HEADERS = {
 }
 
 
-def make_app(sources: Mapping[str, RunSource], token: str | None) -> ASGIApp:
-    """``token`` None: whoever can connect may look."""
+def make_app(sources: Mapping[str, RunSource], token: str | None, fleet: FleetSource | None = None) -> ASGIApp:
+    """``token`` None: all who can connect may look. ``fleet``: to which the runs belong."""
 
     def source_of(request: Request) -> RunSource | None:
         return sources.get(request.query_params.get("run", ""))
@@ -66,18 +69,22 @@ def make_app(sources: Mapping[str, RunSource], token: str | None) -> ASGIApp:
         return _pack(request, _read_file(name), FILES[name], headers, packed=_packed_file(name))
 
     async def runs(request: Request) -> Response:
+        if fleet is not None:
+            seen = await run_in_threadpool(fleet.look)
+            return _pack(request, to_json({"fleet": seen.name, "runs": lines_of_fleet(seen)}), "application/json")
         lines = await run_in_threadpool(lambda: [line_of_run(one.look()) for one in sources.values()])
         return _pack(request, to_json({"runs": lines}), "application/json")
+
+    async def of_fleet(request: Request) -> Response:
+        if fleet is None:
+            return PlainTextResponse("There is no fleet here.", 404)
+        return _answer_page(request, page_of_fleet(await run_in_threadpool(fleet.look)))
 
     async def data(request: Request) -> Response:
         source = source_of(request)
         if source is None:
             return PlainTextResponse("There is no such run.", 404)
-        told = await run_in_threadpool(lambda: page_of_run(source.look(), source.price))
-        sign = hashlib.sha1(to_json(told | {"at": 0})).hexdigest()  # noqa: S324 (tells versions apart)
-        if request.headers.get("if-none-match") == sign:
-            return Response(status_code=304)
-        return _pack(request, to_json(told), "application/json", {"etag": sign})
+        return _answer_page(request, await run_in_threadpool(lambda: page_of_run(source.look(), source.price)))
 
     async def log(request: Request) -> Response:
         source = source_of(request)
@@ -93,6 +100,7 @@ def make_app(sources: Mapping[str, RunSource], token: str | None) -> ASGIApp:
         Route("/", page),
         Route("/runs.json", runs),
         Route("/run.json", data),
+        Route("/fleet.json", of_fleet),
         Route("/log.txt", log),
         Route("/static/{name}", file),
     ]
@@ -169,6 +177,14 @@ def freeze_page(told: Mapping[str, Any]) -> str:
         f'<script type="application/json" id="data">{data}</script><script>{library}</script><script>{script}</script>'
     )
     return page.replace("</body>", f"{inline}\n</body>")
+
+
+def _answer_page(request: Request, told: Mapping[str, Any]) -> Response:
+    """What did not change, but for the time, is not sent again."""
+    sign = hashlib.sha1(to_json({**told, "at": 0})).hexdigest()  # noqa: S324 (tells versions apart)
+    if request.headers.get("if-none-match") == sign:
+        return Response(status_code=304)
+    return _pack(request, to_json(told), "application/json", {"etag": sign})
 
 
 def _pack(

@@ -38,23 +38,23 @@ def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
         "notes": [*status.get("notes", ()), *report.get("notes", ()), *seen.notes],
         **draw_history(seen.pieces),
     }
-    return dict(_plain(page))
+    return dict(make_plain(page))
 
 
 def line_of_run(seen: Seen) -> dict[str, Any]:
     """One line of the list of runs."""
     status = seen.status or {}
     line = {"run": seen.run, "state": status.get("state") or "unknown", "sentence": _sentence_of_run(seen)}
-    return dict(_plain(line | {"step": status.get("step"), "max_steps": status.get("max_steps")}))
+    return dict(make_plain(line | {"step": status.get("step"), "max_steps": status.get("max_steps")}))
 
 
-def _plain(value: Any) -> Any:
-    """Without what a terminal or a browser would do something with: escapes and control characters."""
+def make_plain(value: Any) -> Any:
+    """A value without what a terminal or a browser would do something with: escapes and control characters."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+        return {str(key): make_plain(part) for key, part in value.items()}
+    return [make_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _sentence_of_run(seen: Seen) -> str:

@@ -518,7 +518,7 @@ class Book:
     def read_state(self, r):
         return self.states.get(r, State())
 
-    def write_state(self, r, s, t):
+    def write_state(self, r, s, t, *, verdict=""):
         self.states[r] = s
         if not self.said or self.said[-1] != t:
             self.said.append(t)

@@ -202,7 +202,7 @@ def test_the_workflow_may_little_and_names_its_secrets(here: Path, capsys: pytes
     assert "persist-credentials: false" in text
     assert re.search(r"(?m)^concurrency:\n  group: fleet\n  cancel-in-progress: false\b", text)
     assert re.search(r'(?m)^on:\n  schedule:\n    - cron: ".+"\n  workflow_dispatch:\n', text)
-    names = ["B2_APPLICATION_KEY", "B2_APPLICATION_KEY_ID", "VAST_API_KEY"]
+    names = ["B2_APPLICATION_KEY", "B2_APPLICATION_KEY_ID", "VAST_API_KEY", "RL_NOTIFY_URLS"]
     assert (
         re.findall(r"(?m)^ {10}(\w+): \$\{\{ secrets\.\1 \}\}$", text) == names == re.findall(r"secrets\.(\w+)", text)
     )
@@ -226,7 +226,7 @@ def test_the_workflow_of_another_store_and_package(here: Path, capsys: pytest.Ca
     text = fleet_init.WORKFLOW.read_text()
     assert 'RL_SUPERVISOR_PACKAGE: "git+https://x.y/z"' in text and '"botocore>=1.37,<2"' in text
     names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "POD_AWS_ACCESS_KEY_ID", "POD_AWS_SECRET_ACCESS_KEY"]
-    assert re.findall(r"secrets\.(\w+)", text) == [*names, "VAST_API_KEY"]
+    assert re.findall(r"secrets\.(\w+)", text) == [*names, "VAST_API_KEY", "RL_NOTIFY_URLS"]
     assert 'Places with `provider = "ssh"` are out of its reach' in " ".join(capsys.readouterr().out.split())
 
 

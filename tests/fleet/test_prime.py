@@ -20,7 +20,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.fleet.assemble import assemble
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import BOOT
-from supervisor.fleet.model import Claim, Rules, State
+from supervisor.fleet.model import Claim, Rules, State, Verdict
 from supervisor.fleet.places.base import Instance, Offer, Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.prime import ONSTART, Prime
 from tests.fleet.conformance import ORDER, SECRET, Clock, ProviderConformance, Rig
@@ -603,7 +603,7 @@ class Memory:
     def read_state(self, run_id: str) -> State:
         return self.state
 
-    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+    def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         self.state = state
 
     def read_clock(self) -> float:

@@ -19,7 +19,7 @@ import pytest
 from supervisor.base.errors import ConfigError
 from supervisor.fleet.assemble import assemble
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
-from supervisor.fleet.model import Claim, Rules, State
+from supervisor.fleet.model import Claim, Rules, State, Verdict
 from supervisor.fleet.places import runpod as module
 from supervisor.fleet.places.base import Offer, Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.runpod import Runpod
@@ -706,7 +706,7 @@ class Fleet:
     def read_state(self, run_id: str) -> State:
         return self.state
 
-    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+    def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         self.state = state
 
     def read_clock(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import Controller, Place, Run
-from supervisor.fleet.model import Bidding, Rules, State
+from supervisor.fleet.model import Bidding, Rules, State, Verdict
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want
 from supervisor.simulator import virtual_fleet
 from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
@@ -77,9 +77,9 @@ class VirtualBook(virtual_fleet.VirtualBook):
             raise StoreError("damaged", f"state/{run_id}.json is no record of this controller")
         return super().read_state(run_id)
 
-    def write_state(self, run_id: str, state: State, sentence: str) -> None:
+    def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         self.world.provider.meet_fault("write")
-        super().write_state(run_id, state, sentence)
+        super().write_state(run_id, state, sentence, verdict=verdict)
 
 
 class VirtualProvider(virtual_fleet.VirtualProvider):

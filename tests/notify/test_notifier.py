@@ -209,7 +209,7 @@ def test_what_a_killed_daemon_did_not_send_the_next_one_sends_once(make_desk: Ma
         first.notifier.start()
         first.open(1)
         until(lambda: first.notifier.note_for_status)
-        first.notifier._targets = []  # it is gone, and says no more
+        first.notifier.targets = []  # it is gone, and says no more
         plain.heal()
         second = make_desk(f"http://{plain.place}/")
         second.state = first.state

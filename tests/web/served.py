@@ -40,10 +40,10 @@ class Told:
 
 
 @contextmanager
-def serve(told: Mapping[str, Told], token: str | None = None) -> Iterator[str]:
+def serve(told: Mapping[str, Told], token: str | None = None, fleet: Any = None) -> Iterator[str]:
     """The address of the page."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = make_app(cast(Mapping[str, RunSource], told), token)
+        app = make_app(cast(Mapping[str, RunSource], told), token, fleet)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False))
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

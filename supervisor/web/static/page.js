@@ -190,7 +190,12 @@ async function begin() {
     document.documentElement.dataset.height = Math.ceil(document.body.getBoundingClientRect().bottom); // of a picture
     return;
   }
-  const runs = (await (await fetch("runs.json")).json()).runs, nav = clear("runs"), named = new URLSearchParams(location.search).get("run");
+  const list = await (await fetch("runs.json")).json(), runs = list.runs, nav = clear("runs"), named = new URLSearchParams(location.search).get("run");
+  if (list.fleet) {
+    if (!named) { await load("fleet.js"); await showFleet(); setInterval(() => { if (!document.hidden) showFleet(); }, 4 * EVERY_MS); return; }
+    nav.classList.add("back"); add(nav, "a", `← fleet ${list.fleet}`, { href: "." });
+    shown = named; await refresh(); setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS); return;
+  }
   for (const run of runs) {
     const link = add(nav, "a", null, { href: `?run=${encodeURIComponent(run.run)}` });
     add(link, "strong", run.run); link.append(run.sentence);
