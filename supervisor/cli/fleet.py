@@ -297,7 +297,10 @@ def _pass(fleet: Assembly, book: StoreBook, *, dry_run: bool) -> int:
 def _say_news(told: Told, said: dict[str, str]) -> None:
     for sentence in told.did:
         _say(said, told.run_id, sentence)
-    _say(said, told.run_id, told.failed or told.decision.sentence)
+    if told.failed:
+        _say(said, told.run_id, told.failed)
+    if told.decision.action is None or not (told.did or told.failed):  # else it was said what became of it
+        _say(said, told.run_id, told.decision.sentence)
 
 
 def _say_notes(fleet: Assembly, said: dict[str, str]) -> None:

@@ -69,6 +69,7 @@ def vast(tmp_path: Path) -> Iterator[Homes]:
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vast: Homes) -> Assembly:
     monkeypatch.setattr(observe, "SECOND_LOOK_S", 2.0)
     monkeypatch.setattr(decide, "SECOND_LOOK_S", 2.0)
+    monkeypatch.setattr(decide, "DESTROY_AGAIN_S", 5.0)
     (tmp_path / "job.py").write_text(JOB)
     store = (tmp_path / "store").as_uri()
     words = {"steps": STEPS, "python": sys.executable, "job": tmp_path / "job.py", "store": store}
