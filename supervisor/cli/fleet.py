@@ -246,8 +246,9 @@ def history(file: Path) -> int:
         sums.append(
             f"{name}: ${sum_dollars(state):.2f} in all, ${_price_useful_hour(state)} for an hour of useful training"
         )
-        faults += [f"{machine}: {len(times)} faults" for machine, times in state.faults.items()]
-    print("\n".join([*table(rows), "", *sums, *(["", "Machines at fault", *sorted(faults)] if faults else [])]))
+        faults += [f"{machine}: {len(times)}" for machine, times in state.faults.items()]
+    heading = "Faults of machines, and bad machines of hosts"
+    print("\n".join([*table(rows), "", *sums, *(["", heading, *sorted(faults)] if faults else [])]))
     return 0
 
 
