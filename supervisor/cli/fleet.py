@@ -258,8 +258,9 @@ def history(file: Path) -> int:
         sums.append(
             f"{name}: ${sum_dollars(state):.2f} in all, ${_price_useful_hour(state)} for an hour of useful training"
         )
-        faults += [f"{machine}: {len(times)} faults" for machine, times in state.faults.items()]
-    print("\n".join([*table(rows), "", *sums, *(["", "Machines at fault", *sorted(faults)] if faults else [])]))
+        faults += [f"{machine}: {len(times)}" for machine, times in state.faults.items()]
+    heading = "Faults of machines, and bad machines of hosts"
+    print("\n".join([*table(rows), "", *sums, *(["", heading, *sorted(faults)] if faults else [])]))
     return 0
 
 
@@ -333,7 +334,10 @@ def _close_outbox(outbox: FleetOutbox | None) -> None:
 def _say_news(told: Told, said: dict[str, str]) -> None:
     for sentence in told.did:
         _say(said, told.run_id, sentence)
-    _say(said, told.run_id, told.failed or told.decision.sentence)
+    if told.failed:
+        _say(said, told.run_id, told.failed)
+    if told.decision.action is None or not (told.did or told.failed):  # else it was said what became of it
+        _say(said, told.run_id, told.decision.sentence)
 
 
 def _say_notes(fleet: Assembly, said: dict[str, str]) -> None:

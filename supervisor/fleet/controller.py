@@ -167,14 +167,15 @@ class Controller:
             calm: dict[str, Decision] = {}
             for name in names:
                 told = self._pass(name, market, looks.get(name), calm)
-                did = tolds[name].did if name in tolds else ()
-                again_s = 0.0 if told.did else told.again_s
-                # A pod that needs its time to end is destroyed once a tick.
-                if self._dry or told.failed or again_s is None or again_s >= MOST_WAIT_S or did[-1:] == told.did != ():
+                did, failed = (tolds[name].did, tolds[name].failed) if name in tolds else ((), "")
+                again_s = 0.0 if told.did or told.failed else told.again_s
+                # A pod that needs its time to end is destroyed once a tick, and what failed once is not tried again.
+                if self._dry or again_s is None or again_s >= MOST_WAIT_S or did[-1:] == told.did != ():
                     del due[name]
                 else:
                     due[name] = market.now + again_s
-                tolds[name] = replace(told, did=did if did[-1:] == told.did else (*did, *told.did))
+                failed = " ".join(dict.fromkeys(filter(None, (failed, told.failed))))
+                tolds[name] = replace(told, did=did if did[-1:] == told.did else (*did, *told.did), failed=failed)
             self._write_down(calm)
             if not due:
                 break

@@ -371,8 +371,9 @@ def test_machines_without_an_id_do_not_stop_renting():
     assert len(world.pods) > 1, told.decision.sentence
 
 
-def test_a_destroy_that_fails_for_hours_does_not_leave_the_run_without_a_pod():
-    """94 and the destroy has no answer, for two hours; creates work."""
+@pytest.mark.parametrize("tick_s", [30, 600])
+def test_a_destroy_that_fails_for_hours_does_not_leave_the_run_without_a_pod(tick_s):
+    """94 and the destroy has no answer, for two hours; creates work. A cron comes each ten minutes."""
     world = World(17)
     book = VirtualBook(world)
     world.bad = {"m0"}
@@ -380,8 +381,19 @@ def test_a_destroy_that_fails_for_hours_does_not_leave_the_run_without_a_pod():
     began = world.now
     while world.now < began + 2 * 3600:
         world.controller(book).tick()[0]
-        world.sleep(30)
+        world.sleep(tick_s)
     assert len(world.pods) > 1
+
+
+def test_a_cron_takes_the_next_place_in_the_tick_in_which_the_first_one_refused_or_the_offer_was_gone():
+    world = TwoPlaces(19)
+    book = VirtualBook(world)
+    world.a.faults["create"] = ["taken", "credit"]
+    told = world.controller(book).tick()[0]
+    assert [pod.machine for pod in world.pods.values()] == ["b0"]
+    assert told.failed == "a: taken a: credit"
+    assert told.did[0].startswith("Renting 2 x H100 in b")
+    assert "starts since" in told.decision.sentence
 
 
 def test_a_destroy_that_a_person_agreed_to_and_that_fails_does_not_stop_the_run():

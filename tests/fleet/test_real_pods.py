@@ -73,6 +73,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]
     """A fleet of two hosts; all that runs there is ended at the end."""
     monkeypatch.setattr(observe, "SECOND_LOOK_S", 2.0)
     monkeypatch.setattr(decide, "SECOND_LOOK_S", 2.0)
+    monkeypatch.setattr(decide, "DESTROY_AGAIN_S", 5.0)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     store = (tmp_path / "store").as_uri()

@@ -775,7 +775,7 @@ def test_a_lost_answer_while_one_list_is_away_ends_with_one_pod(fleet: Fleet, fa
     assert "It is unknown if RunPod did rent the offer" in fleet.tick()
     fake.fail("internal", "pods", times=3)
     for _ in range(3):
-        assert "waiting until runpod lists it" in fleet.tick()
+        assert "may start; runpod does not answer" in fleet.tick()
     (made,) = fake.living()
     assert f"Pod {made.pod} (runpod) starts" in fleet.tick()
     assert len(fake.ledger) == 1
