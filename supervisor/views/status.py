@@ -65,7 +65,7 @@ def headline(state: State) -> str:
         words.insert(0, "paused")
     if state.store.published is not None:
         words.append(f"published step {state.store.published}")
-    if state.settings.has_store and state.live and _store_away(state):
+    if state.live and _store_away(state):
         words.append("the store takes no step now")
     if state.incidents.open is not None:
         lasts = span(state.now - state.incidents.open.opened)
