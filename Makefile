@@ -15,8 +15,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m soak
-	FUZZ=soak $(BIN)/python -m pytest tests/fuzz
+	FUZZ=soak $(BIN)/python -m pytest -m 'soak or fuzz'
 
 audit: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.audit

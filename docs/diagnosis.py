@@ -20,7 +20,23 @@ FILES = (
     ("What prime-rl and verifiers say", Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"),
     ("What vLLM and SGLang say", signatures.VLLM),
     ("What services and their clients say: W&B, Hugging Face, Ray, providers of models, Docker", signatures.SERVICES),
-    ("What any trainer can say: CUDA, NCCL, the kernel, disks, networks, Python", signatures.GENERAL),
+    *(
+        (f"What any trainer can say of {subject}", path)
+        for subject, path in zip(
+            (
+                "its GPUs: CUDA, the driver, compilers",
+                "its ranks: NCCL, Gloo, torchrun",
+                "its machine: memory, disks, files, the network",
+                "what starts it: Docker, Kubernetes, Slurm, providers",
+                "its packages",
+                "its libraries: DeepSpeed, FSDP, PEFT, transformers, TRL, verl, Megatron",
+                "its training: numbers, data, checkpoints",
+                "services: Hugging Face, W&B, Ray, models behind an API; and the widest words",
+            ),
+            signatures.GENERAL,
+            strict=True,
+        )
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import socketserver
 import sys
@@ -36,6 +37,18 @@ def empty_machine() -> Iterator[None]:
     if any(home.iterdir()):
         shutil.rmtree(home)
         home.mkdir()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collection makes lives until the end. Python's search for cycles would go through all of it again and again,
+    five times at the end alone: 12,000 tests took 6 s of processor time in each process of pytest."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

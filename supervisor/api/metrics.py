@@ -9,6 +9,7 @@ from typing import Any
 from supervisor.core.state import State
 
 Labels = Mapping[str, str]
+Family = tuple[str, str, str, Sequence[tuple[Labels, float]]]  # a metric: name, type, help, samples
 
 KNOWN_STATES = (
     "stopped",
@@ -56,19 +57,23 @@ _SIMPLE: Sequence[tuple[str, str, str | Callable[[State], object], str]] = (
 
 
 def render(status: Mapping[str, Any], core: State | None = None) -> str:
-    """All metrics of a status (``protocol.Desk.status``) and of the core's state that it was made from.
-
-    What is unknown has no sample: it is not zero.
-    """
+    """All metrics of a status, and of the core's state that it was made from, as text."""
     lines: list[str] = []
+    for name, kind, about, samples in list_families(status, core):
+        lines += [f"# HELP {name} {_escape_help(about)}", f"# TYPE {name} {kind}"]
+        lines.extend(f"{name}{_label_text(labels)} {_value_text(number)}" for labels, number in samples)
+    lines.extend(_wait_lines({"run": str(status.get("run") or "")}, status.get("loop_waits") or {}))
+    return "\n".join(lines) + "\n"
+
+
+def list_families(status: Mapping[str, Any], core: State | None = None) -> list[Family]:
+    """All metrics of a status (``protocol.Desk.status``). What is unknown has no sample: it is not zero."""
+    found: list[Family] = []
 
     def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, object]]) -> None:
-        known = [(labels, number) for labels, value in samples if (number := _number_text(value)) is not None]
+        known = [({**run, **tags}, number) for tags, value in samples if (number := _number_text(value)) is not None]
         if known:
-            full = f"rl_supervisor_{name}"
-            lines.append(f"# HELP {full} {_escape_help(about)}")
-            lines.append(f"# TYPE {full} {kind}")
-            lines.extend(f"{full}{_label_text({**run, **labels})} {_value_text(number)}" for labels, number in known)
+            found.append((f"rl_supervisor_{name}", kind, about, known))
 
     run = {"run": str(status.get("run") or "")}
     info = {label: str(status.get(key) or "") for label, key in _INFO.items()}
@@ -116,8 +121,7 @@ def render(status: Mapping[str, Any], core: State | None = None) -> str:
     family("engine_requests_waiting", "gauge", "Requests that wait in the engine.", [({}, engine.get("waiting"))])
     family("publish_bytes", "gauge", "Bytes sent of the step that is being published.", [({}, publishing.get("bytes"))])
     family("publish_total_bytes", "gauge", "Size of that step.", [({}, publishing.get("total_bytes"))])
-    lines.extend(_wait_lines(run, status.get("loop_waits") or {}))
-    return "\n".join(lines) + "\n"
+    return found
 
 
 def _wait_lines(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:

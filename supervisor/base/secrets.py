@@ -26,7 +26,7 @@ _SHORT_TEXT, _MOST_DONE = 300, 4096
 
 _DAEMONS_OWN = (
     *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY"),
-    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_"),
+    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "OTEL_EXPORTER_OTLP_"),
 )
 
 _WORD = re.compile(r"[a-z-]{0,11}|[A-Z]{0,11}")  # WANDB_API_KEY=disabled: a word that any line may hold is no key

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def _run_command(argv: Sequence[str]) -> int:
     if argv and (instead := familiar.INSTEAD.get(argv[0].partition("=")[0])):
         raise UsageError(instead)
     options = _build_parser().parse_args(list(argv) or ["status"])
-    verb: Verb = options.verb
+    verb: Verb = _show_live if getattr(options, "watch", False) else options.verb
     return verb(options)
 
 
@@ -62,7 +64,9 @@ def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
     def of_run(sub: argparse.ArgumentParser, about: str = "name of the run, or its RUN.toml") -> None:
         sub.add_argument("name", nargs="?", metavar="NAME", help=about)
 
-    of_run(verb("status", "what each run does and what happened to it", _show_status))
+    status = verb("status", "what each run does and what happened to it", _show_status)
+    status.add_argument("--watch", action="store_true", help="go on: a line whenever something changes, until Ctrl-C")
+    of_run(status)
     for name, about in (
         ("start", "start the job from its last good step"),
         ("stop", "stop the job; it stays stopped, also after a reboot"),
@@ -83,20 +87,27 @@ def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
         ("unpin", "let the rules of retention decide about a step again"),
         ("rollback", "stop the job and go on at this step; what is above it is left, and deleted nowhere"),
     ):
-        sub = verb(name, about, _with_step)
+        sub = verb(name, about, _send_order)
         sub.add_argument("step", type=_parse_step, metavar="STEP", help="number of the step; `checkpoints` lists them")
         of_run(sub)
     said.add_tail(verb("tail", "the newest lines of a log; without a role: which logs there are", said.tail))
-    events = verb("events", "what the supervisor said and did, newest last", _show_events)
+    events = verb(
+        "events",
+        "what the supervisor said and did, newest last",
+        lambda options: said.events(options, _meant_run(options).client),
+    )
     said.add_events(events)
     of_run(events)
     about = "put the program that is installed now in the daemon's place; the job runs on"
     of_run(verb("upgrade", about, _ask_upgrade))
-    of_run(verb("checkpoints", "every step, here and in the store", _show_checkpoints))
+    every = partial(_show_page, "/v1/checkpoints", render.checkpoints)
+    of_run(verb("checkpoints", "every step, here and in the store", every))
     incidents.add_arguments(verb("incidents", "what went wrong, what was done, where its evidence is", incidents.main))
-    of_run(verb("explain", "why the supervisor thinks what it thinks", _show_explanation))
+    explain = partial(_show_page, "/v1/explain", render.explanation)
+    of_run(verb("explain", "why the supervisor thinks what it thinks", explain))
+    of_run(verb("top", "a live screen of a run: its last steps, disk, transfer, incidents, logs", _show_live))
     of_run(verb("pid", "pid of the daemon; with a NAME, or `all`, of the job", _show_pid), "name of the run, or `all`")
-    verb("avail", "the runs of this machine, also those without a daemon", _show_available)
+    verb("avail", "the runs of this machine, also those without a daemon", familiar.avail)
     of_run(verb("reread", "which configuration files differ from what runs; none is taken", _show_changes))
     of_run(verb("update", "the same; ends with 1 where one differs", _show_changes))
     verb("help", "what a command does", _show_help).add_argument("about", nargs="?", metavar="COMMAND")
@@ -155,6 +166,13 @@ def _show_status(options: argparse.Namespace) -> int:
     return max(code for _, code in answers)
 
 
+def _show_live(options: argparse.Namespace) -> int:
+    """Become a program that knows more than this one may, and stays."""
+    asked = {"name": _named_runs(options), "socket": options.socket and str(options.socket), "as_json": options.json}
+    words = ["-P", "-m", "supervisor.cli.main", "live", options.command, json.dumps(asked)]
+    os.execv(sys.executable, [sys.executable, *words])  # noqa: S606
+
+
 def _say_status(options: argparse.Namespace, sentence: str, name: str | None) -> int:
     """That there is no run at all (LSB: not running), or none of that name (LSB: unknown)."""
     if options.json:
@@ -211,12 +229,9 @@ def _print_status(answers: list[dict[str, Any]]) -> None:
 
 def _send_order(options: argparse.Namespace) -> int:
     args = [f"--{word.replace('_', '-')}" for word in ("new_config", "take_over") if getattr(options, word, False)]
-    runs = _runs_to_show(options) if _named_runs(options) == "all" else [_meant_run(options)]
+    args += [str(options.step)] if "step" in options else []
+    runs = _runs_to_show(options) if _named_runs(options) == "all" and "step" not in options else [_meant_run(options)]
     return max(_print_answer(options, run, args) for run in runs)
-
-
-def _with_step(options: argparse.Namespace) -> int:
-    return _print_answer(options, _meant_run(options), [str(options.step)])
 
 
 def _print_answer(options: argparse.Namespace, run: Here, args: list[str]) -> int:
@@ -236,19 +251,7 @@ def _ask_upgrade(options: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- the rest
 
 
-def _show_events(options: argparse.Namespace) -> int:
-    return said.events(options, _meant_run(options).client)
-
-
-def _show_checkpoints(options: argparse.Namespace) -> int:
-    return _show_page(options, "/v1/checkpoints", render.checkpoints)
-
-
-def _show_explanation(options: argparse.Namespace) -> int:
-    return _show_page(options, "/v1/explain", render.explanation)
-
-
-def _show_page(options: argparse.Namespace, page: str, text: Callable[[dict[str, Any]], list[str]]) -> int:
+def _show_page(page: str, text: Callable[[dict[str, Any]], list[str]], options: argparse.Namespace) -> int:
     answer = _meant_run(options).client.get(page)
     print(json.dumps(answer, indent=2, ensure_ascii=False) if options.json else "\n".join(text(answer)))
     return 0
@@ -269,10 +272,6 @@ def _show_pid(options: argparse.Namespace) -> int:
 
 def _show_help(options: argparse.Namespace) -> int:
     return _run_command([options.about, "--help"] if options.about else ["--help"])
-
-
-def _show_available(options: argparse.Namespace) -> int:
-    return familiar.avail(as_json=options.json)
 
 
 def _show_changes(options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 
@@ -46,12 +47,12 @@ def pid(runs: Sequence[Here], *, of_job: bool, as_json: bool) -> int:
     return 1 if of_job and len(found) == 1 and not found[0]["pid"] else 0
 
 
-def avail(*, as_json: bool) -> int:
+def avail(options: argparse.Namespace) -> int:
     """Every run of this machine: is a daemon there, and where its files are."""
     runs = [run for _, run in sorted(which.look().runs.items())]
     if not runs:
         raise NotThereError(which.no_run())
-    if as_json:
+    if options.json:
         found = [
             {"run": run.id, "in_use": run.has_daemon, "files": str(run.file or run.state_dir or "")} for run in runs
         ]

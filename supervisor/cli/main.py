@@ -28,7 +28,7 @@ OF_A_RUN = ("run", "onstart", "attach", "upgrade", "publish", "prune")
 CONTRACT = ("run", "onstart", "attach")
 """Their exit codes are those of `supervisor.base.errors`."""
 
-OWN = ("upgrade-check", "start-check", "read-state")
+OWN = ("upgrade-check", "start-check", "read-state", "live")
 """What a daemon asks, and ``supervisorctl``."""
 
 STEP = "a step is a whole number"
@@ -40,7 +40,7 @@ It does not start: rl-supervisor check RUN.toml. It died: rl-supervisor diagnose
 exit codes of run, onstart and attach: 0 finished and published, 75 try again here, 93 a person is needed,
 94 this pod is unfit.
 Of everything else: 0 done, 1 failed, 2 wrong usage; of check: 1 errors, 3 only warnings (with --strict); of diagnose: 3
-nothing known was found.
+nothing known was found; of wandb: 3 W&B says something else.
 """
 
 
@@ -261,12 +261,25 @@ def _add_reading_commands(verb: AddVerb) -> None:
         metavar="HOURS",
         help="how often a person would look else (8)",
     )
-    report.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    about = "a post-mortem of incident N: time line, evidence, decision, cost, what would have prevented it"
+    report.add_argument("--incident", type=_whole_number(), metavar="N", help=about)
+    shapes = report.add_mutually_exclusive_group()
+    shapes.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
+    shapes.add_argument("--md", action="store_true", help="print Markdown, for issues and chats")
     html = "write the page of `web` into one file, which opens without a network; needs rl-supervisor[web]"
-    report.add_argument("--html", type=Path, metavar="FILE", help=html)
+    shapes.add_argument("--html", type=Path, metavar="FILE", help=html)
+    png = "draw that page into a picture, with the chromium of this machine"
+    shapes.add_argument("--png", type=Path, metavar="FILE", help=png)
+    full = "with the names and addresses of machines, which --md, --html and --png leave out"
+    report.add_argument("--full", action="store_true", help=full)
     notify = verb("notify", "messages to people", "notify.notify")
     notify.add_argument("run_file", type=Path, metavar="RUN.toml")
     notify.add_argument("--test", action="store_true", required=True, help="send one to each target; 1 if one fails")
+    about = "what W&B shows of the run, and where that differs; or send what it logged offline"
+    wandb = verb("wandb", about, "wandb_page.wandb")
+    what = "the run file; with sync before it, send the run's offline folders"
+    wandb.add_argument("words", nargs="+", metavar="[sync] RUN.toml", help=what)
+    wandb.add_argument("--dry-run", action="store_true", help="with sync: only say what W&B will make of them")
     web = verb("web", "a page of the run for browsers: charts, incidents, checkpoints, logs", "web.web")
     listen = "address and port (127.0.0.1:8400); elsewhere than on this machine the page asks for a token"
     web.add_argument("--listen", default="127.0.0.1:8400", metavar="HOST:PORT", help=listen)
@@ -315,7 +328,7 @@ def _own_parser() -> argparse.ArgumentParser:
     """Of what programs of ours ask: a person who mistypes a command is not shown these."""
     parser = argparse.ArgumentParser("rl-supervisor")
     verbs = parser.add_subparsers(required=True)
-    for name, function in zip(OWN, (_upgrade_check, _start_check, "read_state.print_answer"), strict=True):
+    for name, function in zip(OWN, (_upgrade_check, _start_check, "read_state.print_answer", "live.show"), strict=True):
         verbs.add_parser(name).set_defaults(verb=function)
     # The daemon may be of another version (supervisor.daemon.upgrade).
     trial = verbs.choices["upgrade-check"]
@@ -328,6 +341,9 @@ def _own_parser() -> argparse.ArgumentParser:
     # Of a run without a daemon (supervisor.cli.state_folder).
     for word, kind in (("what", str), ("path", Path), ("query", str)):
         verbs.choices["read-state"].add_argument(word, type=kind)
+    # `supervisorctl top` and `status --watch` go on as this (supervisor.cli.ctl).
+    verbs.choices["live"].add_argument("what", choices=("top", "status"))
+    verbs.choices["live"].add_argument("query")
     return parser
 
 

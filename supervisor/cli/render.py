@@ -158,18 +158,18 @@ def progress(status: Mapping[str, Any]) -> str:
 def status_block(status: Mapping[str, Any], now: float | None = None) -> list[str]:
     """The lines below the headline; what is not known is left out or says why."""
     now = time.time() if now is None else now
-    rows: list[tuple[str, str]] = [("progress", progress(status) + _remaining_time(status))]
+    rows: list[tuple[str, str]] = [("progress", progress(status) + remaining_time(status))]
     rows.append(("attempt", _attempt_row(status, now)))
     if spent := status.get("goodput"):
-        rows.append(("time", _goodput_in_words(spent)))
+        rows.append(("time", goodput_in_words(spent)))
     rows.append(("checkpoints", _checkpoints_row(status)))
     rows.append(("store", _store_row(status)))
     if publishing := status.get("publishing"):
         rows.append((str(publishing.get("what") or "publishing"), transfer(publishing)))
-    rows.append(("disk", _disk_row(status.get("disk") or {})))
+    rows.append(("disk", disk_in_words(status.get("disk") or {})))
     rows.extend(_gpu_rows(status))
     if engine := status.get("engine"):
-        rows.append(("engine", _engine_row(engine)))
+        rows.append(("engine", engine_in_words(engine)))
     told = str(status.get("sentence") or "")
     if incident := status.get("incident"):
         lasts = f"open for {span(incident.get('seconds') or 0)}"
@@ -193,14 +193,14 @@ def _align_rows(rows: Iterable[tuple[str, str]]) -> list[str]:
     return [line for label, text in rows if text for line in fold(f"  {label:<13} {safe(text)}", " " * 16)]
 
 
-def _remaining_time(status: Mapping[str, Any]) -> str:
+def remaining_time(status: Mapping[str, Any]) -> str:
     step, most, seconds = (status.get(name) for name in ("step", "max_steps", "step_seconds"))
     if step is None or most is None or not seconds or most <= step or status.get("state") != "running":
         return ""
     return f"; about {span((most - step) * seconds)} to go"
 
 
-def _goodput_in_words(spent: Mapping[str, Any]) -> str:
+def goodput_in_words(spent: Mapping[str, Any]) -> str:
     """``effective training time 96.4 % over 31 h (2 pods); lost most to starting the job, to its first step``."""
     pods = f" ({spent['pods']} pods)" if spent.get("pods", 1) > 1 else ""
     text = f"effective training time {100 * spent['ettr']:.1f} % over {span(spent['seconds'])}{pods}"
@@ -261,7 +261,7 @@ def transfer(moving: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _disk_row(disk: Mapping[str, Any]) -> str:
+def disk_in_words(disk: Mapping[str, Any]) -> str:
     total, free = disk.get("total_bytes"), disk.get("free_bytes")
     if not total or free is None:
         return f"{disk.get('path', '')} unknown: {disk.get('reason') or 'not looked at yet'}".strip()
@@ -279,7 +279,7 @@ def _gpu_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _engine_row(engine: Mapping[str, Any]) -> str:
+def engine_in_words(engine: Mapping[str, Any]) -> str:
     parts = [f"/health {engine.get('health')}"]
     if engine.get("liveness") not in (None, "absent"):
         parts.append(f"/liveness {engine['liveness']}")

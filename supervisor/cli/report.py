@@ -1,15 +1,22 @@
-"""``rl-supervisor report``: where the time of a run went, its incidents, what was saved, how often to save."""
+"""``rl-supervisor report``: where the time of a run went, its incidents, what was saved, how often to save.
+
+What is handed on (``--md``, ``--html``, ``--png``) names no machine, unless ``--full`` says so, and never has secrets.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.errors import UsageError
 from supervisor.cli import where
+from supervisor.cli.document import Bullets, Document, Paragraph, Section, Table, to_html, to_markdown, to_text
+from supervisor.cli.hand_on import clean_texts, hide_hosts
 from supervisor.cli.render import clock, safe, table, wrap
 from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
@@ -18,13 +25,28 @@ MOST_COLUMNS = 4  # pods beside each other in the table
 
 
 def report(
-    options: argparse.Namespace, *, price: float | None, person_every_h: float, as_json: bool, html: Path | None
+    options: argparse.Namespace,
+    *,
+    price: float | None,
+    person_every_h: float,
+    incident: int | None,
+    as_json: bool,
+    md: bool,
+    html: Path | None,
+    png: Path | None,
+    full: bool,
 ) -> int:
     """Print the report of a run, or write it to a file. Raises SupervisorError when nothing is known of it."""
-    if html is not None:
+    if png is not None:
+        from supervisor.cli.web import draw_page
+
+        if incident is not None:
+            raise UsageError("--png draws the page of a run. Of one incident there are --md and --html.")
+        return draw_page(options, png, price, full=full)
+    if html is not None and incident is None:
         from supervisor.cli.web import write_page
 
-        return write_page(options, html, price)
+        return write_page(options, html, price, full=full)
     from supervisor.views import run_report
 
     run_file = where.run_file_of(options)
@@ -36,17 +58,82 @@ def report(
         person_every_h=person_every_h,
         interval_steps=run_file.job.checkpoint_interval if "checkpoint_interval" in told else None,
     )
-    print(json.dumps(answer, indent=2, ensure_ascii=False) if as_json else "\n".join(text(answer)))
+    if as_json and incident is None:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        return 0
+    hands_on = md or html is not None
+
+    def clean(value: Any) -> Any:
+        return hide_hosts(value) if hands_on and not full else clean_texts(value)
+
+    if incident is None:
+        print(to_markdown(make_document(clean(answer))) if md else "\n".join(text(answer)))
+        return 0
+    from supervisor.cli import post_mortem
+
+    story = clean(post_mortem.find_story(run_file, incident, here=where.has_run_file(options)))
+    if as_json:
+        print(json.dumps(post_mortem.join_ledger(clean(answer), story, incident), indent=2, ensure_ascii=False))
+        return 0
+    document = post_mortem.make_document(clean(answer), story, incident)
+    if html is not None:
+        html.write_text(to_html(document), encoding="utf-8")
+        print(f"{html} opens in any browser, without a network.")
+    else:
+        print(to_markdown(document) if md else "\n".join(to_text(document)))
     return 0
+
+
+# ---------------------------------------------------------------- Markdown
+
+
+def make_document(answer: Mapping[str, Any]) -> Document:
+    """The report for issues and chats. Times are UTC: its readers are elsewhere."""
+    pods = answer["pods"] if len(answer["pods"]) > 1 else ()
+    last = [answer["interval"]["sentence"], answer["interval"]["warning"], *answer["notes"]]
+    return Document(
+        f"Run {answer['run']}",
+        (
+            Section("", [Paragraph(" ".join(_head_sentences(answer, stamp_utc)))]),
+            Section("Where the time went", [Table(_ledger_rows(answer), numbers=True)]),
+            Section("Pods", [Table(_pod_rows(pods, stamp_utc), numbers=True)] if pods else []),
+            Section("Incidents", [_incident_table(answer)]),
+            Section("Money and what was saved", [Bullets(_money_sentences(answer))]),
+            Section("Checkpoints", [Bullets([sentence for sentence in last if sentence])]),
+        ),
+    )
+
+
+def stamp_utc(wall: float) -> str:
+    """A time for people elsewhere."""
+    return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _incident_table(answer: Mapping[str, Any]) -> Table | Paragraph:
+    if not answer["incidents"]:
+        return Paragraph("No incident.")
+    numbers = {pod["journal"]: number for number, pod in enumerate(answer["pods"], 1)}
+    rows = [("incident", "when", "what", "after step", "time")]
+    for one in answer["incidents"]:
+        pod = f"pod {numbers[one['journal']]}, " if len(numbers) > 1 and one["journal"] in numbers else ""
+        what = f"{str(one['sentence']).rstrip('.')} ({one['cause']})"
+        step = "" if one["step"] is None else str(one["step"])
+        rows.append((f"{pod}{one['number']}", stamp_utc(one["opened"]), what, step, _time_taken(one)))
+    return Table(rows)
+
+
+# ---------------------------------------------------------------- text
 
 
 def text(answer: Mapping[str, Any]) -> list[str]:
     """The report as a page of text."""
-    lines = [*_head_of_report(answer), "", "Where the time went", *_ledger_lines(answer)]
+    lines = [line for sentence in _head_sentences(answer, clock) for line in wrap(sentence)]
+    lines += ["", "Where the time went", *_ledger_lines(answer)]
     if len(answer["pods"]) > 1:
-        lines += ["", "Pods", *_pod_lines(answer["pods"])]
+        lines += ["", "Pods", *(f"  {line}" for line in table(_pod_rows(answer["pods"], clock)))]
     lines += ["", *_incident_lines(answer)]
-    lines += ["", *_checkpoint_lines(answer), "", *wrap(answer["interval"]["sentence"])]
+    lines += ["", *(line for sentence in _money_sentences(answer) for line in wrap(sentence))]
+    lines += ["", *wrap(answer["interval"]["sentence"])]
     if answer["interval"]["warning"]:
         lines += wrap(f"Note: {answer['interval']['warning']}")
     for note in answer["notes"]:
@@ -54,7 +141,7 @@ def text(answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _head_of_report(answer: Mapping[str, Any]) -> list[str]:
+def _head_sentences(answer: Mapping[str, Any], stamp: Callable[[float], str]) -> list[str]:
     pods = len(answer["pods"])
     where = f" on {pods} pods" if pods > 1 else ""
     lost = answer["steps_lost"]
@@ -67,17 +154,24 @@ def _head_of_report(answer: Mapping[str, Any]) -> list[str]:
     )
     first = (
         f"Run {answer['run']}: {_percent_in_words(answer['ettr'])} of {span(answer['seconds'])}{where} was "
-        f"effective training (ETTR), {clock(answer['began'])} to {clock(answer['until'])}."
+        f"effective training (ETTR), {stamp(answer['began'])} to {stamp(answer['until'])}."
     )
-    lines = [*wrap(first), *wrap(told)]
+    sentences = [first, told]
     if answer["categories"].get(STOPPED, 0.0) > 0.001 * answer["seconds"]:
-        lines += wrap(
+        sentences.append(
             f"Of the time in which it was not stopped by a person: {_percent_in_words(answer['ettr_while_wanted'])}."
         )
-    return lines
+    return sentences
 
 
 def _ledger_lines(answer: Mapping[str, Any]) -> list[str]:
+    rows = _ledger_rows(answer)
+    widths = [max(len(row[column]) for row in rows) for column in range(1, len(rows[0]))]
+    aligned = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in rows]
+    return [f"  {line}" for line in table(aligned)]
+
+
+def _ledger_rows(answer: Mapping[str, Any]) -> list[list[str]]:
     pods = answer["pods"][-MOST_COLUMNS:] if len(answer["pods"]) > 1 else []
     numbers = range(len(answer["pods"]) - len(pods) + 1, len(answer["pods"]) + 1)
     from supervisor.views.run_report import percentages
@@ -89,19 +183,17 @@ def _ledger_lines(answer: Mapping[str, Any]) -> list[str]:
         if seconds:
             rows.append([WORDS[name], span(seconds), *(share.get(name, "") for share in shares)])
     rows.append(["all", span(answer["seconds"]), *("100.0 %" if share else "" for share in shares)])
-    widths = [max(len(row[column]) for row in rows) for column in range(1, len(rows[0]))]
-    aligned = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in rows]
-    return [f"  {line}" for line in table(aligned)]
+    return rows
 
 
-def _pod_lines(pods: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = [("", "from", "to", "time", "training", "steps", "lost", "incidents")]
+def _pod_rows(pods: Sequence[Mapping[str, Any]], stamp: Callable[[float], str]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("", "from", "to", "time", "training", "steps", "lost", "incidents")]
     for number, pod in enumerate(pods, 1):
         rows.append(
             (
                 f"pod {number}",
-                clock(pod["began"]),
-                clock(pod["until"]),
+                stamp(pod["began"]),
+                stamp(pod["until"]),
                 span(pod["seconds"]),
                 _percent_in_words(pod["ettr"]),
                 str(pod["steps_kept"]),
@@ -109,7 +201,7 @@ def _pod_lines(pods: Sequence[Mapping[str, Any]]) -> list[str]:
                 str(pod["incident_count"]),
             )
         )
-    return [f"  {line}" for line in table(rows)]
+    return rows
 
 
 def _incident_lines(answer: Mapping[str, Any]) -> list[str]:
@@ -145,17 +237,17 @@ def _time_taken(one: Mapping[str, Any]) -> str:
     return ", ".join(parts) + lost + end
 
 
-def _checkpoint_lines(answer: Mapping[str, Any]) -> list[str]:
+def _money_sentences(answer: Mapping[str, Any]) -> list[str]:
     saved, cost = answer["saved"], answer["cost"]
-    lines: list[str] = []
+    sentences: list[str] = []
     if cost is not None:
-        lines += wrap(
-            f"At {_dollars_in_words(cost['dollars_per_hour'])} an hour that is {_dollars_in_words(cost['dollars'])}, "
-            f"of which {_dollars_in_words(cost['training_dollars'])} went into steps that stayed"
+        sentences.append(
+            f"At {dollars_in_words(cost['dollars_per_hour'])} an hour that is {dollars_in_words(cost['dollars'])}, "
+            f"of which {dollars_in_words(cost['training_dollars'])} went into steps that stayed"
             f"{'; the time between pods is counted as paid.' if len(answer['pods']) > 1 else '.'}"
         )
     if not saved["incidents"]:
-        return [*lines, "The supervisor recovered from nothing yet, so it saved nothing yet."]
+        return [*sentences, "The supervisor recovered from nothing yet, so it saved nothing yet."]
     each = f"{_count_in_words(saved['incidents'], 'incident')} that it recovered from by itself"
     baseline = (
         f"Estimated against this baseline: {saved['baseline']}, so a dead job stands for "
@@ -163,21 +255,18 @@ def _checkpoint_lines(answer: Mapping[str, Any]) -> list[str]:
         "not counted; set another round with --person-every HOURS."
     )
     if saved["seconds"] <= 0:
-        return [
-            *lines,
-            *wrap(f"By that measure the supervisor saved nothing in the {each}."),
-            *wrap(baseline),
-        ]
-    worth = f", {_dollars_in_words(saved['dollars'])}" if saved["dollars"] is not None else ""
+        return [*sentences, f"By that measure the supervisor saved nothing in the {each}.", baseline]
+    worth = f", {dollars_in_words(saved['dollars'])}" if saved["dollars"] is not None else ""
     told = f"What the supervisor saved: about {span(saved['seconds'])} of pod time{worth}, in the {each}."
-    return [*lines, *wrap(told), *wrap(baseline)]
+    return [*sentences, told, baseline]
 
 
 def _percent_in_words(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _dollars_in_words(amount: float) -> str:
+def dollars_in_words(amount: float) -> str:
+    """``$3.20``."""
     return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"
 
 

@@ -1,23 +1,34 @@
-"""``rl-supervisor web``, and the page as one file (``report --html``)."""
+"""``rl-supervisor web``, and the page as one file or picture (``report --html``, ``--png``)."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import secrets
+import shutil
+import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 from importlib.util import find_spec
 from pathlib import Path
 
 from supervisor.base.errors import UsageError
 from supervisor.cli import where, which
+from supervisor.cli.hand_on import clean_texts, hide_hosts
 from supervisor.web.sources import RunSource
 
-WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/page_child.py: the page ends when its standard input does
+WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/side_child.py: the page ends when its standard input does
 NEEDED = ("starlette", "uvicorn", "plotly")
 TOKEN = "RL_SUPERVISOR_WEB_TOKEN"  # noqa: S105 (the name of a variable)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+BROWSER_S = 120.0
+WIDTH, HIGHEST = 1200, 12_000  # of a picture
+DRAWING_MS = 10_000  # of the browser's own, virtual time
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -61,16 +72,75 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def write_page(options: argparse.Namespace, path: Path, price: float | None) -> int:
-    """The page with its data in one file."""
+def write_page(options: argparse.Namespace, path: Path, price: float | None, *, full: bool) -> int:
+    """The page with its data in one file; ``full``: with the names of machines."""
+    path.write_text(_freeze(options, price, full=full), encoding="utf-8")
+    print(f"{path} has {path.stat().st_size / 1e6:.1f} MB and opens in any browser, without a network.")
+    return 0
+
+
+def draw_page(options: argparse.Namespace, path: Path, price: float | None, *, full: bool) -> int:
+    """The same as a picture. Raises UsageError where this machine has no chromium, or it draws nothing.
+
+    The page's own renderer draws it: a second one, for pictures alone, would show something else sooner or later.
+    """
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise UsageError(
+            "--png needs chromium: apt-get install --no-install-recommends chromium (or Google Chrome). "
+            "--html needs no browser on this machine."
+        )
+    with tempfile.TemporaryDirectory(prefix="rl-supervisor-") as folder:
+        page, picture = Path(folder, "page.html"), Path(folder, "page.png")
+        page.write_text(_freeze(options, price, full=full), encoding="utf-8")
+        told = _ask_browser(browser, folder, "--dump-dom", f"--window-size={WIDTH},900", page.as_uri())
+        found = re.search(r'<html[^>]* data-height="(\d{2,5})"', told)
+        if found is None:
+            raise UsageError(f"{browser} does not show the page. --html writes it into a file.")
+        height = min(int(found[1]) + 20, HIGHEST)
+        size = f"--window-size={WIDTH},{height}"
+        _ask_browser(browser, folder, f"--screenshot={picture}", "--hide-scrollbars", size, page.as_uri())
+        if not picture.exists():
+            raise UsageError(f"{browser} draws no picture of the page. --html writes it into a file.")
+        path.write_bytes(picture.read_bytes())
+    print(f"{path} has {WIDTH} x {height} points.")
+    return 0
+
+
+def _ask_browser(browser: str, folder: str, *words: str) -> str:
+    """What it prints. It may ask nothing of any network, and leaves nothing but in ``folder``."""
+    command = [browser, "--headless=new", "--disable-gpu", f"--user-data-dir={folder}/profile", "--no-first-run"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--virtual-time-budget={DRAWING_MS}"]
+    command += ["--no-sandbox"] if os.geteuid() == 0 else []  # as root it starts in no other way
+    environ = {"PATH": os.environ.get("PATH", ""), "HOME": folder, "LC_ALL": "C.UTF-8"}
+    with subprocess.Popen(
+        [*command, *words],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    ) as child:
+        try:
+            return child.communicate(timeout=BROWSER_S)[0]
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"{browser} was not done within {BROWSER_S:g} s. --html needs no browser here.") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # it is many processes
+
+
+def _freeze(options: argparse.Namespace, price: float | None, *, full: bool) -> str:
     _check_extra()
     from supervisor.web.app import freeze_page
     from supervisor.web.page import page_of_run
 
     source = RunSource(where.run_file_of(options), os.environ, here=where.has_run_file(options), price=price)
-    path.write_text(freeze_page(page_of_run(source.look(), source.price)), encoding="utf-8")
-    print(f"{path} has {path.stat().st_size / 1e6:.1f} MB and opens in any browser, without a network.")
-    return 0
+    seen = source.look()
+    hosts = [str((seen.status or {}).get("host") or "")]
+    told = page_of_run(seen, source.price)
+    return freeze_page(clean_texts(told) if full else hide_hosts(told, hosts))
 
 
 def _check_extra() -> None:

@@ -7,17 +7,20 @@ publishing and pruning included, is the core's decision.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from supervisor.config.settings import Supervision
 from supervisor.daemon import trim_memory
 from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.daemon.inbox import Loop
-from supervisor.daemon.page_child import PageChild
 from supervisor.daemon.witness import Witness
 from supervisor.effects.carry_out import Effects
 from supervisor.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from supervisor.daemon.side_child import SideChild
 
 CATALOGUE_S = 900.0
 CATALOGUE_AGAIN_S = 60.0
@@ -28,7 +31,7 @@ POSITIONS_S = 5.0
 CLAIMS_S = 0.5
 TEND_LOGS_S = 10.0
 TRIM_S = 60.0
-TEND_PAGE_S, FIRST_PAGE_S = 10.0, 1.0
+TEND_CHILD_S, FIRST_CHILD_S = 10.0, 1.0
 CHECKPOINT_S = 5.0
 WITNESS_S = 5.0
 
@@ -44,7 +47,6 @@ class Housekeeping:
         sensors: ActiveSensors,
         journal: Journal,
         witness: Witness,
-        page: PageChild | None,
     ) -> None:
         """Make the scheduler; ``start`` sets it going."""
         # Imported here: its own logging must be quiet before it says anything.
@@ -54,14 +56,16 @@ class Housekeeping:
 
         self._loop, self._supervision = loop, supervision
         self._effects, self._sensors = effects, sensors
-        self._journal, self._witness, self._page = journal, witness, page
+        self._journal, self._witness = journal, witness
+        self._children: Sequence[SideChild] = ()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(2)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
 
-    def start(self) -> None:
-        """Set it going."""
+    def start(self, children: Sequence[SideChild]) -> None:
+        """Set it going; ``children`` are kept alive until the end."""
+        self._children = children
         self._repeat_every(self._supervision.scan, self._sensors.look_at_steps)
         self._repeat_every(2 * self._supervision.scan, self._sensors.look_at_configs)
         self._repeat_every(POSITIONS_S, self._loop.keep_positions)
@@ -73,16 +77,16 @@ class Housekeeping:
         self._repeat_every(TRIM_S, trim_memory.trim)
         self._repeat_every(CHECKPOINT_S, self._journal.checkpoint)
         self._repeat_every(WITNESS_S, self._witness.keep)
-        if self._page is not None:
-            self._repeat_every(TEND_PAGE_S, self._page.tend, first_s=FIRST_PAGE_S)
+        for child in self._children:
+            self._repeat_every(TEND_CHILD_S, child.tend, first_s=FIRST_CHILD_S)
         self._scheduler.start()
 
     def stop(self) -> None:
         """Stop it; what runs ends by itself."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
-        if self._page is not None:
-            self._page.close()
+        for child in self._children:
+            child.close()
 
     def _repeat_every(self, seconds: float, work: Callable[[], None], *, first_s: float | None = None) -> None:
         # datetime without a zone would need tzlocal to agree with it; an interval only needs a first time.

@@ -44,7 +44,6 @@ from supervisor.daemon.api_backend import ApiBackend
 from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.housekeeping import Housekeeping
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.page_child import PageChild
 from supervisor.daemon.preemption import PreemptionWatch
 from supervisor.daemon.sights import DaemonSights
 from supervisor.daemon.start_check import StartCheck
@@ -144,10 +143,8 @@ class Daemon:
         start_check = StartCheck(run, path, lambda: self.state, options.overrule) if checks else NO_CHECK
         self.effects = Effects(run, sights, start_check)
         self._own_engine = run_file.recovery.inference == "own-role"
-        listen = run_file.web.listen
-        page = PageChild(path, listen, self._state_dir) if listen else None
         self.housekeeping = Housekeeping(
-            self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness, page
+            self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness
         )
         store = self.effects.store
         self.preemption = PreemptionWatch(
@@ -240,7 +237,9 @@ class Daemon:
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)
         self._take_over(settings)
-        self.housekeeping.start()
+        from supervisor.daemon.side_child import side_children
+
+        self.housekeeping.start(side_children(self._path, self.context.run_file))
         self.preemption.start()
         self.heartbeat.start()
         self.messages.start()

@@ -7,6 +7,7 @@ before a failed part, that before what followed, and that before the end.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Final, get_args
 from supervisor.core.facts import Role
 from supervisor.core.launcher import failed_part, who
 from supervisor.diagnosis import standstill
-from supervisor.diagnosis.frames import Frame, Raised, package_of
+from supervisor.diagnosis.advice import where_to_look
+from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
@@ -52,7 +54,9 @@ _COLLECTIVE: Final = frozenset({
 _OF_USERS: Final = frozenset({
     "environment-broken", "environment-missing", "reward-function-error", "module-missing", "fatal-error",
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
-    "config-file-missing", "openai-key-missing", "file-missing",
+    "config-file-missing", "openai-key-missing", "file-missing", "batch-not-collated", "shapes-differ",
+    "values-not-finite", "dataset-of-another-form", "dataset-empty", "pickled-class-missing", "loop-already-running",
+    "text-not-utf8",
 })  # fmt: skip
 NO_SAMPLES: Final = "batch-empty"
 ENDED: Final = "ended-from-outside"
@@ -67,6 +71,7 @@ _BY_SIGNAL = re.compile(r".{0,200} failed with exit code -(\d{1,2})\b")
 _BY_HANGUP = re.compile(r"SIGHUP|(?:got signal:|Received) 1\b|Hangup")
 _BY_KEYBOARD = re.compile(r"KeyboardInterrupt|interrupt signal|SIGINT|(?:got signal:|Received) 2\b")
 _CRASHED: Final = 'a crash in native code, of which its own log may hold a "Fatal Python error"'
+_OF_JOB = re.compile(r"\bslurm-(\d{1,12})\.(?:out|log)$")
 _ENV_SERVER = re.compile(r"(?i).{0,80}\benv(?:ironment)?[ _]server\b")
 _SIGNALS: Final = {
     9: "SIGKILL, which no log can tell of: mostly the kernel, because memory was full (dmesg, the pod's OOM count)",
@@ -78,62 +83,6 @@ _SIGNALS: Final = {
     7: f"SIGBUS: {_CRASHED}",
     11: f"SIGSEGV: {_CRASHED}",
 }
-
-
-_ADVICE: Final = {
-    re.compile(r".*(?:\b504\b|[Tt]imed? ?out|TimeoutError)"): "What it waited for was too slow: send it fewer requests "
-    "at once (max_concurrent), give it more time (timeout=...; max_retries=0, where a request must not be sent twice), "
-    "or more engines.",
-    re.compile(
-        r".*(?:\b40[13]\b|[Uu]nauthorized|[Ff]orbidden|[Aa]ccess ?[Dd]enied)"
-    ): "The key or token is missing, of another account, or may not do this: set the one that the message asks for.",
-    re.compile(
-        r".*(?:\b(?:404|422)\b|Bad Request|\b400\b)"
-    ): "The server does not know the address or a field that it was "
-    "sent: its own log says which; take versions of client and server that belong together.",
-    re.compile(
-        r".*(?:\b50[0-3]\b|Internal Server Error)"
-    ): "The server failed or was not up: its own log of that moment says why.",
-    re.compile(
-        r".*(?i:\b(?:nan|inf)\b.*(?:grad|loss|logit|weight)|(?:grad|loss|logit|weight).*\b(?:nan|inf)\b)"
-    ): "Go back to a step before it; lower the learning rate, use bf16, look at the batch that it came from.",
-    re.compile(
-        r"ModuleNotFoundError: "
-    ): "Install the package that it names where this part runs (uv pip install NAME; for "
-    "an environment also into its pyproject.toml), or a newer version of what imports it.",
-    re.compile(r"(?:AttributeError|ImportError): "): "Mostly two packages are of versions that do not belong together: "
-    "upgrade or pin (downgrade) the one that it was raised in, or the one that calls it.",
-    re.compile(
-        r"(?:\w+Error|AssertionError): .*(?:[Uu]nsupported|not (?:yet )?support|[Uu]nrecognized|[Uu]nknown|[Ii]nvalid)"
-    ): "This version does not take that value: change the option that it names, or upgrade the package.",
-    re.compile(
-        r"(?:IndexError|ZeroDivisionError)\b"
-    ): "Something is empty or shorter than expected: look at the batch or "
-    "the list that it was made of (no sample left after filtering, a dataset smaller than the batch).",
-    re.compile(r"KeyError: ['\"]"): "A part misses this key: compare it with the dataset's columns (preprocess it for "
-    "this trainer), the weights' names, or the answer that was read.",
-    re.compile(
-        r"(?:TypeError|AttributeError): '?NoneType'?"
-    ): "Something before it gave nothing: look for a request, a file or an option above that failed or is not set.",
-    re.compile(
-        r"(?:AssertionError|ValueError|RuntimeError): .*(?:\b(?:size|shape|length|dimension|rank)s?\b|!=|\blen\()"
-    ): "Two sizes do not fit: look at what made each (a custom generate or reward function, the parallel sizes, a "
-    "dataset, for validation too, that is no multiple of the batch, a checkpoint of another layout).",
-    re.compile(
-        r"NotImplementedError\b"
-    ): "This version cannot combine these options: turn one off, or change the version.",
-    re.compile(r"(?:UnicodeDecodeError|(?:json\.decoder\.)?JSONDecodeError)\b"): "A file or an answer is not what was "
-    "expected: print its beginning (an error page, an empty or a cut file).",
-    re.compile(r"RecursionError\b"): "The input nests too deep: limit the depth, or catch it and give no reward.",
-    re.compile(
-        r".*(?:Operation not permitted|EPERM)"
-    ): "The container lacks a right: start it with what the call needs "
-    "(--cap-add SYS_PTRACE, --ipc=host), or turn off the option that needs it.",
-    re.compile(
-        r"(?:.*\.)?(?:FileNotFoundError|NotADirectoryError)\b"
-    ): "See whether the path exists here, whole and in the layout that this version reads.",
-}
-"""What mostly helps against an exception of no known kind, by what it says."""
 
 
 @dataclass
@@ -237,6 +186,7 @@ def diagnose(
 
     ``seen``: by attempt, what the supervisor saw from outside. ``orders``: what it was told to do, which ended it.
     """
+    _tell_jobs_apart(logs)
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
     if not attempts:
         attempts = dict.fromkeys(log.attempt for log in logs)
@@ -250,6 +200,19 @@ def diagnose(
         told.order = orders.get(attempt, "") if told.root is not None and told.root.name == ENDED else ""
         found.append(told)
     return found
+
+
+def _tell_jobs_apart(logs: Sequence[Log]) -> None:
+    """Outputs of Slurm's jobs that came one after the other are attempts; what has no number is the last one's."""
+    jobs = [log for log in logs if not log.attempt and log.last_t is not None and _OF_JOB.search(log.name)]
+    jobs.sort(key=lambda log: log.first_t or 0.0)
+    times = [(log.first_t or 0.0, log.last_t or 0.0) for log in jobs]
+    if len(jobs) < 2 or any(before[1] > after[0] for before, after in itertools.pairwise(times)):
+        return
+    for log in jobs:
+        log.attempt = f"job {_OF_JOB.search(log.name)[1]}"  # type: ignore[index]  # it was found above
+    for log in logs:
+        log.attempt = log.attempt or jobs[-1].attempt
 
 
 def _after_the_end(log: Log, event: Event) -> bool:
@@ -815,7 +778,7 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         signature.sentence if signature else _UNKNOWN if event.raised else _LAST_ERROR,
         signature.kind if signature else "unknown",
         kind.link,
-        signature.remedy if signature else _where_to_look(event.raised),
+        signature.remedy if signature else where_to_look(event.raised, event.text),
         signature.source if signature else "",
         event.text,
         event.first,
@@ -828,6 +791,9 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:
             cause.sentence = "Your own code, or the environment's, raised an exception that has no entry here."
+        inside = event.raised.last if event.raised is not None and signature is None else None
+        if inside is not None and cause.own is not None and inside.path != cause.own.path:
+            cause.notes.append(f"It was raised at {inside}: {inside.code or event.text}")
         began = raised
         while began.cause is not None:
             began = began.cause
@@ -857,21 +823,6 @@ def _who_stopped_it(texts: Iterable[str]) -> str:
     if any(_BY_KEYBOARD.search(text) for text in texts):
         return "SIGINT told the job to stop: a person pressed Ctrl-C, or a program sent what Ctrl-C sends."
     return ""
-
-
-def _where_to_look(raised: Raised | None) -> str:
-    """What a person can do about an error that has no entry."""
-    package = package_of(raised.last) if raised else ""
-    own = raised.place if raised else None
-    look = f"Look at {own} first. " if own else "Read the lines around it. "
-    if raised is not None:
-        look += next((advice + " " for pattern, advice in _ADVICE.items() if pattern.match(raised.text)), "")
-    if package:
-        look += (
-            f"It was raised inside {package}: look for this line among the issues of {package}, and try a newer "
-            "version of it, or the one that the trainer was made for (uv sync). "
-        )
-    return look + "When you know what helps, add an entry to a data file: docs/diagnosis.md says how."
 
 
 def _is_of_users(name: str) -> bool:

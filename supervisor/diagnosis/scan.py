@@ -19,6 +19,7 @@ from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_exception, nearer
+from supervisor.diagnosis.last_words import LAST_WORDS, PLAIN_ERROR, says_failure
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, unwrapper
 from supervisor.diagnosis.places import identify_log
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Steps
@@ -50,23 +51,12 @@ _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "inference": re.compile("vLLM API server version"),
 }
 _SERVES: Final = "Application startup complete"
-# What is still written when an exception ends a program: by W&B, torch, Python and the shell, and other tracebacks.
-_LAST_WORDS: Final = re.compile(
-    r"$|[ \t\u2502|+]|wandb\b|(?:\[rank\d{1,6}\]: ?)?\[[WE]\d|.{0,300}[Ww]arning\b|Exception ignored |Process "
-    r"|sys:1|make\b|srun: |slurmstepd|.{0,60}[Ee]xit|Terminat|Kill|Traceback |The above exception|During handling "
-)
-# Errors that no logger wrote: of command lines, git, Docker, Rust, and assertions in C++.
-_PLAIN_ERROR = re.compile(
-    r"(?:[\w./+-]{1,80}: ){1,3}(?:[Ee]rror|ERROR|fatal|FATAL)(?::| response from )|fatal: "
-    r"|thread '.{1,80}' panicked at |[\w ./-]{1,60}: error: argument |make(?:\[\d{1,2}\])?: \*\*\* |CMake Error "
-    r"|\[[\w.-]{1,60}:\d{1,9}\] \*\*\* An error occurred in |.{0,200} UCX {1,2}ERROR "
-    r"|.{1,300}: Assertion [`'].{1,300} failed\."
-)
 _QUIET_END: Final = ("SystemExit", "srun: error: ", "+ ")
 _GOODBYE = re.compile(
     r".{0,120}(?:[Ss]hut(?:ting)? ?down|Waiting for (?:application|connections|background)|Finished server|"
     r"Killing subprocess|[Ee]xiting|[Tt]erminating)"
 )
+FINAL_LINES: Final = 3  # at a log's end in which any word of a failure counts
 LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds say their steps so; a model's answer may speak of steps, too, further behind.
@@ -416,16 +406,36 @@ class _Scan:
             if line.level not in (None, "WARNING", "WARN") and not is_error:
                 if not _GOODBYE.match(text):
                     break
-            elif text and (is_error or (line.level is None and _PLAIN_ERROR.match(text))):
+            elif text and (is_error or (line.level is None and PLAIN_ERROR.match(text))):
                 found = line, before + place
-            elif line.level is None and not (_LAST_WORDS.match(line.text) or is_exception(text)) and not found:
+            elif line.level is None and not (LAST_WORDS.match(line.text) or is_exception(text)) and not found:
                 break
+        if found is None and not self._serves:
+            found = self._find_word_of_failure(tail, before)
         if found is None or (self._serves and found[0].level not in ("CRITICAL", "FATAL")):
             return None
         line, number = found
         text, place_of = line.text.strip()[:SHOWN], Place(self.log.name, number, self._t, self._shown)
         raised = bare(text, number)
         return Event(None, self._role_of(line), text, place_of, place_of, level=line.level, raised=raised)
+
+    def _find_word_of_failure(self, tail: Sequence[bytes], before: int) -> tuple[Line, int] | None:
+        """Of the last few lines, where no logger wrote one of them, the first that says in any words that it failed."""
+        found: tuple[Line, int] | None = None
+        seen = 0
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            line = parse(tail[place - 1])
+            text = line.text.strip()
+            if not text:
+                continue
+            seen += 1
+            if seen > FINAL_LINES or line.level is not None or text.startswith(("wandb", _SAMPLE)):
+                break
+            if says_failure(text):
+                found = line, before + place
+            elif not LAST_WORDS.match(line.text):
+                break
+        return found
 
     def _last_lines(self) -> tuple[int, Sequence[bytes]]:
         """Some lines up to the present one, and how many stand before them."""
@@ -437,7 +447,7 @@ class _Scan:
         """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
         before, tail = self._last_lines()
         behind = [parse(raw) for raw in tail[max(0, line - before) :]]
-        others = [one for one in behind if not (_LAST_WORDS.match(one.text) or is_exception(one.text))]
+        others = [one for one in behind if not (LAST_WORDS.match(one.text) or is_exception(one.text))]
         return self._number - line <= TAIL and len(others) < MORE_LINES
 
     def _is_handled(self, event: Event) -> bool:
@@ -556,7 +566,7 @@ class _Scan:
             if "*" in signature.after and not self.log.events:
                 self._look_back()
             event = self._add_event(signature, line, message)
-            if line.level is None and is_exception(message):
+            if line.level is None and (is_exception(message) or PLAIN_ERROR.match(message)):
                 event.unlogged = self._number
         elif line.level in ("ERROR", "CRITICAL", "FATAL") and not (in_traceback or message.startswith(ENDS_MORE)):
             self.log.complaint = message[:SHOWN], self._place_now()

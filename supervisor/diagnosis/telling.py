@@ -14,6 +14,7 @@ from supervisor.diagnosis.seen import Log, Place
 WIDTH: Final = 110
 MOST_OTHERS: Final = 8
 SHOWN: Final = 240
+NEAR_LINES: Final = 10  # at a log's end: what is said there may have ended it
 KINDS: Final = {
     "transient": "A restart may get past it; if it comes back, only the remedy helps.",
     "deterministic": "No restart cures it.",
@@ -77,7 +78,10 @@ def _tell_attempt(told: Diagnosis) -> list[str]:
         lines += _wrap_text(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
         return lines + _tell_others("On the way it met, and survived:", told.survived)
     if told.root is None:
-        lines = [f"{where}Nothing here says {'why it failed' if told.seen else 'that anything failed'}{step}."]
+        doubt = _tell_doubt(told, f"{where}The log ends near an error that runs often survive{step}: ")
+        if doubt:
+            return doubt + _tell_others("On the way it met, and survived:", told.survived)
+        lines = [f"{where}Nothing here says {'why it failed' if told.seen else _what_is_not_said(told)}{step}."]
         lines += _wrap_text(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
         lines += _wrap_text(_no_reason(told), "  ")
         return lines + _tell_others("On the way it met, and survived:", told.survived)
@@ -107,6 +111,32 @@ def _tell_attempt(told: Diagnosis) -> list[str]:
         if len(told.cascade) > 12:
             lines.append(f"  and {len(told.cascade) - 12} more (--json lists them)")
     return lines + _tell_others("Seen before, and survived:", told.survived)
+
+
+def _tell_doubt(told: Diagnosis, begun: str) -> list[str]:
+    """What a run may have survived, where it is the last that is heard of the run: it may have ended it, too."""
+    ends = {log.name: log.before + log.lines for log in told.logs}
+    late = [one for one in told.survived if ends.get(one.last.file, one.last.line + 99) - one.last.line < NEAR_LINES]
+    if not late or told.seen:
+        return []
+    last = late[-1]
+    name = _name_with_code(last) if last.name == CALLED_UNKNOWN else last.name
+    return [
+        f"{begun}{name}",
+        *_wrap_text(last.sentence, "  "),
+        "",
+        *_tell_cause(last, "  "),
+        "",
+        *_wrap_text(f"If the run ended there: {last.remedy}", "  "),
+    ]
+
+
+def _what_is_not_said(told: Diagnosis) -> str:
+    """A line at the level of an error among the last ones may be a failure that is not known here."""
+    for log in told.logs:
+        if log.complaint is not None and log.before + log.lines - log.complaint[1].line < NEAR_LINES:
+            return "for certain whether it failed"
+    return "that anything failed"
 
 
 def _tell_end(told: Diagnosis, root: Cause, where: str, step: str) -> list[str]:

@@ -35,6 +35,7 @@ from supervisor.fleet.observe import (
     end,
     find_holder,
     is_missing,
+    name_host,
     name_machine,
     note_bid,
     observe,
@@ -489,7 +490,12 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
         return True
     if offered.offer.spot and not offered.offer.is_kind and machine and machine in seen.occupied:
         return True  # a higher bid would stop our own pod
-    faults = state.faults.get(machine, ())
+    # One bad machine says little of the others of its host, and two say more.
+    of_host = state.faults.get(name_host(rules.places[offered.place], offered.offer.host), ())[1:]
+    return _is_banned(state.faults.get(machine, ()), seen) or _is_banned(of_host, seen)
+
+
+def _is_banned(faults: tuple[float, ...], seen: Seen) -> bool:
     return bool(faults) and seen.now < faults[-1] + BANNED_S[min(len(faults), len(BANNED_S)) - 1]
 
 

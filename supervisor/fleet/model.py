@@ -192,7 +192,7 @@ class State:
     intent: Intent | None = None
     given_up: tuple[Intent, ...] = ()  # creates at providers that have not answered since
     rented: tuple[Rented, ...] = ()
-    faults: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # machine -> when it was at fault
+    faults: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # machine, or host -> when it was at fault
     taken: Mapping[str, float] = field(default_factory=dict)  # machine, or place that names none -> no create before
     closed: Mapping[str, Closed] = field(default_factory=dict)  # place -> its last failure
     asked: Mapping[str, Intent] = field(default_factory=dict)  # label -> a create that was ordered in the last days

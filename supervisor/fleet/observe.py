@@ -153,11 +153,15 @@ def _change_pod(state: State, pod: Pod, change: Callable[[Rented], Rented]) -> S
 
 
 def note_fault(state: State, pod: Pod, now: float) -> State:
-    """Remember that a machine did not do what it was rented for."""
+    """Remember that a machine did not do what it was rented for; and once for each machine, who lets it."""
     machine = name_machine(pod.provider, pod.instance.machine)
     if not machine:
         return state
-    return replace(state, faults={**state.faults, machine: (*state.faults.get(machine, ()), now)})
+    before, host = state.faults.get(machine, ()), name_host(pod.provider, pod.instance.host)
+    faults = {**state.faults, machine: (*before, now)}
+    if host and not before:
+        faults[host] = (*state.faults.get(host, ()), now)
+    return replace(state, faults=faults)
 
 
 def blame_once(state: State, one: Rented, now: float) -> State:
@@ -169,6 +173,11 @@ def blame_once(state: State, one: Rented, now: float) -> State:
 def name_machine(provider: str, machine: str) -> str:
     """By what a machine is remembered; "" where the provider does not name it."""
     return f"{provider}/{machine}" if machine else ""
+
+
+def name_host(provider: str, host: str) -> str:
+    """By what is remembered who lets machines; "" where the provider does not name them."""
+    return f"{provider}/host {host}" if host else ""
 
 
 def _meet(pod: Pod, state: State, seen: Seen) -> Rented:

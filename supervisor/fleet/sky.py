@@ -2,7 +2,10 @@
 
 Facts from skypilot 0.14.1: ``jobs/controller.py`` (a job that fails is started again only for an exit code in
 ``recover_on_exit_codes``, or as often as ``max_restarts_on_errors`` says), ``task.py`` (a secret without a value is
-filled in by ``--secret NAME``), ``skylet/constants.py`` (``jobs.status_check`` is the server's: no task may set it).
+filled in by ``--secret NAME``), ``skylet/constants.py`` (``jobs.status_check`` is the server's: no task may set it),
+``check.py`` and ``backends/backend_utils.py`` (the key files of all clouds on its server's machine are copied to each
+pod, unless its configuration has ``remote_identity: NO_UPLOAD`` for that cloud; its schema refuses that for RunPod,
+Lambda and Prime Intellect). So SkyPilot is no place of our fleet, whose account keys never go to a pod.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ TASK = """\
 #   sky jobs launch FILE {secrets}
 # SkyPilot takes a host that it cannot ask for 60 s for dead. Put this into the ~/.sky/config.yaml of its API server:
 #   jobs: {{status_check: {{min_elapsed_seconds: 900, min_retries: 30}}}}
-# Not on Vast.ai: there SkyPilot writes the account's key to the rented host.
+# SkyPilot copies the key files of all clouds of that server to each pod: use hosts that you trust with them. On Vast.ai
+# it also writes the account's key into the start script.
 name: {name}
 resources:
   accelerators: {gpus}

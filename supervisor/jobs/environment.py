@@ -36,6 +36,7 @@ NEVER = (
     *(f"{name}*" for name in SECRETS),  # the store's keys
     # the daemon's own secrets, and what systemd says to it
     *("RL_SUPERVISOR_*", "RL_HEARTBEAT_URL", "RL_NOTIFY_URLS"),
+    "OTEL_EXPORTER_OTLP_*HEADERS",
     *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "INVOCATION_ID"),
     *("JOURNAL_STREAM", "MAINPID", "MANAGERPID", "FDSTORE", "MEMORY_PRESSURE_*", "SYSTEMD_EXEC_PID"),
     # these keys rent and stop pods

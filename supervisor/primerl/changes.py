@@ -35,7 +35,8 @@ def changes(
             'recovery.inference = "own-role": each half is restarted without the other where that is safe',
         )
     own = with_own(environ, run.job.env)
-    fixed = command.environment(run, dialect, request, sft=sft)
+    offline = command.is_offline(settings, own)
+    fixed = command.environment(run, dialect, request, sft=sft, offline=offline)
     if command.uses_wandb(settings):
         fixed |= wandb_variables(run, environ, request.wandb_notes)
     yield from set_variables(fixed, own)

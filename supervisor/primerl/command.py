@@ -68,6 +68,7 @@ _REFUSED = {
     "help": "nothing would be trained",
     "slurm": "this supervisor runs one pod only",
 }
+_WANDB = [f"{part}{name}wandb" for part in ("", "trainer.", "orchestrator.") for name in ("", "monitor.", "monitors.")]
 
 
 def _say(dialect: Dialect, name: str, value: str, why: str) -> Added:
@@ -248,8 +249,13 @@ def _wandb_words(dialect: Dialect, settings: Settings, run_id: str) -> Iterator[
 
 def uses_wandb(settings: Settings) -> bool:
     """Did the person switch W&B on?"""
-    tables = ("wandb", "monitor.wandb", "monitors.wandb")
-    return any(settings.has(f"{part}{table}") for part in ("", "trainer.", "orchestrator.") for table in tables)
+    return any(settings.has(table) for table in _WANDB)
+
+
+def is_offline(settings: Settings, own: Mapping[str, str]) -> bool:
+    """Does it log to this disk alone? ``own``: the variables that the job gets."""
+    told = own.get("WANDB_MODE") in ("offline", "dryrun") and uses_wandb(settings)
+    return told or any(settings.get(f"{table}.offline") is True for table in _WANDB)
 
 
 # ---------------------------------------------------------------- sft
@@ -279,8 +285,10 @@ def sft_words(run: RunFile, dialect: Dialect, gpus: int) -> list[str]:
 # ---------------------------------------------------------------- environment
 
 
-def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False) -> dict[str, str]:
-    """Variables that the supervisor must have its way with."""
+def environment(
+    run: RunFile, dialect: Dialect, request: StartRequest, *, sft: bool = False, offline: bool = False
+) -> dict[str, str]:
+    """Variables that the supervisor must have its way with. ``offline``: of W&B."""
     fixed = {
         **FIXED_ENVIRONMENT,
         "RL_SUPERVISOR_RUN": request.run_id,
@@ -290,8 +298,9 @@ def environment(run: RunFile, dialect: Dialect, request: StartRequest, *, sft: b
         fixed["PRL_RUN_ID"] = request.wandb_id
     elif dialect.wandb in ("shared-id", "none"):
         fixed["WANDB_SHARED_RUN_ID"] = request.wandb_id
-    if sft and dialect.wandb not in ("monitor-id", "id"):
-        # SFT has one process that logs: W&B's own variables say which run it is.
+    if (sft or offline) and dialect.wandb not in ("monitor-id", "id"):
+        # SFT has one process that logs: W&B's own variables say which run it is. Offline prime-rl passes no id at all
+        # (monitors/wandb/monitor.py at 559b44772): else each process of each attempt would make one up.
         fixed |= {"WANDB_RUN_ID": request.wandb_id, "WANDB_RESUME": "allow"}
     visible = visible_gpus(run, dialect, sft=sft)
     if visible:

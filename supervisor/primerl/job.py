@@ -28,7 +28,7 @@ from supervisor.jobs.base import (
     WeightUpdate,
 )
 from supervisor.jobs.downloads import arriving_folders
-from supervisor.jobs.environment import job_environment
+from supervisor.jobs.environment import job_environment, with_own
 from supervisor.jobs.wandb_client import wandb_variables
 from supervisor.primerl import command, inference, logs, processes
 from supervisor.primerl import configs as files
@@ -246,7 +246,8 @@ class PrimeRlJob:
 
     def _environment_of_start(self, request: StartRequest) -> dict[str, str]:
         job = self.run.job
-        fixed = command.environment(self.run, self.dialect, request, sft=self.sft)
+        offline = command.is_offline(self.settings, with_own(self.environ, job.env))
+        fixed = command.environment(self.run, self.dialect, request, sft=self.sft, offline=offline)
         tracked = command.uses_wandb(self.settings)
         wandb = wandb_variables(self.run, self.environ, request.wandb_notes) if tracked else {}
         env = job_environment(self.environ, job.pass_env, {**wandb, **job.env}, fixed)

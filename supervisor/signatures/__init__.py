@@ -1,7 +1,7 @@
 """Known failures by their log lines: what each means and what people did about it. The data is in TOML files.
 
-To add one, append a ``[[signature]]`` table to ``general.toml`` (any trainer), ``vllm.toml`` (the engine, vLLM or
-SGLang, whatever starts it), ``services.toml`` (W&B, Hugging Face, Ray, clients, containers) or
+To add one, append a ``[[signature]]`` table to the file of its subject: one of ``GENERAL`` (any trainer), ``vllm.toml``
+(the engine, vLLM or SGLang, whatever starts it), ``services.toml`` (W&B, Hugging Face, Ray, clients, containers) or
 ``primerl/signatures.toml`` (only prime-rl and verifiers say it)::
 
     [[signature]]
@@ -14,7 +14,7 @@ SGLang, whatever starts it), ``services.toml`` (W&B, Hugging Face, Ray, clients,
     source = "errno 28 (ENOSPC)"        # where the text was seen
     examples = [["trainer", "OSError: [Errno 28] No space left on device"]]
     others = [["trainer", "a line that looks like it and is none"]]  # if any
-    before = ["host-memory-full"]       # later, wider ones that match its lines, too, if any
+    before = ["host-memory-full"]       # wider ones that match its lines, too, if any: it is tried before them
 
 and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted::
 
@@ -26,8 +26,9 @@ and, only for ``rl-supervisor diagnose`` (docs/diagnosis.md), if they are wanted
     frame = "transformers/models/auto/" # part of the path where it is raised (recovery does not know where)
 
 A message is a logger's line without its time and level, or a raw line (the end of a traceback). The first signature
-that matches counts, so the narrow ones come first. "deterministic" ends the run with exit 93 where the job ended before
-its first step: a wrong one costs the run, so anything that a restart, another pod or waiting could cure is "transient".
+that matches counts: a narrow one names the wider ones in ``before``, in whatever file they are. "deterministic" ends
+the run with exit 93 where the job ended before its first step: a wrong one costs the run, so anything that a restart,
+another pod or waiting could cure is "transient".
 Each pattern holds a plain word that its lines cannot be without (four letters or more): lines are told apart by those.
 Xid codes have a table of their own, ``xids.toml``.
 """
@@ -55,10 +56,11 @@ __all__ = [
 ]
 
 _FOLDER: Final = Path(__file__).parent
-GENERAL: Final = _FOLDER / "general.toml"
 SERVICES: Final = _FOLDER / "services.toml"
+_SUBJECTS: Final = ("gpu", "collectives", "machine", "containers", "packages", "libraries", "training", "general")
+GENERAL: Final = tuple(_FOLDER / f"{subject}.toml" for subject in _SUBJECTS)  # the widest words stand in the last
 VLLM: Final = _FOLDER / "vllm.toml"
-SHARED: Final = (VLLM, SERVICES, GENERAL)
+SHARED: Final = (VLLM, SERVICES, *GENERAL)
 """The files of what any job can say, the narrow ones first."""
 
 

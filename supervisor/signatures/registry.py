@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,7 +123,7 @@ def reach(signatures: Sequence[Signature]) -> int:
 
 @cache
 def read(*paths: Path) -> Registry:
-    """The signatures of these files, in this order. Raises SignatureError, and OSError for a file that is missing."""
+    """All of these files, narrow ones first (``before``). Raises SignatureError, and OSError for a missing file."""
     found: list[Signature] = []
     for path in paths:
         try:
@@ -131,7 +131,13 @@ def read(*paths: Path) -> Registry:
         except tomllib.TOMLDecodeError as error:
             raise SignatureError(f"{path.name} is no TOML: {error}. Mend it.") from None
         found += [parse(table, path.name) for table in tables]
-    return Registry(found)
+    return Registry(list(dict.fromkeys(_put_narrow_first(found, found))))
+
+
+def _put_narrow_first(some: Sequence[Signature], every: Sequence[Signature]) -> Iterator[Signature]:
+    for one in some:
+        yield from _put_narrow_first([other for other in every if one.name in other.before], every)
+        yield one
 
 
 def parse(table: Mapping[str, object], where: str) -> Signature:

@@ -56,6 +56,7 @@ class VirtualPod:
     generation: int | None = None  # that it holds, as it believes
     fenced: bool = False
     complete: list[int] = field(default_factory=list)  # steps on its disk
+    unpublished: tuple[int, ...] = ()  # of those, as its last beat said
     publishing: bool = False
     trains_from: float = NEVER
     first_step: int = 0  # with which it began to train
@@ -291,7 +292,7 @@ class VirtualFleet:
     def _write_beat(self, pod: VirtualPod) -> None:
         held = self.held
         held.beat_at, held.mark, held.step = self.now, f"{pod.id}-{self.now:.0f}", pod.step
-        held.unpublished = tuple(step for step in pod.complete if step > (held.published or 0))
+        held.unpublished = pod.unpublished = tuple(step for step in pod.complete if step > (held.published or 0))
 
     def release(self, pod: VirtualPod, code: int, reason: str) -> None:
         """The pod gives the run back with its last words; its instance is billed until it is destroyed."""
@@ -415,9 +416,10 @@ class VirtualProvider:
         """As ``places.base.Provider``."""
         fault = self.meet_fault("destroy")
         pod, held = self.world.pods[instance.id], self.world.held
-        unpublished = held.unpublished if held.holder == pod.id else ()
-        if unpublished and max(unpublished) > (held.published or 0):
-            self.world.trouble.append(f"{pod.id} is destroyed with steps {unpublished}, {held.published} is published")
+        if max(pod.unpublished, default=0) > (held.published or 0):
+            self.world.trouble.append(
+                f"{pod.id} is destroyed with steps {pod.unpublished}, {held.published} is published"
+            )
         if held.holder == pod.id and not held.released and self.world.now - held.beat_at < 3 * BEAT_S:
             self.world.trouble.append(f"{pod.id} is destroyed while it holds the run and beats")
         if fault != "lost":

@@ -161,13 +161,15 @@ def report(
     run = g.sum_ledgers(found.ledgers)
     newest = max(pods.values(), key=lambda ledger: ledger.wall)  # not the one that began last: a pod may come back
     lost = sum(1 for ledger in pods.values() if ledger is not newest and ledger.last != k.STOPPED)
-    advice = advise(measure_run(run, lost_pods=lost, interval_steps=interval_steps))
+    measured = measure_run(run, lost_pods=lost, interval_steps=interval_steps)
+    advice = advise(measured)
     incidents = [_incident_row(found, name, one, person_every_h) for name, pod in pods.items() for one in pod.outages]
     if found.open is not None:
         incidents.append(_open_incident(found, found.open))
     return {
         "run": found.run,
         **_part_of_ledger(run),
+        "step_seconds": measured.step_s,
         "pods": [{"journal": name, **_part_of_ledger(pod)} for name, pod in pods.items()],
         "incidents": sorted(incidents, key=lambda one: float(one["opened"])),
         "saved": _time_saved([one for one in incidents if one["recovered"]], person_every_h, price),

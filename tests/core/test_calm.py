@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace
 from supervisor.core.state import State
+from tests.fuzz.profiles import tries
 
 from .world import GIB, SETTINGS, World
 
@@ -83,7 +84,7 @@ def test_the_first_word_of_rollouts_in_a_late_step_is_no_short_way() -> None:
         short, long, _ = _both(short, long, f.Observation(at, 1.7e9 + at, fact), at)
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.data())
 def test_with_and_without_the_short_way_the_core_decides_the_same(data: st.DataObject) -> None:
     short = long = _begin(data.draw(st.sampled_from([START, UNPUBLISHED])))
@@ -114,7 +115,7 @@ def _begin(log: list[f.Observation]) -> State:
     return state
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(st.data())
 def test_a_tick_before_the_named_deadline_concludes_nothing(data: st.DataObject) -> None:
     """Else a daemon that sleeps until the deadline would be later than one that asks every second."""

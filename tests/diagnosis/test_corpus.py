@@ -27,9 +27,9 @@ NAMES: Final[dict[str, set[str]]] = {
     "chat-template-drops-earlier-tokens": {"token-prefix-mismatch"},
     "checkpoint-does-not-fit-the-model": {"checkpoint-other-shape"},
     "compile-failed": {"compile-failed"},
-    "compiled-extension-does-not-fit-torch": {"library-mismatch"},
+    "compiled-extension-does-not-fit-torch": {"library-mismatch", "cuda-libraries-mixed"},
     "compiler-missing": {"compiler-missing"},
-    "config-refused": {"config-invalid", "engine-config-invalid", "engine-option-unknown"},
+    "config-refused": {"config-invalid", "engine-config-invalid", "engine-option-unknown", "command-arguments-wrong"},
     "crash-in-a-library": {"instruction-failed"},
     "cuda-call-failed": {"cuda-call-failed"},
     "cuda-kernel-fault": {"cuda-illegal-access"},
@@ -85,13 +85,13 @@ NAMES: Final[dict[str, set[str]]] = {
     "versions-do-not-fit (TRL and vLLM)": {"versions-differ", "arguments-differ"},
     "versions-do-not-fit (flashinfer and its cubins)": {"packages-disagree"},
     "versions-do-not-fit (server and vLLM)": {"arguments-differ"},
-    "versions-do-not-fit (verifiers and TRL)": {"library-mismatch"},
+    "versions-do-not-fit (verifiers and TRL)": {"library-mismatch", "cuda-libraries-mixed"},
     "wandb-no-key": {"key-missing"},
     "wandb-process-died": {"wandb-service-failed", "wandb-connection-lost"},
     "wandb-refused": {"wandb-refused"},
     "wandb-service-did-not-start": {"wandb-service-failed"},
     "wandb-unreachable": {"wandb-unreachable"},
-    "weights-file-truncated": {"hub-download-cut"},
+    "weights-file-truncated": {"hub-download-cut", "weights-file-broken"},
 }
 
 # The label's words missed it: read by a person, the advice is what the thread found.

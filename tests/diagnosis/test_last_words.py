@@ -208,9 +208,51 @@ def test_an_exception_whose_traceback_is_not_there_is_no_silence() -> None:
     for lines in (
         ["OddError: no answer", *["sample 1"] * 5],
         ["OddError: no", "03:00:12    INFO Waiting"],
-        ["Error: x"],
+        ["Error: x", "the next sample"],
+        ["0 errors, 12 passed"],
+        ["fetch failed: retrying in 5 s"],
+        ["assistant: I cannot do that"],
+        ["Finished with exit code 0"],
     ):
         assert read("out.txt", None, *lines).root is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cp: cannot stat '/data/x': No such file or directory",
+        "Job 4242 on cluster h100 FAILED",
+        "Training failed.",
+        "Error: x",
+        "State: OUT_OF_MEMORY (exit code 0)",
+        "trainer ended with return code 3",
+        "curl: (6) Could not resolve host: github.com",
+        "srun: error: gpu-12: tasks 0-7: Exited with exit code 1",
+        "E: Sub-process /usr/bin/dpkg returned an error code (1)",
+    ],
+)
+def test_a_last_line_that_says_in_any_words_that_something_failed_is_no_silence(line: str) -> None:
+    for before in ("loading", "{'loss': 0.1, 'epoch': 1}"):
+        found = read("out.txt", None, before, line)
+        assert found.root is not None
+        assert found.root.text.endswith(line[-20:])
+
+
+def test_an_error_that_is_often_survived_is_told_with_its_remedy_where_the_log_ends_near_it() -> None:
+    lines = [
+        "10:00:00    INFO Starting",
+        "10:00:05   ERROR socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    ]
+    logs = scan(
+        io.BytesIO("\n".join([*lines, "10:00:06    INFO Waiting"]).encode()), "orchestrator.log", "orchestrator"
+    )
+    found = diagnose(logs)
+    assert found[-1].root is None
+    said = text(found, logs)
+    assert said.startswith("The log ends near an error that runs often survive: name-not-resolved\n")
+    assert "If the run ended there: getent hosts NAME" in said
+    logs = scan(io.BytesIO("\n".join([*lines, *["10:00:06    INFO Waiting"] * 20]).encode()), "o.log", "orchestrator")
+    assert text(diagnose(logs), logs).startswith("Nothing here says that anything failed.")
 
 
 def test_an_environment_server_that_logs_seldom_did_not_survive_what_ended_it() -> None:

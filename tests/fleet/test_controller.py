@@ -14,8 +14,8 @@ from supervisor.base.errors import StoreError
 from supervisor.base.secrets import remember
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.decide import decide
-from supervisor.fleet.model import Claim, Destroy, Intent, Pod, Rented, Seen, State
-from supervisor.fleet.observe import find_useful_share, observe, sum_dollars, sum_useful_s
+from supervisor.fleet.model import Claim, Create, Destroy, Intent, Offered, Pod, Rented, Seen, State
+from supervisor.fleet.observe import find_useful_share, note_fault, observe, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
@@ -233,6 +233,28 @@ def test_an_unfit_host_is_left_and_not_rented_again() -> None:
     run_until(world, book, is_over(world))
     assert [pod.machine for pod in world.pods.values()] == ["m0", "m1", "m2"]
     assert any("the host has 1 GPU" in said for said in book.said)
+
+
+def test_a_host_is_left_out_once_two_of_its_machines_were_bad() -> None:
+    world = World(74)
+    book = VirtualBook(world)
+    hosts = {"m0": "bad", "m1": "other", "m2": "bad", "m3": "bad", "m4": "other", "m5": "other"}
+    world.hosts = hosts
+    world.bad = {"m0", "m1", "m2"}
+    run_until(world, book, is_over(world))
+    assert [pod.machine for pod in world.pods.values()] == ["m0", "m1", "m2", "m4"]
+    faults = {name: len(times) for name, times in book.states[RUN].faults.items() if "host" in name}
+    assert faults == {"virtual/host bad": 2, "virtual/host other": 1}
+
+
+def test_one_machine_that_is_bad_twice_says_nothing_of_its_host() -> None:
+    pod = Pod("vast", 1, Instance("i0", label_of(RUN, 1, "abcdef"), "running", 2.0, machine="7", host="9"))
+    state = note_fault(note_fault(State(), pod, 10.0), pod, 20.0)
+    assert state.faults == {"vast/7": (10.0, 20.0), "vast/host 9": (10.0,)}
+    offers = tuple(Offered("v", Offer(name, "H100", 2, 2.0, True, name, host="9")) for name in ("7", "8"))
+    decision = decide(state, replace(default_rules(), places={"v": "vast"}), Seen(30.0, Claim(), offers=offers))
+    assert isinstance(decision.action, Create)
+    assert decision.action.offered.offer.machine == "8"
 
 
 def test_a_boot_that_never_ends_is_given_up_and_its_host_remembered() -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,15 +145,39 @@ def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert output.read_text() == before
 
 
+COPIED = """
+import json
+from jsonschema import ValidationError, validate
+from sky import check, clouds
+from sky.utils import schemas
+def takes(cloud):
+    try:
+        validate({cloud: {"remote_identity": "NO_UPLOAD"}}, schemas.get_config_schema())
+    except ValidationError:
+        return False
+    return True
+print("SAID " + json.dumps({
+    "copied": sorted(check.get_cloud_credential_file_mounts([clouds.GCP()])),
+    "can be kept": [cloud for cloud in ("aws", "vast", "nebius", "runpod", "lambda", "primeintellect") if takes(cloud)],
+}))
+"""
+
+
 @pytest.mark.optin
 @pytest.mark.skipif(not SKY_PYTHON, reason="SKY_PYTHON names no interpreter with skypilot==0.14.1")
-def test_skypilot_loads_it(tmp_path: Path) -> None:
-    path = write_run(tmp_path, more="[disk]\ncapacity_gb = 400\n")
-    yaml = tmp_path / "task.yaml"
-    yaml.write_text(make_task(path, "H100", "ghcr.io/me/pod:1", "git+https://host/x", ["WANDB_API_KEY"]))
+def test_skypilot_copies_keys_of_other_clouds_to_each_pod_so_it_is_no_place_of_the_fleet(tmp_path: Path) -> None:
+    for name in (".runpod/config.toml", ".lambda_cloud/lambda_keys"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("a key")
+    said = ask_skypilot(tmp_path, COPIED)
+    assert said["copied"] == ["~/.lambda_cloud/lambda_keys", "~/.runpod/config.toml"]
+    assert said["can be kept"] == ["aws", "vast", "nebius"]
+
+
+def ask_skypilot(home: Path, script: str, *words: str) -> dict[str, Any]:
     done = subprocess.run(
-        [SKY_PYTHON, "-c", LOAD, str(yaml)],
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        [SKY_PYTHON, "-c", script, *words],
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=200,
@@ -160,6 +185,17 @@ def test_skypilot_loads_it(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     (said,) = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("SAID ")]
+    assert isinstance(said, dict)
+    return said
+
+
+@pytest.mark.optin
+@pytest.mark.skipif(not SKY_PYTHON, reason="SKY_PYTHON names no interpreter with skypilot==0.14.1")
+def test_skypilot_loads_it(tmp_path: Path) -> None:
+    path = write_run(tmp_path, more="[disk]\ncapacity_gb = 400\n")
+    yaml = tmp_path / "task.yaml"
+    yaml.write_text(make_task(path, "H100", "ghcr.io/me/pod:1", "git+https://host/x", ["WANDB_API_KEY"]))
+    said = ask_skypilot(tmp_path, LOAD, str(yaml))
     assert (said["name"], said["gpus"], said["spot"], said["disk"]) == ("sober-otter-2", {"H100": 3}, True, 400)
     assert said["recovery"] == {"strategy": None, "max_restarts_on_errors": 0, "recover_on_exit_codes": [94]}
     assert list(said["image"].values()) == ["docker:ghcr.io/me/pod:1"]

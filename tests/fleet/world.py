@@ -26,12 +26,13 @@ class World(VirtualFleet):
         self.bad: set[str] = set()
         self.listed_after_s = [0.0, 0.0, 45.0, 100.0]  # after a create
         self.disk_per_hour = 0.25  # of a pod that is stopped
+        self.hosts: dict[str, str] = {}  # machine -> who lets it
         self.without_label: set[str] = set()  # pods that the provider lists so
         self.provider = VirtualProvider(self)
 
     def find_machines(self) -> list[Offer]:
         return [
-            Offer(f"o-{machine}", "H100", 2, 2.0 + 0.1 * number, True, machine)
+            Offer(f"o-{machine}", "H100", 2, 2.0 + 0.1 * number, True, machine, host=self.hosts.get(machine, ""))
             for number, machine in enumerate(self.machines)
         ]
 
@@ -108,7 +109,8 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
 
     def list_instances(self) -> list[Instance]:
         without = self.world.without_label
-        return [replace(one, label="") if one.id in without else one for one in super().list_instances()]
+        found = [replace(one, host=self.world.hosts.get(one.machine, "")) for one in super().list_instances()]
+        return [replace(one, label="") if one.id in without else one for one in found]
 
     def read_log(self, instance: Instance) -> str:
         if isinstance(self.printed, PlaceError):

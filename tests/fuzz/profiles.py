@@ -1,4 +1,7 @@
-"""How many examples a fuzz test takes: a few that are always the same, or with FUZZ=soak many, from FUZZ_SEED."""
+"""How many examples a test takes that is given them by chance: a few, or many with FUZZ=soak, as `make soak` does.
+
+The few of a fuzz test are always the same; its many come from FUZZ_SEED.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
 from hypothesis import HealthCheck, seed, settings
 
 FEW: Final = "fuzz"
@@ -30,6 +34,12 @@ def fuzzed(share: float = 1.0) -> Callable[[Any], Any]:
     chosen = settings(profile, max_examples=max(5, round(profile.max_examples * share)))
 
     def decorate(test: Any) -> Any:
-        return chosen(seed(SEED)(test) if CHOSEN == MANY else test)
+        return pytest.mark.fuzz(chosen(seed(SEED)(test) if CHOSEN == MANY else test))
 
     return decorate
+
+
+def tries(many: int, **more: Any) -> Callable[[Any], Any]:
+    """Decorates a test of a property: ``many`` examples in the soaks, and a quarter of them in `make test`."""
+    chosen = settings(max_examples=many if CHOSEN == MANY else max(5, many // 4), deadline=None, **more)
+    return lambda test: pytest.mark.fuzz(chosen(test))

@@ -14,9 +14,11 @@ from tests.monitoring.prometheus import RULES, alerts, needs_prometheus, pages_o
 pytestmark = needs_prometheus
 HOUR = 3600.0
 Faults = list[tuple[float, str, dict[str, Any]]]
+FEW = ["healthy", "default", "world-1", "world-11"]
+OTHERS = [f"world-{number}" for number in range(2, 21) if number != 11]
 
 
-@pytest.mark.parametrize("scenario", ["healthy", "default", *(f"world-{number}" for number in range(1, 21))])
+@pytest.mark.parametrize("scenario", [*FEW, *(pytest.param(world, marks=pytest.mark.soak) for world in OTHERS)])
 def test_no_alert_in_a_day_of_a_run_that_is_well(scenario: str, tmp_path: Path) -> None:
     """Worlds as different as real runs: steps of seconds, evaluations of hours, logs that say little."""
     assert alerts(pages_of(scenario, 24), tmp_path) == {}

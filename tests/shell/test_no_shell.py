@@ -30,7 +30,10 @@ STARTED_IN = {
     "process/launch.py",  # the shim, by words
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
-    "daemon/page_child.py",  # our own rl-supervisor, for the page
+    "daemon/side_child.py",  # our own rl-supervisor, for the page, and our child that speaks to a collector
+    "cli/web.py",  # chromium, for a picture of the page, by words
+    "cli/wandb_page.py",  # our own child that asks W&B; what it asks goes over standard input
+    "cli/wandb_sync.py",  # `wandb sync` with the folders of the run, by words
     "effects/notify_targets.py",  # our own child that asks apprise; the message goes over standard input
     "effects/log_upkeep.py",
     "effects/store_work.py",  # our own look at the host, before the claim

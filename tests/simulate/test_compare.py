@@ -96,19 +96,19 @@ def test_the_ledgers_of_all_policies_add_up(rough) -> None:  # type: ignore[no-u
 
 def test_the_same_seed_gives_the_same_faults_to_every_policy() -> None:
     scenario = sensitivity.at_rates(load_scenario(), 4.0)
-    first = [run_all([(scenario, 60, 7, name)], 1)[0] for name in ("core", "torchrun", "oracle")]
+    first = [run_all([(scenario, 30, 7, name)], 1)[0] for name in ("core", "torchrun", "oracle")]
     spots = [[s.t for s in account.strikes if s.kind == "spot-loss"] for account in first]
     assert spots[0] and spots[0] == spots[1] == spots[2]
 
 
 def test_two_processes_give_what_one_gives() -> None:
-    jobs = [(load_scenario(), 30.0, seed, name) for seed in (1, 2) for name in ("core", "torchrun")]
+    jobs = [(load_scenario(), 10.0, seed, name) for seed in (1, 2) for name in ("core", "torchrun")]
     assert [a.seconds for a in run_all(jobs, 1)] == [a.seconds for a in run_all(jobs, 2)]
 
 
 def test_the_sensitivity_table_has_a_place_for_every_combination() -> None:
     cells = sensitivity.sensitivity(
-        load_scenario(), 24, [1], rates=(1.0, 4.0), links_gbit=(2.0,), intervals_min=(20.0, 40.0), workers=2
+        load_scenario(), 8, [1], rates=(1.0, 4.0), links_gbit=(2.0,), intervals_min=(20.0, 40.0), workers=2
     )
     assert [(c.rates, c.interval_min) for c in cells] == [(1.0, 20.0), (4.0, 20.0), (1.0, 40.0), (4.0, 40.0)]
     told = sensitivity.table(cells).splitlines()

@@ -80,9 +80,10 @@ def test_servers_fail_again_as_often_as_in_the_published_trace() -> None:
 
 
 def test_a_market_is_the_same_for_the_same_seed_and_another_one_for_another() -> None:
-    assert draw_market(3, 50) == draw_market(3, 50)
-    assert draw_market(3, 50).machines != draw_market(4, 50).machines
-    assert simulate_market(draw_market(3, 50), Ours)[0] == simulate_market(draw_market(3, 50), Ours)[0]
+    first, again, other = (draw_market(seed, 20) for seed in (3, 3, 4))
+    assert first == again
+    assert first.machines != other.machines
+    assert simulate_market(first, Ours)[0] == simulate_market(again, Ours)[0]
 
 
 def test_a_healthy_market_loses_no_machine() -> None:
@@ -225,7 +226,7 @@ def test_the_oracle_rents_on_demand_only_while_no_spot_machine_is_up() -> None:
     assert score.dollars == pytest.approx(1.2 * 22 * 2 + 2 * 4.5)
 
 
-@pytest.mark.parametrize("seed", range(20, 23))
+@pytest.mark.parametrize("seed", [20, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (21, 22))])
 def test_no_policy_on_spot_machines_has_more_useful_hours_than_the_oracle(seed: int) -> None:
     here = draw_market(seed, 120)
     bound = plan_with_foresight(here).useful_h
@@ -254,12 +255,13 @@ def check_healthy(hours: float, seeds: Sequence[int]) -> None:
     assert found.useful > 99.5
 
 
-def test_no_healthy_pod_is_replaced_in_300_hours() -> None:
-    check_healthy(100, (1, 2, 3))
+def test_no_healthy_pod_is_replaced_in_100_hours() -> None:
+    check_healthy(100, [1])
 
 
-def test_no_policy_is_better_in_both_and_ours_breaks_no_promise() -> None:
-    scores = compare_policies([draw_market(seed, 96) for seed in (31, 32, 33)], workers=1)
+@pytest.mark.parametrize("seeds", [(31,), pytest.param((31, 32, 33), marks=pytest.mark.soak)])
+def test_no_policy_is_better_in_both_and_ours_breaks_no_promise(seeds: Sequence[int]) -> None:
+    scores = compare_policies([draw_market(seed, 96) for seed in seeds], workers=1)
     by_name = {one.policy: one for one in scores}
     assert find_better(scores) == []
     assert by_name[Ours.name].trouble == by_name[OursSpotOnly.name].trouble == ()

@@ -23,18 +23,18 @@ from tests.simulate.worlds import after, fault, trace_of
 
 
 def test_the_same_seed_gives_the_same_observations_byte_for_byte_and_another_seed_does_not() -> None:
-    first, again, other = (sha256("\n".join(trace_of(30, seed)[1:]).encode()).hexdigest() for seed in (5, 5, 6))
+    first, again, other = (sha256("\n".join(trace_of(12, seed)[1:]).encode()).hexdigest() for seed in (5, 5, 6))
     assert first == again
     assert first != other
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    reports = [json.dumps(simulate(load_scenario(), 60, 2).as_json(20.0)) for _ in range(2)]
+    reports = [json.dumps(simulate(load_scenario(), 20, 2).as_json(20.0)) for _ in range(2)]
     assert reports[0] == reports[1]
 
 
 @pytest.mark.parametrize("scenario", ["default", "no-spot", "healthy"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int) -> None:
     outcome = simulate(load_scenario(scenario), 50, seed)
     report = outcome.account
@@ -44,12 +44,15 @@ def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int) ->
     assert outcome.score.ettr == pytest.approx(report.seconds[PRODUCTIVE] / (50 * 3600))
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_every_policy_lives_through_the_same_faults(name: str) -> None:
-    ours, theirs = (simulate(load_scenario(), 60, 3, factory) for factory in (POLICIES["oracle"], POLICIES[name]))
-    assert sum(theirs.account.seconds.values()) == pytest.approx(60 * 3600, abs=1e-3)
-    outages = [[s.t for s in one.account.strikes if s.kind == "store-outage"] for one in (ours, theirs)]
-    assert outages[0] == outages[1]
+def test_every_policy_lives_through_the_same_faults() -> None:
+    scenario = load_scenario("default", ["rate.store-outage=100"])
+    books = {name: simulate(scenario, 60, 3, factory).account for name, factory in POLICIES.items()}
+    outages = {}
+    for name, account in books.items():
+        assert sum(account.seconds.values()) == pytest.approx(60 * 3600, abs=1e-3), name
+        outages[name] = [strike.t for strike in account.strikes if strike.kind == "store-outage"]
+    assert outages["oracle"]
+    assert outages == dict.fromkeys(POLICIES, outages["oracle"])
 
 
 def test_time_without_faults_is_steps_saves_and_one_start() -> None:

@@ -84,6 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.hangs.is_set():
             threading.Event().wait(300)
         body = json.loads(data) if data.startswith(b"{") else {}
+        if self.server.refuses_keys and "upsertBucket" in body.get("query", ""):
+            self.send_error(401)
+            return
         answer = json.dumps({"data": self.server.answer(self.path, body)}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

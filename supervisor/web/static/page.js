@@ -185,7 +185,11 @@ async function begin() {
     if (last) { library.purge($("charts")); showCharts(last); }
   });
   $("log-name").addEventListener("change", showLog); $("log-find").addEventListener("input", drawLog);
-  if (frozen) { await show(JSON.parse(frozen.textContent)); return; }
+  if (frozen) {
+    await show(JSON.parse(frozen.textContent));
+    document.documentElement.dataset.height = Math.ceil(document.body.getBoundingClientRect().bottom); // of a picture
+    return;
+  }
   const runs = (await (await fetch("runs.json")).json()).runs, nav = clear("runs"), named = new URLSearchParams(location.search).get("run");
   for (const run of runs) {
     const link = add(nav, "a", null, { href: `?run=${encodeURIComponent(run.run)}` });

@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.daemon import page_child
-from supervisor.daemon.page_child import PageChild
+from supervisor.config.settings import load
+from supervisor.daemon import side_child
+from supervisor.daemon.side_child import SideChild, side_children
 from tests.web.served import until
 
 RUN = """
@@ -29,6 +30,8 @@ start = ["a"]
 resume = ["b"]
 [store]
 url = "file://{folder}/store"
+[web]
+listen = "{listen}"
 """
 
 
@@ -39,19 +42,19 @@ def listen() -> str:
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path: Path, listen: str) -> Path:
     (tmp_path / "state").mkdir()
     (tmp_path / "store").mkdir()
     path = tmp_path / "run.toml"
-    path.write_text(RUN.format(folder=tmp_path))
+    path.write_text(RUN.format(folder=tmp_path, listen=listen))
     path.chmod(0o600)
     return path
 
 
 @pytest.fixture
-def child(run_file: Path, listen: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageChild]:
-    monkeypatch.setattr(page_child, "AGAIN_S", 0.0)
-    found = PageChild(run_file, listen, run_file.parent / "state")
+def child(run_file: Path, listen: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SideChild]:
+    monkeypatch.setattr(side_child, "AGAIN_S", 0.0)
+    (found,) = side_children(run_file, load(run_file))
     yield found
     found.close()
 
@@ -67,7 +70,7 @@ def answers(listen: str, path: str = "/runs.json") -> int:
         connection.close()
 
 
-def test_it_is_started_again_when_it_was_killed_and_ends_with_close(child: PageChild, listen: str) -> None:
+def test_it_is_started_again_when_it_was_killed_and_ends_with_close(child: SideChild, listen: str) -> None:
     child.tend()
     until(lambda: answers(listen, "/") == 200)
     assert answers(listen) == 200
@@ -81,11 +84,11 @@ def test_it_is_started_again_when_it_was_killed_and_ends_with_close(child: PageC
     assert answers(listen, "/") == 0
 
 
-def test_a_port_that_is_taken_is_told_once_with_the_reason(child: PageChild, listen: str) -> None:
+def test_a_port_that_is_taken_is_told_once_with_the_reason(child: SideChild, listen: str) -> None:
     host, _, port = listen.rpartition(":")
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patched, socket.create_server((host, int(port))):
-        patched.setattr(page_child, "say", lambda level, event, sentence: told.append(sentence))
+        patched.setattr(side_child, "say", lambda level, event, sentence: told.append(sentence))
         child.tend()
         for _ in range(2):
             assert child._child is not None
@@ -99,8 +102,9 @@ def test_it_ends_with_a_daemon_that_is_killed(run_file: Path, listen: str) -> No
     program = f"""
 import time
 from pathlib import Path
-from supervisor.daemon.page_child import PageChild
-child = PageChild(Path({str(run_file)!r}), {listen!r}, Path({str(run_file.parent / "state")!r}))
+from supervisor.config.settings import load
+from supervisor.daemon.side_child import side_children
+(child,) = side_children(Path({str(run_file)!r}), load(Path({str(run_file)!r})))
 child.tend()
 print(child._child.pid, flush=True)
 time.sleep(600)
