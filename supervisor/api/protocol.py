@@ -93,13 +93,7 @@ class Desk(Protocol):
         """Role to its newest log file."""
 
     def explain(self) -> dict[str, Any]:
-        """Why the core thinks what it thinks. Seconds, but for the Unix times ``wall`` and ``outcome_wall``.
-
-        sentence, observed (why nothing is touched, or ""), paused, would_do (what acting would mean now, or ""),
-        evidence [{name, sentence, age_s, deadline_s, left_s, would}], deadline {sentence, seconds_left} | None,
-        forecast [{in_s, act, cause, sentence}] (if nothing moved from now on), history [sentence],
-        would [{wall, cause, sentence, outcome, outcome_wall}] (what observing kept us from doing).
-        """
+        """Why the core thinks what it thinks, in the keys of ``views/status.py`` and ``views/belief.py``."""
 
     def health(self) -> tuple[bool, str]:
         """Does the daemon work?"""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from supervisor.preflight.gather import gather, gather_run, looks_like_run_file
 from supervisor.preflight.subject import Subject
 from supervisor.storage import backends
 from supervisor.storage.base import Store
+from supervisor.storage.keys import find_missing_keys
 
 EXIT_ERRORS = 1
 EXIT_WARNINGS = 3  # with --strict
@@ -255,12 +257,12 @@ def _missing_keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ
     """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
     file = path.with_suffix(".env")
     told = ""
-    if missing := backends.find_missing_keys(run_file.store_url, path.stem, environ):
+    if missing := find_missing_keys(run_file.store_url, path.stem, environ):
         told = (
             f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
             "has: the run would stop and ask for it."
         )
-    elif theirs := backends.find_missing_keys(run_file.store_url, path.stem, own):
+    elif theirs := find_missing_keys(run_file.store_url, path.stem, own):
         told = (
             f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
             "read; `rl-supervisor run` by hand wants them in its environment."
@@ -346,9 +348,9 @@ def _store_library(subject: Subject) -> list[Finding]:
     """What the store needs besides, where it is not installed."""
     url = subject.run_file.store_url if subject.run_file else ""
     backend = backends.backend_of(url)
-    if backend is None or backend.is_installed:
+    if backend is None or not backend.library or find_spec(backend.module) is not None:
         return []
-    pip = f"{sys.executable} -m pip install {backend.extra}"
+    pip = f"{sys.executable} -m pip install 'rl-supervisor[{backend.scheme}]'"
     told = f"The store {url} needs {backend.module}, which is not installed here: {pip}"
     return [Finding("refused", told, replace(subject.run_where("store", "url"), line=0), remedy=f"Run: {pip}")]
 

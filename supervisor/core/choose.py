@@ -36,7 +36,7 @@ def choose(state: State) -> Choice:
     local, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
     if settings.pin_step is not None and state.orders.override:
         return _choose_pinned_step(state, settings.pin_step, "--step")
-    if state.store.reason and settings.has_store:
+    if state.store.reason:
         known = state.store.published if state.store.published is not None else -1
         if local is not None and state.store.t >= 0 and local >= known:
             return Choice("start", local, f"Step {local} is complete here and nothing newer was ever published.")
@@ -74,7 +74,7 @@ def _choose_pinned_step(state: State, step: int, how: str) -> Choice:
         )
     if step in {s.step for s in state.store.steps}:
         return Choice("restore", step, f"{_who_asked(state, step, how)}, and it is in the store only.")
-    if state.store.reason and state.settings.has_store and not state.store.permanent:
+    if state.store.reason and not state.store.permanent:
         asked = f"Step {step} was asked for ({how}), is not complete here, and the store cannot be listed yet"
         return Choice("wait", None, f"{asked}: {state.store.reason}")
     here = ", ".join(str(s.step) for s in state.local.steps if s.state == "complete") or "none"

@@ -219,15 +219,9 @@ def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
         limit = excuse_limit(state, role, phase.phase)
         if limit > 0 and current(state, phase):
             ends = phase.t + limit
-            yield (
-                role,
-                phase,
-                min(ends, _evaluation_end(state, phase, watch) if _asks_the_engine(role, phase) else ends),
-            )
-
-
-def _asks_the_engine(role: str, phase: Phase) -> bool:
-    return phase.phase == "eval" and role != "trainer"  # the trainer validates by itself
+            if phase.phase == "eval" and role != "trainer":  # the trainer validates without the engine
+                ends = min(ends, _evaluation_end(state, phase, watch))
+            yield role, phase, ends
 
 
 def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:

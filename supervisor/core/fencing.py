@@ -280,12 +280,7 @@ def went_back(state: State, step: int | None) -> State:
 
 def keep_lineage(state: State, watch: Watch) -> tuple[State, Actions]:
     """Write down what is not in the store yet. The effect puts it before any publish that follows."""
-    if (
-        not state.lineage.unwritten
-        or state.busy.lineage is not None
-        or not state.settings.has_store
-        or not may_write(state)
-    ):
+    if not state.lineage.unwritten or state.busy.lineage is not None or not may_write(state):
         return state, []
     if state.settings.mode == "observe":
         return state, []  # which steps the run leaves is decided where it is acted upon

@@ -5,158 +5,78 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PARTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+
+def _fields(same: str, **renamed: str) -> dict[str, str]:
+    """Old field to field of the part: those with the same name, and each other one with the name that it had."""
+    return {**{name: name for name in same.split()}, **{old: new for new, old in renamed.items()}}
+
+
+PARTS = {
     "orders": (
         "Orders",
-        {
-            "wanted": "wanted",
-            "paused": "paused",
-            "paused_t": "paused_t",
-            "new_config": "new_config",
-            "config_changed": "config_changed",
-            "override": "override",
-            "asked_step": "asked_step",
-            "asked_why": "asked_why",
-            "left_higher": "left_higher",
-        },
+        _fields("wanted paused paused_t new_config config_changed override asked_step asked_why left_higher"),
     ),
     "attempt": (
         "Attempt",
-        {
-            "attempt": "number",
-            "resume_step": "resume_step",
-            "started": "started",
-            "pid": "pid",
-            "snapshot": "snapshot",
-            "began_fresh": "began_fresh",
-            "after_stop": "after_stop",
-            "stop_reason": "stop_reason",
-        },
+        _fields("resume_step started pid snapshot began_fresh after_stop stop_reason", number="attempt"),
     ),
-    "job": (
-        "Job",
-        {
-            "ended": "ended",
-            "processes": "processes",
-            "gone": "gone",
-            "growth": "growth",
-            "efforts": "efforts",
-            "work": "work",
-            "phases": "phases",
-            "explained": "explained",
-            "errors": "errors",
-            "finishes": "finishes",
-            "scratch": "scratch",
-        },
-    ),
-    "gpus": (
-        "Gpus",
-        {"gpus": "by_uuid", "gpu_reason": "reason", "gpu_unseen_since": "unseen_since", "trouble": "trouble"},
-    ),
-    "host": (
-        "Host",
-        {"host": "look", "oom_kills": "oom_kills", "oom_t": "oom_t", "warned": "warned"},
-    ),
-    "suspicion": (
-        "Suspicion",
-        {"suspicion": "sentence", "suspect_since": "since"},
-    ),
-    "books": (
-        "Books",
-        {"learned": "learned", "ledger": "ledger", "ledgers": "others", "records_t": "records_t"},
-    ),
+    "job": ("Job", _fields("ended processes gone growth efforts work phases explained errors finishes scratch")),
+    "gpus": ("Gpus", _fields("trouble", by_uuid="gpus", reason="gpu_reason", unseen_since="gpu_unseen_since")),
+    "host": ("Host", _fields("oom_kills oom_t warned", look="host")),
+    "suspicion": ("Suspicion", _fields("", sentence="suspicion", since="suspect_since")),
+    "books": ("Books", _fields("learned ledger records_t", others="ledgers")),
     "disk": (
         "Disk",
-        {
-            "disk_total": "total",
-            "disk_free": "free",
-            "disk_reason": "reason",
-            "disk_t": "t",
-            "prune_nothing_said": "nothing_said",
-            "prune_after": "prune_after",
-            "prune_t": "prune_t",
-            "stale_attempt": "stale_attempt",
-            "stale_t": "stale_t",
-        },
+        _fields(
+            "prune_after prune_t stale_attempt stale_t",
+            total="disk_total",
+            free="disk_free",
+            reason="disk_reason",
+            t="disk_t",
+            nothing_said="prune_nothing_said",
+        ),
     ),
-    "local": (
-        "Local",
-        {"local": "steps", "local_reason": "reason", "outdated": "outdated", "survey_asked": "asked"},
-    ),
+    "local": ("Local", _fields("outdated", steps="local", reason="local_reason", asked="survey_asked")),
     "store": (
         "Store",
-        {
-            "store": "steps",
-            "store_latest": "latest",
-            "store_reason": "reason",
-            "store_permanent": "permanent",
-            "store_t": "t",
-            "prune_store_after": "prune_after",
-            "published": "published",
-            "quarantined": "quarantined",
-            "rolled_back": "rolled_back",
-            "damaged": "damaged",
-            "doubted": "doubted",
-            "verified": "verified",
-            "begun": "begun",
-            "reading": "reading",
-        },
+        _fields(
+            "published quarantined rolled_back damaged doubted verified begun reading",
+            steps="store",
+            latest="store_latest",
+            reason="store_reason",
+            permanent="store_permanent",
+            t="store_t",
+            prune_after="prune_store_after",
+        ),
     ),
     "pins": (
         "Pins",
-        {
-            "pinned": "steps",
-            "pin_wishes": "wishes",
-            "pins_reason": "reason",
-            "held": "held",
-            "holds": "holds",
-            "holds_read": "holds_read",
-            "holds_after": "holds_after",
-            "holds_reason": "holds_reason",
-        },
+        _fields(
+            "held holds holds_read holds_after holds_reason", steps="pinned", wishes="pin_wishes", reason="pins_reason"
+        ),
     ),
-    "lineage": (
-        "Lineage",
-        {"lineage": "known", "happened": "unwritten", "lineage_after": "after"},
-    ),
+    "lineage": ("Lineage", _fields("", known="lineage", unwritten="happened", after="lineage_after")),
     "publishing": (
         "Publishing",
-        {
-            "publish_after": "after",
-            "publish_failures": "failures",
-            "publish_permanent": "permanent",
-            "publish_reason": "reason",
-            "publish_held": "held",
-            "publish_took_s": "took_s",
-        },
+        _fields(
+            "",
+            after="publish_after",
+            failures="publish_failures",
+            permanent="publish_permanent",
+            reason="publish_reason",
+            held="publish_held",
+            took_s="publish_took_s",
+        ),
     ),
     "recovery": (
         "Recovery",
-        {
-            "restarts": "restarts",
-            "barren": "barren",
-            "best_complete": "best_complete",
-            "failures": "failures",
-            "crashes": "crashes",
-            "stepped_back": "stepped_back",
-            "waits": "waits",
-            "backoff_until": "backoff_until",
-            "backoff_outside": "backoff_outside",
-            "draws": "draws",
-        },
+        _fields(
+            "restarts barren best_complete failures crashes stepped_back waits backoff_until backoff_outside draws"
+        ),
     ),
-    "incidents": (
-        "Incidents",
-        {"incident": "open", "incidents": "closed", "incident_count": "count"},
-    ),
-    "ending": (
-        "Ending",
-        {"exit_code": "code", "exit_said": "said"},
-    ),
-    "observing": (
-        "Observing",
-        {"spared": "spared", "would": "would"},
-    ),
+    "incidents": ("Incidents", _fields("", open="incident", closed="incidents", count="incident_count")),
+    "ending": ("Ending", _fields("", code="exit_code", said="exit_said")),
+    "observing": ("Observing", _fields("spared would")),
 }
 """Part of the state -> its class, and the old field -> the field of that class."""
 _OLD_ALONE = frozenset(old for _, fields in PARTS.values() for old in fields) - frozenset(PARTS)

@@ -198,8 +198,6 @@ def list_unpublished(state: State, tries_s: float | None = None) -> str:
 
     It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.
     """
-    if not state.settings.has_store:
-        return ""
     here, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
     by_hand, fence = f"rl-supervisor publish {state.settings.run_file}", state.fence
     if here is None or (stored is not None and stored >= here):

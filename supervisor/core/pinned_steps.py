@@ -95,7 +95,7 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
     holds = to_record(state.worth)
     steps = tuple(sorted({step for hold in holds for step in from_before(good, hold.bad)}))
     told: Actions = [say("worth", _OVER.format(f"step {numbers(state.pins.held)}"))] if over and state.pins.held else []
-    may = state.pins.holds_read and not state.busy.holds and fencing.may_write(state) and state.settings.has_store
+    may = state.pins.holds_read and not state.busy.holds and fencing.may_write(state)
     if (steps, holds) == (state.pins.held, state.pins.holds) or not may or state.store.reason or state.pins.reason:
         return state, told
     if not watch.over(state.pins.holds_after, 0.0):

@@ -248,15 +248,8 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
     state, would = _told_if_observed(state, verdict.cause, verdict.sentence, _WOULD[row.do])
     if would:
         # Nothing is done, so nothing is used up.
-        state = replace(
-            state,
-            recovery=replace(
-                state.recovery,
-                failures=before.recovery.failures,
-                barren=before.recovery.barren,
-                crashes=before.recovery.crashes,
-            ),
-        )
+        state = _give_back_budget(state, before)
+        state = replace(state, recovery=replace(state.recovery, crashes=before.recovery.crashes))
     acts += would
     sentence = f"{verdict.sentence} {reason}".rstrip()
     if reason and row.do not in ("give-up", "unfit", "step-back"):  # these say it themselves
@@ -268,31 +261,21 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
                 asks += " If this run's start needs longer, raise deadlines.startup first."
             return with_all(acts, stop(state, "give-up", f"{sentence} {asks}"))
         case "give-up":
-            remedy = _remedy(state, verdict)
-            return with_all(acts, stop(state, "give-up", f"{sentence}{remedy}"))
+            error = state.job.errors.get(verdict.cause)
+            return with_all(acts, stop(state, "give-up", f"{sentence} {error.remedy if error else ''}".rstrip()))
         case "unfit":
             return with_all(acts, stop(state, "unfit", sentence))
         case "wait":
             # Not the run's failure: its budget stays, and only the patience is counted.
-            state = replace(
-                state,
-                recovery=replace(
-                    state.recovery,
-                    barren=before.recovery.barren,
-                    failures=before.recovery.failures,
-                    waits=state.recovery.waits + 1,
-                ),
-            )
+            state = _give_back_budget(state, before)
+            state = replace(state, recovery=replace(state.recovery, waits=state.recovery.waits + 1))
             return with_all(acts, stop(state, "restart", verdict.sentence))
         case "wait-for-room":
             return with_all(acts, stop(state, "disk-full", sentence))
         case "step-back" if not would:  # else an untried step would be quarantined, for all pods
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
-                state = replace(
-                    state,
-                    recovery=replace(state.recovery, failures=before.recovery.failures, barren=before.recovery.barren),
-                )
+                state = _give_back_budget(state, before)
             else:
                 state = replace(state, recovery=replace(state.recovery, stepped_back=True))
             return with_all(acts + back, stop(state, "restart", verdict.sentence))
@@ -304,9 +287,9 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, stop(state, "restart", verdict.sentence))
 
 
-def _remedy(state: State, verdict: Verdict) -> str:
-    error = state.job.errors.get(verdict.cause)
-    return f" {error.remedy}" if error and error.remedy else ""
+def _give_back_budget(state: State, before: State) -> State:
+    old = before.recovery
+    return replace(state, recovery=replace(state.recovery, failures=old.failures, barren=old.barren))
 
 
 def _told_if_observed(state: State, cause: str, sentence: str, would: str) -> tuple[State, Actions]:
@@ -416,12 +399,9 @@ def _leave_higher(state: State, step: int | None) -> State:
         store=replace(state.store, quarantined=quarantined, steps=stored),
         recovery=replace(state.recovery, best_complete=None),
         attempt=replace(state.attempt, began_fresh=False),
-    )
-    state = replace(
-        state,
         orders=replace(state.orders, left_higher=True),
-        store=replace(state.store, published=max(state.good_stored(), default=None)),
     )
+    state = replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
     if state.store.reason:
         # What the store holds is not known: none of it that is higher is this lineage's, whenever it is listed.
         state = replace(state, store=replace(state.store, rolled_back=(-1 if step is None else step, state.wall)))
@@ -443,7 +423,7 @@ def _finish_publishing(state: State) -> tuple[State, Actions]:
         return _survey_again(state)
     if state.busy.publish is not None:
         return state, []
-    step = next_to_publish(state) if state.settings.has_store else None
+    step = next_to_publish(state)
     if step is not None and state.fence.lost:
         why_kept = fencing.sentence_of_lost_run(state)
         sentence = f"Training is finished, and its last step {step} is kept on this disk: {why_kept}"
@@ -453,19 +433,11 @@ def _finish_publishing(state: State) -> tuple[State, Actions]:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")
             return order_effect(state, a.RunHook("finish"))
         return end(state, "finished", EXIT_OK, finished_sentence(state))
-    if state.store.permanent and state.now - state.since > 60:
+    is_refused = state.store.permanent and state.now - state.since > 60
+    if is_refused or (state.publishing.failures >= 5 and state.publishing.after - state.now > 300):
         sentence = (
-            f"Training is finished, and its last step {step} is not in the store: {state.store.reason} "
-            "It is kept on this disk; mend the store, then start the run again."
-        )
-        return end(state, "gave-up", EXIT_PERSON, sentence)
-    if (
-        state.publishing.failures >= 5
-        and state.now < state.publishing.after
-        and state.publishing.after - state.now > 300
-    ):
-        sentence = (
-            f"Training is finished, and its last step {step} is not in the store: {state.publishing.reason} "
+            f"Training is finished, and its last step {step} is not in the store: "
+            f"{state.store.reason if is_refused else state.publishing.reason} "
             "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)

@@ -85,7 +85,7 @@ def _remind_of_idle_pod(state: State, age: float) -> str:
     words = [f"No job has run here for {span(age)}, and this pod is paid meanwhile. {state.why.rstrip('.')}."]
     if state.fence.lost or state.fence.by:
         words.append("If that is right, end this pod.")
-    elif state.settings.has_store and state.store.reason and state.local.reason in ("", BEING_LISTED):
+    elif state.store.reason and state.local.reason in ("", BEING_LISTED):
         words.append("It goes on by itself when the store answers; look at network, key and bucket with:")
         words.append("rl-supervisor check --online RUN.toml.")
         here = state.good_local()

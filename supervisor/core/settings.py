@@ -88,7 +88,6 @@ class Settings(DeadlineSettings, RecoverySettings, DiskSettings, StoreSettings):
     first_step_at: int = 0  # 0 or 1: the number of the first training step in this dialect
     has_engine: bool = True
     has_finish_line: bool = True  # False: the job prints no line of success, so exit 0 alone means finished
-    has_store: bool = True
     fresh: bool = False  # --fresh: a person said that starting from scratch is meant
     pin_step: int | None = None  # --step N by hand
     fencing: bool = False  # the store is one that other pods reach, too: nothing is started before the run is claimed
@@ -114,4 +113,6 @@ OLD_NAMES = {
 
 def with_new_names(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of ``Settings`` out of an old journal or trace, under today's names."""
-    return {OLD_NAMES.get(name, name): value for name, value in fields.items()}
+    return {
+        OLD_NAMES.get(name, name): value for name, value in fields.items() if name != "has_store"
+    }  # always was true

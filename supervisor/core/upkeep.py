@@ -47,7 +47,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     if not fencing.may_write(state) and not state.store.reason:
         state, claim = fencing.ask_to_publish(state, next_to_publish(state))
         acts += claim
-    if state.settings.has_store and busy.publish is None and may_publish and not state.store.reason:
+    if busy.publish is None and may_publish and not state.store.reason:
         step = next_to_publish(state)
         wait = state.mode == "leaving" and _awaits_listing(state)  # for the newest step: there may be time for one
         if step is not None and not state.ending.said and not wait and leaving.time_to_publish(state):
@@ -64,7 +64,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         acts += more
     # Beside a publish that has only just begun, too: where steps come faster than the link carries them, one follows
     # another without a pause, and a store in which nothing is ever deleted grows until its cap is reached.
-    if state.settings.has_store and busy.prune_store is None and not state.store.reason and busy.publish is None:
+    if busy.prune_store is None and not state.store.reason and busy.publish is None:
         victims = victims_in_store(state)
         if victims and may_publish and not going and watch.over(state.store.prune_after, 0.0):
             state, ordered = order_effect(state, a.PruneStore(victims[0]))
@@ -93,9 +93,7 @@ def _stays(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def keep_records(state: State, watch: Watch) -> tuple[State, Actions]:
     """What the run learned and what it cost goes to the store: after each publish, now and then, and at the end."""
-    if not state.settings.has_store or state.store.reason or state.mode == "new" or not state.journal:
-        return state, []
-    if not fencing.may_write(state):
+    if state.store.reason or state.mode == "new" or not state.journal or not fencing.may_write(state):
         return state, []
     last = state.ending.code is not None and state.books.records_t < state.since
     if not last and not watch.over(state.books.records_t, RECORDS_S):
@@ -178,7 +176,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
             and _may_still_publish(state)
         )
     )
-    publishing = publishing and state.settings.has_store and state.now < publish_until(state)
+    publishing = publishing and state.now < publish_until(state)
     patience_s = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
     engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
     if publishing or engine:

@@ -124,18 +124,7 @@ class ApiBackend:
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         """What was said, oldest first."""
-        found = self._house.journal.events(after, limit)
-        return [
-            {
-                "id": event.id,
-                "wall": event.wall,
-                "level": event.level,
-                "event": event.event,
-                "sentence": event.sentence,
-                "fields": event.fields,
-            }
-            for event in found
-        ]
+        return [asdict(event) for event in self._house.journal.events(after, limit)]
 
     def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
         """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""

@@ -32,7 +32,8 @@ from supervisor.install.unit_files import (
     whose,
 )
 from supervisor.process import transient
-from supervisor.storage import backends
+from supervisor.storage.backends import BACKENDS
+from supervisor.storage.keys import find_missing_keys
 
 MANUALS_MARK = "Written by `rl-supervisor install`, which replaces it"
 """The last line of each man page and completion says it."""
@@ -52,9 +53,7 @@ ENVIRONMENT = """\
 # HF_TOKEN=
 """
 STORE_KEYS = "\n".join(
-    "\n".join([f"# The store at {one.scheme}://", *(f"# {key}=" for key in one.keys)])
-    for one in backends.BACKENDS
-    if one.keys
+    "\n".join([f"# The store at {one.scheme}://", *(f"# {key}=" for key in one.keys)]) for one in BACKENDS if one.keys
 )
 
 
@@ -334,7 +333,7 @@ def _missing_keys(where: Place, name: str, url: str, version: int | None) -> lis
     beside = env_file.beside(where.at(where.config / f"{name}.toml"))
     given = not where.user and (version is None or version >= CREDENTIALS_SINCE)
     stores = map(where.at, secrets.CREDSTORES) if given else ()
-    return backends.find_missing_keys(url, name, beside.values if beside is not None else {}, stores)
+    return find_missing_keys(url, name, beside.values if beside is not None else {}, stores)
 
 
 def _check_run_file(path: Path) -> RunFile:

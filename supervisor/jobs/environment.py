@@ -44,11 +44,6 @@ NEVER = (
 )
 """Globs of names that do not pass whatever `pass_env` says."""
 
-_NOT_FOR_COMMANDS = (
-    *SECRETS,
-    *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY"),
-    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "OTEL_EXPORTER_OTLP_"),
-)
 
 ONE_WANDB_RUN = "all attempts are one W&B run"
 _HEALTH = "the run's own page in W&B shows its health"
@@ -127,13 +122,6 @@ def job_environment(
         if fixed.get(name, value) != value:
             raise ConfigError(f"[job] env sets {name}={value}, but the supervisor needs {fixed[name]!r}: take it out.")
     return {**with_own(passed, own), **fixed}
-
-
-def withheld_from_commands(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that a person named in the run file: without the store's keys, the heartbeat's
-    address, and what a service manager says to the daemon.
-    """
-    return {name: value for name, value in environ.items() if not name.startswith(_NOT_FOR_COMMANDS)}
 
 
 def with_own(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

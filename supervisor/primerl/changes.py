@@ -27,8 +27,7 @@ def changes(
 ) -> Iterator[Change]:
     """In the order of the command line, then variables, then the rest. ``environ``: the daemon's own."""
     sft = run.job.kind == "sft"
-    added = command.sft_added if sft else command.rl_added
-    for one in added(run, dialect, settings, request):
+    for one in command.list_added(run, dialect, settings, request):
         yield Change(shlex.join(one.words), one.why, _persons_own_value(settings, one))
     if inference.is_asked_for(run):
         yield Change(

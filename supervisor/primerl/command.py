@@ -6,7 +6,7 @@ Sources are the launchers and configuration classes of PrimeIntellect-ai/prime-r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -147,22 +147,23 @@ def variables_of_activation(run: RunFile, env: Mapping[str, str]) -> dict[str, s
     return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}:{path}"}
 
 
-# ---------------------------------------------------------------- rl
-
-
-def rl_arguments(
+def arguments(
     run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
 ) -> list[str]:
     """Everything after the launcher's own words."""
-    return [
-        *_files_of_start(files, request.configs),
-        *run.job.args,
-        *_words_in_order(rl_added(run, dialect, settings, request)),
-    ]
+    added = (word for one in list_added(run, dialect, settings, request) for word in one.words)
+    return [*_files_of_start(files, request.configs), *run.job.args, *added]
 
 
-def rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
+def list_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     """What is said beside the person's own configuration and [job] args, in this order."""
+    return (_sft_added if run.job.kind == "sft" else _rl_added)(run, dialect, settings, request)
+
+
+# ---------------------------------------------------------------- rl
+
+
+def _rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     yield from _checkpoint_words(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
@@ -171,10 +172,6 @@ def rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartR
         yield Added(("--no-clean",), "clean", "this version deletes outputs of the run at each start by itself")
     yield from _gpu_words(run, dialect)
     yield from _wandb_words(dialect, settings, request.wandb_id)
-
-
-def _words_in_order(added: Iterable[Added]) -> Iterator[str]:
-    return (word for one in added for word in one.words)
 
 
 def _files_of_start(files: Sequence[Source], copies: Mapping[Path, Path]) -> Iterator[str]:
@@ -212,8 +209,7 @@ def _max_steps(run: RunFile, dialect: Dialect, settings: Settings) -> Iterator[A
 
 def _resume_words(dialect: Dialect, step: int | None) -> Iterator[Added]:
     if step is not None:
-        key = "resume.step" if dialect.resume == "resume.step" else "ckpt.resume_step"
-        yield _say(dialect, key, str(step), "the newest step with every file verified")
+        yield _say(dialect, dialect.resume.replace("-", "_"), str(step), "the newest step with every file verified")
 
 
 def _folder_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
@@ -265,19 +261,8 @@ def is_offline(settings: Settings, own: Mapping[str, str]) -> bool:
 # ---------------------------------------------------------------- sft
 
 
-def sft_arguments(
-    run: RunFile, dialect: Dialect, settings: Settings, files: Sequence[Source], request: StartRequest
-) -> list[str]:
-    """Everything after the words that start `sft`."""
-    return [
-        *_files_of_start(files, request.configs),
-        *run.job.args,
-        *_words_in_order(sft_added(run, dialect, settings, request)),
-    ]
-
-
-def sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
-    """The same for `sft`. The trainer of before 2026-02-24 knows no clean and no GPUs."""
+def _sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
+    # The trainer of before 2026-02-24 knows no clean and no GPUs.
     yield from _checkpoint_words(run, dialect, settings, ("ckpt",))
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)

@@ -19,7 +19,6 @@ from supervisor.primerl.renames import renames
 class Dialect:
     """How an installed prime-rl is started, where it writes, and how it speaks."""
 
-    launcher: Literal["prime_rl.rl", "prime_rl.entrypoints.rl"]
     sft_launcher: bool
     """True: `sft` starts torchrun by itself; False: `sft` is the trainer, to be started under torchrun."""
     parser: Literal["pydantic-settings", "pydantic-config"]

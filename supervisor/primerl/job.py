@@ -207,10 +207,9 @@ class PrimeRlJob:
             raise ConfigError("\n".join(problems))
         if self.sft:
             words = command.sft_words(self.run, self.dialect, max(1, len(self.gpus().trainer)))
-            words += command.sft_arguments(self.run, self.dialect, self.settings, self.sources, request)
         else:
             words = command.launcher_words(self.run, "rl")
-            words += command.rl_arguments(self.run, self.dialect, self.settings, self.sources, request)
+        words += command.arguments(self.run, self.dialect, self.settings, self.sources, request)
         name = "sft" if self.sft else "rl"
         env = self._environment_of_start(request)
         engine = [] if self.sft or self.own_engine or not self.settings.has("inference") else self._engine_ports()

@@ -459,7 +459,7 @@ def settle(out: Translation) -> None:
 def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
     """What the files themselves say, and the supervisor's own words would overrule, where the line did not say it.
 
-    The flags that are always given are those of `command.rl_arguments`: the interval, the folder, the run's name, and a
+    The flags that are always given are those of `command.arguments`: the interval, the folder, the run's name, and a
     keep policy that keeps all.
     """
     tables = ("ckpt",) if sft else _CKPT

@@ -35,8 +35,7 @@ def probe(roots: Sequence[Path]) -> Dialect:
 
 def dialect_of(read: Read, where: str) -> Dialect:
     """The dialect of the source text that ``read`` gives; ``where`` is for error messages."""
-    new_place = read("entrypoints/rl.py")
-    launcher = new_place or read("rl.py")
+    launcher = read("entrypoints/rl.py") or read("rl.py")
     if not launcher:
         raise UnknownDialectError(
             f"There is no launcher of prime-rl in {where} (neither rl.py nor entrypoints/rl.py): set [job] dir to a "
@@ -65,7 +64,6 @@ def dialect_of(read: Read, where: str) -> Dialect:
             "2025 or newer than this supervisor. Use a known version, or update the supervisor."
         )
     dialect = Dialect(
-        launcher="prime_rl.entrypoints.rl" if new_place else "prime_rl.rl",
         sft_launcher=bool(read("entrypoints/sft.py")),
         parser="pydantic-settings" if read("utils/pydantic_config.py") else "pydantic-config",
         resume="resume.step" if run_dirs else "ckpt.resume-step",

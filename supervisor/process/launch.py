@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import IO, Literal
@@ -377,44 +377,22 @@ def read_end(attempt_dir: Path, component: str, record: Record | None) -> ShimSt
         return None
     if record is not None and record.child[0] != pid:
         return None
-    return ShimState(
-        "exited",
-        exit_code=code,
-        signal=signum,
-        shim_pid=record.shim[0] if record else None,
-        started_wall=record.started_wall if record else None,
-        ended_wall=wall,
-        how=record.how if record else "",
-        unit=record.unit if record else None,
-        notes=record.notes if record else (),
-    )
+    known = _state_of_record("exited", record) if record else ShimState("exited")
+    return replace(known, exit_code=code, signal=signum, ended_wall=wall)
 
 
 def state_without_record(record: Record, code: int | None, signum: int | None) -> ShimState:
     """An end that is known although there is no exit record (yet): when it came is not."""
-    return ShimState(
-        "exited",
-        exit_code=code,
-        signal=signum,
-        shim_pid=record.shim[0],
-        started_wall=record.started_wall,
-        how=record.how,
-        unit=record.unit,
-        reason="the exit record is not written yet (is the disk full or slow?)",
-        notes=record.notes,
-    )
+    reason = "the exit record is not written yet (is the disk full or slow?)"
+    return replace(_state_of_record("exited", record), exit_code=code, signal=signum, reason=reason)
 
 
 def from_record(state: Literal["running", "lost"], record: Record, reason: str, *, alive: bool = False) -> ShimState:
     """A state that the record and /proc tell; ``alive``: the component's own process lives."""
-    return ShimState(
-        state,
-        pid=record.child[0] if alive else None,
-        start_ticks=record.child[1] if alive else None,
-        shim_pid=record.shim[0],
-        started_wall=record.started_wall,
-        how=record.how,
-        unit=record.unit,
-        reason=reason,
-        notes=record.notes,
-    )
+    known = replace(_state_of_record(state, record), reason=reason)
+    return replace(known, pid=record.child[0], start_ticks=record.child[1]) if alive else known
+
+
+def _state_of_record(state: Literal["running", "exited", "lost"], record: Record) -> ShimState:
+    shim, wall = record.shim[0], record.started_wall
+    return ShimState(state, shim_pid=shim, started_wall=wall, how=record.how, unit=record.unit, notes=record.notes)

@@ -42,6 +42,8 @@ def open_store(
     except ImportError as error:
         if not backend.library or not (error.name or "").startswith(backend.module):
             raise
-        told = f"the store {url!r} needs {backend.module}, which is not installed: pip install {backend.extra}"
-        raise StoreError("permanent", told) from error
+        pip = f"pip install 'rl-supervisor[{backend.scheme}]'"
+        raise StoreError(
+            "permanent", f"the store {url!r} needs {backend.module}, which is not installed: {pip}"
+        ) from error
     return opened

@@ -5,14 +5,8 @@ A backend is the file beside this one with the name of its scheme; ``open_at`` i
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-
-from supervisor.base import secrets
 
 
 @dataclass(frozen=True)
@@ -38,16 +32,6 @@ class Backend:
     def module(self) -> str:
         """The module that its library brings."""
         return re.split("[<>=]", self.library, maxsplit=1)[0]
-
-    @property
-    def extra(self) -> str:
-        """What pip installs, in quotes."""
-        return f"'rl-supervisor[{self.scheme}]'"
-
-    @property
-    def is_installed(self) -> bool:
-        """Is its library there?"""
-        return not self.library or find_spec(self.module) is not None
 
 
 BUCKET = "bucket[/prefix]"
@@ -90,19 +74,3 @@ def keys_of(url: str) -> tuple[str, ...]:
     """The variables that the store at ``url`` cannot be opened without."""
     backend = backend_of(url)
     return backend.keys if backend else ()
-
-
-def find_missing_keys(
-    url: str, name: str, environ: Mapping[str, str], stores: Iterable[Path] | None = None
-) -> list[str]:
-    """Which keys of the store at ``url`` the run ``name`` has nowhere: neither in ``environ``, nor as a credential in
-    the folder that it names, nor in ``stores``, where systemd finds them (None: all that it looks in).
-    """
-    folder = environ.get("CREDENTIALS_DIRECTORY")
-    places = [f"{folder}/"] if folder else []
-    places += [f"{store}/{name}." for store in (secrets.CREDSTORES if stores is None else stores)]
-    return [
-        key
-        for key in keys_of(url)
-        if not environ.get(key, "").strip() and not any(os.path.exists(place + key.lower()) for place in places)  # noqa: PTH110
-    ]

@@ -141,21 +141,14 @@ def _gpus_belief(state: State) -> list[Piece]:
     limit = state.settings.memory_fell
     for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index):
         gpu = memory.gpu
+        name = f"GPU {gpu.index}"
         text = f"{gpu.role}, {size(gpu.used_bytes)} used, plateau {size(memory.plateau_bytes)}"
         if memory.fallen_since is not None:
             since = state.now - memory.fallen_since
-            found.append(
-                Piece(f"GPU {gpu.index}", text, since, limit, limit - since, f"so little for so long {A_SIGNAL}")
-            )
+            found.append(Piece(name, text, since, limit, limit - since, f"so little for so long {A_SIGNAL}"))
         else:
-            found.append(
-                Piece(
-                    f"GPU {gpu.index}",
-                    text,
-                    deadline_s=_limit_if_watched(memory, limit),
-                    would=_if_it_fell(memory, limit),
-                )
-            )
+            watched = _limit_if_watched(memory, limit)
+            found.append(Piece(name, text, deadline_s=watched, would=_if_it_fell(memory, limit)))
     return found
 
 
@@ -266,9 +259,7 @@ def _step_belief(state: State) -> list[Piece]:
     since = state.now - state.progress.t
     if state.mode == "starting":
         begun = state.now - state.attempt.started
-        budget = (
-            startup_budget(state) + start_of_limit(state) - state.attempt.started
-        )  # with what known reasons explain
+        budget = startup_budget(state) + start_of_limit(state) - state.attempt.started  # known reasons stretch it
         would = f"{span(budget)} without one alone would be acted upon"
         return [Piece("start", "no new step yet", begun, budget, budget - begun, would)]
     if state.mode != "running":

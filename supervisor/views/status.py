@@ -65,7 +65,7 @@ def headline(state: State) -> str:
         words.insert(0, "paused")
     if state.store.published is not None:
         words.append(f"published step {state.store.published}")
-    if state.settings.has_store and state.live and _store_away(state):
+    if state.live and _store_away(state):
         words.append("the store takes no step now")
     if state.incidents.open is not None:
         lasts = span(state.now - state.incidents.open.opened)
@@ -139,19 +139,9 @@ def status(state: State) -> dict[str, Any]:
         "worthless": list(pinned_steps.findings(state).values()),
         "last_good_step": state.last_good,
         "published_step": state.store.published,
-        "local_steps": [
-            {"step": s.step, "state": s.state, "reason": s.reason, "size_bytes": s.size_bytes}
-            for s in state.local.steps
-        ],
+        "local_steps": [_pick_fields(one, "step", "state", "reason", "size_bytes") for one in state.local.steps],
         "stored_steps": [
-            {
-                "step": s.step,
-                "committed": s.committed,
-                "size_bytes": s.size_bytes,
-                "left": s.left,
-                "problem": s.problem,
-            }
-            for s in state.store.steps
+            _pick_fields(one, "step", "committed", "size_bytes", "left", "problem") for one in state.store.steps
         ],
         # that a fenced pod may not write says nothing of the store; who holds the run is told among the notes
         "store_reason": state.store.reason or ("" if state.fence.lost else state.publishing.reason),
@@ -162,24 +152,11 @@ def status(state: State) -> dict[str, Any]:
         "damaged": dict(state.store.damaged),
         "quarantined": sorted(int(step) for step in state.store.quarantined),
         "gpus": [
-            {
-                "index": m.gpu.index,
-                "uuid": m.gpu.uuid,
-                "used_bytes": m.gpu.used_bytes,
-                "total_bytes": m.gpu.total_bytes,
-                "role": m.gpu.role,
-            }
-            for m in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index)
+            _pick_fields(memory.gpu, "index", "uuid", "used_bytes", "total_bytes", "role")
+            for memory in sorted(state.gpus.by_uuid.values(), key=lambda memory: memory.gpu.index)
         ],
         "gpu_reason": state.gpus.reason,
-        "engine": {
-            "health": look.health,
-            "liveness": look.liveness,
-            "running": look.running,
-            "waiting": look.waiting,
-        }
-        if look and state.live
-        else None,
+        "engine": _pick_fields(look, "health", "liveness", "running", "waiting") if look and state.live else None,
         "incident": incident(state.incidents.open, state),
         "last_incident": incident(state.incidents.closed[-1], state) if state.incidents.closed else None,
         "incidents": [incident(one, state) for one in state.incidents.closed],
@@ -187,6 +164,10 @@ def status(state: State) -> dict[str, Any]:
         "config_changed": list(state.orders.config_changed),
         "exit_code": state.ending.code if state.ending.said else None,  # before, it still publishes
     }
+
+
+def _pick_fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _typical_step(state: State) -> float | None:

@@ -531,9 +531,8 @@ def test_an_engine_that_cannot_be_launched_for_good_is_a_persons_business(world:
     assert "could not be launched: the program" in world.said("gave-up")[0]
 
 
-@pytest.mark.parametrize("store", [True, False])
-def test_the_daemon_does_not_end_before_its_engine_has(world: World, store: bool) -> None:
-    world.settings = replace(OWN, has_store=store)
+def test_the_daemon_does_not_end_before_its_engine_has(world: World) -> None:
+    world.settings = OWN
     world.running_at(7)
     world.answer = False
     world.see(f.Command("shutdown"))

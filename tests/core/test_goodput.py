@@ -24,8 +24,10 @@ from .world import SETTINGS, World
 
 @pytest.fixture
 def world() -> World:
-    """Without a store, so that no publish takes a second in between."""
-    return World(replace(SETTINGS, first_step_at=1, has_store=False))
+    """No publish takes a second in between."""
+    world = World(replace(SETTINGS, first_step_at=1))
+    world.publish_s = 0
+    return world
 
 
 def spent(world: World) -> dict[str, float]:

@@ -53,6 +53,7 @@ class World:
         self.hold_problem = ""
         self.happened: tuple[Happened, ...] = ()
         self.publish_works = True
+        self.publish_s = 1.0
         self.damaged: set[int] = set()
         self.spoiled: dict[int, str] = {}  # stored steps of which the listing shows that something is wrong
         self.memory = {"GPU-0": 70 * GIB, "GPU-1": 60 * GIB}
@@ -97,7 +98,7 @@ class World:
                 self.t += 3
                 self.see(f.AttemptStopped(action.attempt, 3.0, gpu_free=True))
             case a.Publish():
-                self.t += 1
+                self.t += self.publish_s
                 if self.publish_works:
                     self.stored[action.step] = GIB
                     self.latest = action.step

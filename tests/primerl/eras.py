@@ -14,7 +14,6 @@ from supervisor.primerl.dialect import Dialect
 
 KEEP = ("ckpt.keep", "trainer.ckpt.keep", "orchestrator.ckpt.keep")
 OLDEST = Dialect(
-    launcher="prime_rl.rl",
     sft_launcher=False,
     parser="pydantic-settings",
     resume="ckpt.resume-step",
@@ -64,7 +63,7 @@ _HISTORY: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         "1826b1892",
         "2026-02-24",
         "",
-        {"launcher": "prime_rl.entrypoints.rl", "sft_launcher": True, "gpus": "deployment"},
+        {"sft_launcher": True, "gpus": "deployment"},
     ),
     ("82652c739", "2026-02-24", "", {"clean": "output-dir"}),
     ("cae5532f5", "2026-02-24", "", {"sft_gpus": "num-gpus"}),
@@ -127,7 +126,7 @@ def write_checkout(folder: Path, era: Era) -> Path:
     configs = source
     if era.day >= MODULE_SPLIT:
         configs = folder / "packages" / "prime-rl-configs" / "src" / "prime_rl"
-    new = dialect.launcher == "prime_rl.entrypoints.rl"
+    new = dialect.sft_launcher
     settings = {
         "counts": "trainer_gpus: int\ninference_gpus: int\n",
         "ids": "inference_gpu_ids: list\ntrainer_gpu_ids: list\n",

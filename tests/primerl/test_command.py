@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.base.errors import ConfigError
+from supervisor.primerl.renames import oldest_name, renames
 from tests.primerl.eras import ERAS, Era
 from tests.primerl.helpers import CONFIG, job_of, request, words
 
@@ -118,6 +120,17 @@ def test_the_run_files_last_step_goes_over_what_each_part_says(tmp_path: Path) -
     assert job.max_steps() == 500
     line = words(job, None)
     assert [line[at + 1] for at, word in enumerate(line) if word.endswith("max-steps")] == ["500"] * 3
+
+
+def test_a_renamed_setting_of_a_start_is_said_in_the_spelling_of_the_version_and_known_by_both() -> None:
+    said = [one for one in renames() if one.sign]
+    assert said
+    oldest = ERAS["ceb60c03f"].dialect
+    for one in said:
+        assert replace(oldest, renamed=(one.old,)).spell(one.old) == one.new
+        assert oldest.spell(one.old) == one.old
+        assert oldest_name(f"{one.new}.below") == f"{one.old}.below"
+        assert oldest_name(f"{one.new}s") == f"{one.new}s", "a name that only begins like it is another"
 
 
 @pytest.mark.parametrize(

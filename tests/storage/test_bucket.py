@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.base.retry import Retry
 from supervisor.cli import check
-from supervisor.storage import backends, open_store
+from supervisor.storage import open_store
 from supervisor.storage.bucket import MANY_VERSIONS, Bucket, _hides_checkpoints, survey
 from tests.b2server import ALL_CAPABILITIES, B2Server, Key
 
@@ -208,7 +208,7 @@ def test_a_folder_that_may_not_be_written_is_a_problem(tmp_path: Path, monkeypat
 def test_an_s3_store_without_its_library_is_one_sentence_with_the_pip_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
     path = tmp_path / "run.toml"
     path.write_text(f'{RUN}url = "s3://the-bucket/team"\n')
     assert check.check(path, as_json=True, online=True) == 1

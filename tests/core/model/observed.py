@@ -27,7 +27,6 @@ class ObservedPod(NewsPod):
     KINDS: ClassVar[tuple[f.Settings, ...]] = (
         OBSERVE,
         replace(OBSERVE, inference="own-role"),
-        replace(OBSERVE, has_store=False),
         replace(OBSERVE, hooks=()),
     )
 
