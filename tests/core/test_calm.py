@@ -12,7 +12,6 @@ from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace
 from supervisor.core.state import State
-
 from tests.fuzz.profiles import tries
 
 from .world import GIB, SETTINGS, World
