@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.checkpoints.completeness import (
@@ -20,6 +20,7 @@ from supervisor.checkpoints.completeness import (
     check_zip,
     folder_size,
 )
+from tests.fuzz.profiles import tries
 
 GOLDEN = Path(__file__).parent / "golden"
 MAKE_DCP = GOLDEN / "make_dcp.py"
@@ -118,7 +119,7 @@ def test_a_part_that_is_not_there_gives_a_sentence(tmp_path: Path, missing: str)
 
 
 @given(cut=st.integers(0, 10_000_000), which=st.sampled_from([".metadata", "__0_0.distcp", "__1_0.distcp"]))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_truncated_at_any_byte_it_is_never_complete(tmp_path: Path, cut: int, which: str) -> None:
     folder = tmp_path / "trainer"
     shutil.rmtree(folder, ignore_errors=True)
@@ -130,7 +131,7 @@ def test_truncated_at_any_byte_it_is_never_complete(tmp_path: Path, cut: int, wh
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_flipped_bytes_in_metadata_never_raise_and_never_hide_a_shard_that_is_gone(
     tmp_path: Path, data: st.DataObject
 ) -> None:
@@ -216,7 +217,7 @@ def test_progress_that_is_missing_a_folder_or_a_symlink_is_not_ok(tmp_path: Path
 
 
 @given(content=st.binary(max_size=400))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tries(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bytes_at_all_make_check_zip_raise(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "progress.pt"
     path.write_bytes(content)

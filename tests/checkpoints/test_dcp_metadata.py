@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.checkpoints.dcp_metadata import MAX_BYTES, MetadataError, needed_bytes
+from tests.fuzz.profiles import tries
 
 GOLDEN = (Path(__file__).parent / "golden" / "dcp_2_ranks" / ".metadata").read_bytes()
 METADATA = b"ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81"
@@ -174,7 +175,7 @@ def test_a_bomb_costs_seconds_at_most_and_little_memory(bomb: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=400, deadline=None)
+@tries(400)
 def test_random_bytes_never_raise_anything_else(data: bytes) -> None:
     for start in (b"", b"\x80\x02", b"\x80\x02" + METADATA + b"}"):
         with pytest.raises(MetadataError):

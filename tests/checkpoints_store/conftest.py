@@ -98,6 +98,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return b2_store(request.getfixturevalue("b2"))
 
 
+IN_A_FOLDER = pytest.mark.parametrize("store", ["file", pytest.param("b2", marks=pytest.mark.soak)], indirect=True)
+"""For long tables of what stands in a store: the same code judges the same bytes wherever they lie. B2 is a soak."""
+
+
 @dataclass
 class Transfer:
     """A running transfer process and its lines."""

@@ -13,7 +13,7 @@ from supervisor.checkpoints.keeping import Hold, announce_restore, read_kept_ste
 from supervisor.checkpoints.publish import publish
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server, Key
-from tests.checkpoints_store.conftest import RUN, Step, Transfers, b2_store, quiet
+from tests.checkpoints_store.conftest import IN_A_FOLDER, RUN, Step, Transfers, b2_store, quiet
 from tests.checkpoints_store.test_transfer import restore_request, where
 
 
@@ -84,6 +84,7 @@ def test_two_good_steps_stay_whatever_is_asked_for(store: Store, tmp_path: Path)
     assert sorted(list_steps(store, RUN).steps) == [10, 20]
 
 
+@IN_A_FOLDER
 @pytest.mark.parametrize(
     "data",
     [

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.checkpoints.manifest import Latest, Manifest, ManifestFile, parse_latest, parse_manifest
 from supervisor.storage.base import StoreError
+from tests.fuzz.profiles import tries
 
 A, B = "a" * 40, "b" * 40
 GOOD = Manifest(
@@ -121,7 +122,7 @@ FIELDS = sorted(json.loads(GOOD.to_bytes()))
 FILE_FIELDS = sorted(json.loads(GOOD.to_bytes())["files"][0])
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.sampled_from(FIELDS + [f"file.{name}" for name in FILE_FIELDS]), json_values)
 def test_any_value_in_any_field_is_either_read_or_damaged(name: str, value: object) -> None:
     data = with_file(**{name[5:]: value}) if name.startswith("file.") else changed(**{name: value})
@@ -134,7 +135,7 @@ def test_any_value_in_any_field_is_either_read_or_damaged(name: str, value: obje
         assert all(sum(part.size for part in file.parts()) == file.size for file in manifest.files)
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(st.binary(max_size=200))
 def test_noise_is_damaged(data: bytes) -> None:
     for parse in (lambda: parse_manifest(data, "run", 20), lambda: parse_latest(data, "run")):

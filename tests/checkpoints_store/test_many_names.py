@@ -173,7 +173,7 @@ class Many:
         assert delete_step(self.store, RUN, 20) > 0
 
 
-@pytest.mark.parametrize("name", [LOOSE, INSIDE])
+@pytest.mark.parametrize("name", [LOOSE, pytest.param(INSIDE, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("before", "act"),
     [
@@ -199,7 +199,7 @@ def test_what_is_done_with_a_step_of_many_files_looks_at_each_a_few_times(
             getattr(many, earlier)()
         return getattr(many, act)  # type: ignore[no-any-return]
 
-    assert_linear(made, 40, 600)
+    assert_linear(made, 30, 300)
 
 
 # ---------------------------------------------------------------- what the daemon sees of it

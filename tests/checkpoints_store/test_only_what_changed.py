@@ -275,7 +275,7 @@ def test_a_note_that_cannot_be_read_means_compare(b2: B2Server, tmp_path: Path) 
 # ---------------------------------------------------------------- kills, and calling again
 
 
-@pytest.mark.parametrize("after", [0, 3, 11])
+@pytest.mark.parametrize("after", [3, *(pytest.param(parts, marks=pytest.mark.soak) for parts in (0, 11))])
 def test_a_publish_killed_while_it_composes_goes_on_where_it_was(
     b2: B2Server, tmp_path: Path, transfers: Transfers, after: int
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.checkpoints.catalogue import list_steps
@@ -21,6 +21,7 @@ from supervisor.effects.run_records import Record, of_others, parse, to_bytes
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import RUN, Transfers, b2_store
+from tests.fuzz.profiles import tries
 
 NOW = 1.79e9
 ONE, TWO = "0123456789abcdef", "fedcba9876543210"
@@ -210,7 +211,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(sorted(json.loads(to_bytes(record()))["ledger"])), json_values)
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@tries(400, derandomize=True, database=None)
 def test_whatever_stands_in_a_record_what_is_taken_from_it_is_bounded(field: str, value: Any) -> None:
     found = parse(ONE, changed(**{f"ledger__{field}": value}), NOW)
     if found is not None:

@@ -23,7 +23,7 @@ from supervisor.checkpoints.restore import restore
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server, Key
-from tests.checkpoints_store.conftest import QUICK, RUN, Step, b2_store, quiet, tree
+from tests.checkpoints_store.conftest import IN_A_FOLDER, QUICK, RUN, Step, b2_store, quiet, tree
 
 MANIFEST = f"{RUN}/step_20/manifest.json"
 Change = Callable[[dict[str, Any]], object]
@@ -100,6 +100,7 @@ MANIFESTS: dict[str, Change] = {
 }
 
 
+@IN_A_FOLDER
 @pytest.mark.parametrize("change", MANIFESTS.values(), ids=[name.replace(" ", "-") for name in MANIFESTS])
 def test_a_manifest_that_nobody_should_trust_damages_its_step_and_no_other(
     published: Store, tmp_path: Path, change: Change
@@ -141,6 +142,7 @@ def test_a_manifest_that_is_not_the_one_that_the_pointer_vouches_for_damages_its
     assert not (tmp_path / "pod-b/checkpoints/step_20").exists()
 
 
+@IN_A_FOLDER
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=[name.replace(" ", "-") for name in BOMBS])
 def test_a_bomb_in_the_manifests_place_is_damaged_in_a_moment(
     published: Store, tmp_path: Path, bomb: Callable[[], bytes]
@@ -259,6 +261,7 @@ def test_a_link_in_the_steps_own_place_is_moved_aside_and_what_it_names_is_left_
 # ---------------------------------------------------------------- pointers
 
 
+@IN_A_FOLDER
 @pytest.mark.parametrize(
     "pointer",
     [

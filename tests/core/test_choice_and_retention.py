@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import actions as a
@@ -13,6 +13,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.retention import safe_locally, victims_in_store
 from supervisor.core.state import Local, State, Store
+from tests.fuzz.profiles import tries
 
 from .world import GIB, SETTINGS, World
 
@@ -302,7 +303,7 @@ def test_two_good_steps_stay_in_the_store_though_only_one_is_to_be_kept() -> Non
 steps = st.lists(st.integers(0, 60), unique=True, max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(
     complete=steps, broken=steps, stored=steps, keep=st.integers(1, 4), busy=st.one_of(st.none(), st.integers(0, 60))
 )
@@ -329,7 +330,7 @@ def test_pruning_never_takes_an_unpublished_needed_step(
     assert not complete or not stored or max([*left, *stored]) == max([*complete, *stored])
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(stored=steps, last=st.integers(0, 5), every=st.one_of(st.none(), st.integers(1, 10)))
 def test_the_store_always_keeps_two_good_steps_and_the_one_the_pointer_names(
     stored: list[int], last: int, every: int | None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from tests.fuzz.profiles import tries
 
 from .test_calm import _facts
 from .world import GIB, SETTINGS, World
@@ -99,7 +100,7 @@ def test_a_run_that_is_only_observed_is_told_once_of_a_full_disk_and_of_a_death_
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.data())
 def test_in_any_state_a_full_disk_stops_the_job_within_two_looks(data: st.DataObject) -> None:
     world = unpublished(replace(SETTINGS, step_floor=120.0, step_ceiling=900.0, max_restarts=50))

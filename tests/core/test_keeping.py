@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import actions as a
@@ -11,6 +11,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.retention import victims_in_store
 from supervisor.core.state import Pins, State, Store
 from tests.core.world import SETTINGS, World
+from tests.fuzz.profiles import tries
 
 steps = st.lists(st.integers(0, 60), unique=True, max_size=12)
 
@@ -19,7 +20,7 @@ def stored(*numbers: int) -> tuple[f.StoredStep, ...]:
     return tuple(f.StoredStep(number, True, 1) for number in numbers)
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(
     stored_steps=steps, pinned=steps, wished=steps, reading=steps, damaged=steps, verified=steps, last=st.integers(2, 4)
 )

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,6 +38,10 @@ FAST: dict[str, dict[str, Any]] = {
     "check": {"at_start": False},  # a second for each start, and a practice run is no sound configuration of prime-rl
     "logging": {"format": "json"},
 }
+
+
+NVML = Path(tempfile.gettempdir()) / f"rl-supervisor-nvml-{os.geteuid()}"
+"""Where the driver's stand-in is built, once for all pods: it tells of the GPUs of the pod that asks it."""
 
 
 class Pod:
@@ -90,7 +95,7 @@ class Pod:
     # ------------------------------------------------------------ the daemon
 
     def start(self, verb: str = "run", *words: str) -> Pod:
-        env = {**os.environ, **self.practice.driver_environment(self.folder / "nvml"), **self.environ}
+        env = {**os.environ, **self.practice.driver_environment(NVML), **self.environ}
         with self.output.open("ab") as output:
             self.daemon = subprocess.Popen(
                 [sys.executable, "-m", "supervisor.cli.main", verb, str(self.run_file), *words],

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.main import main
+
 from .rig import Pod
 
 NewPod = Callable[..., Pod]
@@ -64,15 +66,19 @@ def refused(pod: Pod, *sentences: str) -> str:
     ids=["missing", "not TOML", "wrong type", "unknown key", "bad id", "secret", "not text", "unknown store"],
 )
 def test_a_run_file_that_cannot_be_used(
-    change: Callable[[str], str | bytes | None], sentence: str, new_pod: NewPod
+    change: Callable[[str], str | bytes | None], sentence: str, new_pod: NewPod, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In this process; the folder below is tried as people do."""
     pod = new_pod()
     changed = change(pod.run_file.read_text())
     if changed is None:
         pod.run_file.unlink()
     else:
         pod.run_file.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
-    refused(pod, sentence)
+    assert main(["run", str(pod.run_file)]) == 93
+    told = capsys.readouterr().err
+    assert sentence in told and "Traceback" not in told
+    assert not pod.practice.starts()
 
 
 def test_a_run_file_that_is_a_folder(new_pod: NewPod) -> None:
@@ -103,8 +109,8 @@ def test_a_prime_rl_of_no_known_era(new_pod: NewPod) -> None:
     ("era", "more", "word"),
     [
         ("2026-08-21", '\n[slurm]\njob_name = "x"\n', "slurm"),
-        ("2026-08-21", '\n[deployment]\ntype = "multi_node"\n', "multi_node"),
-        ("v0.6", "\n[trainer]\nmax_concurrent_runs = 4\n", "max_concurrent_runs"),
+        pytest.param("2026-08-21", '\n[deployment]\ntype = "multi_node"\n', "multi_node", marks=pytest.mark.soak),
+        pytest.param("v0.6", "\n[trainer]\nmax_concurrent_runs = 4\n", "max_concurrent_runs", marks=pytest.mark.soak),
     ],
     ids=["slurm", "multi-node", "multi-run"],
 )
@@ -123,7 +129,9 @@ def test_what_is_not_supervised_is_refused_with_a_sentence(era: str, more: str, 
 # ---------------------------------------------------------------- logs, checkpoints, disks, drivers
 
 
-def test_ten_megabytes_binary_and_half_lines_in_a_log_cost_nothing(new_pod: NewPod) -> None:
+def test_ten_megabytes_binary_and_half_lines_in_a_log_cost_nothing_and_a_symbolic_link_is_no_checkpoint(
+    new_pod: NewPod, tmp_path: Path
+) -> None:
     pod = new_pod(max_steps=10)
     pod.start()
     pod.wait_for(lambda: pod.step() >= 1, "a step is done")
@@ -137,24 +145,19 @@ def test_ten_megabytes_binary_and_half_lines_in_a_log_cost_nothing(new_pod: NewP
     assert pod.resume_steps() == [None]
     assert pod.latest()["step"] == "step_10"
 
-
-def test_a_symbolic_link_is_no_checkpoint_and_where_it_points_nothing_is_touched(
-    new_pod: NewPod, tmp_path: Path
-) -> None:
-    pod = new_pod(max_steps=4)
-    pod.start()
-    assert pod.wait_exit() == 0, pod.story()
     foreign = tmp_path / "foreign"
-    real = pod.practice.trainer_part(4).parent
+    real = pod.practice.trainer_part(10).parent
     real.rename(foreign)
     real.symlink_to(foreign)
     before = {path.relative_to(foreign): path.read_bytes() for path in foreign.rglob("*") if path.is_file()}
-    steps = pod.by_hand("publish", "--step", "4")
+    steps = pod.by_hand("publish", "--step", "10")
     assert steps.returncode == 1, steps
     assert "link" in steps.stderr, steps.stderr
     pruned = pod.by_hand("prune")
     assert pruned.returncode == 0, pruned
-    assert {path.relative_to(foreign): path.read_bytes() for path in foreign.rglob("*") if path.is_file()} == before
+    assert {path.relative_to(foreign): path.read_bytes() for path in foreign.rglob("*") if path.is_file()} == before, (
+        "where it points nothing is touched"
+    )
 
 
 def test_a_state_folder_that_cannot_be_written(new_pod: NewPod) -> None:

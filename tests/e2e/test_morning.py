@@ -44,10 +44,14 @@ def typed(pod: Pod, *words: str) -> tuple[int, str]:
     return done.returncode, " ".join(done.stdout.split())
 
 
-def test_a_run_that_was_given_up_names_the_root_cause_though_its_daemon_has_ended(pods: Any) -> None:
+def test_a_run_that_no_restart_can_cure_is_given_up_and_names_the_root_cause_though_its_daemon_has_ended(
+    pods: Any,
+) -> None:
     pod = pods(faults=[{"kind": "config-error", "every_time": True}])
     pod.start()
     assert pod.wait_exit(60) == 93, pod.story()
+    assert "A restart cannot cure this" in pod.sentences("gave-up")[0]
+    assert len(pod.practice.starts()) <= 1
     line = "pydantic_core._pydantic_core.ValidationError: 1 validation error for RLConfig / max_steps"
     (root,) = pod.sentences("root-cause")
     assert root.startswith("Root cause: config-invalid in the launcher: "), root

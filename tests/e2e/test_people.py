@@ -60,7 +60,7 @@ def page(path: Path, name: str) -> tuple[int, str]:
 # ---------------------------------------------------------------- looking
 
 
-def test_everything_that_can_be_asked_of_a_living_run(new_pod: NewPod) -> None:
+def test_everything_that_can_be_asked_of_a_living_run_and_of_one_whose_daemon_is_gone(new_pod: NewPod) -> None:
     pod = running(new_pod(), 3)
     pod.wait_for(pod.stored, "a step is stored")
 
@@ -97,9 +97,6 @@ def test_everything_that_can_be_asked_of_a_living_run(new_pod: NewPod) -> None:
     assert page(pod.socket, "/healthz")[0] == 200
     assert page(pod.socket, "/readyz")[0] == 200
 
-
-def test_a_daemon_that_is_gone_is_not_running(new_pod: NewPod) -> None:
-    pod = running(new_pod())
     pod.kill_daemon()
     gone = pod.ctl("status")
     assert gone.returncode == 3, gone
@@ -200,23 +197,21 @@ def test_sigterm_stops_the_job_cleanly_and_publishes_the_last_complete_step(new_
     assert pod.resume_steps()[1] == max(complete)
 
 
-def test_the_finish_hook_runs_once_the_last_step_is_published(new_pod: NewPod, tmp_path: Path) -> None:
+def test_the_finish_hook_runs_once_the_last_step_is_published_and_the_job_saw_no_key_of_the_store(
+    new_pod: NewPod, tmp_path: Path
+) -> None:
     pointer, seen = tmp_path / "store" / "practice" / "latest.json", tmp_path / "seen.json"
     hook = {"hooks": {"finish": f"cat '{pointer}' >> '{seen}'"}}
-    pod = new_pod(settings=hook, max_steps=4, step_s=0.2)
-    pod.start()
-    assert pod.wait_exit() == 0, pod.story()
-    assert json.loads(seen.read_text())["step"] == "step_4"
-
-
-def test_the_job_sees_no_key_of_the_store(new_pod: NewPod) -> None:
     keys = {
         "B2_APPLICATION_KEY_ID": "0001234567890ab0000000001",
         "B2_APPLICATION_KEY": "K000abcdefghijklmnopqrstuvwxyz1",
         "AWS_SECRET_ACCESS_KEY": "not-for-the-job",
         "WANDB_API_KEY": "for-the-job",
     }
-    pod = running(new_pod(environ=keys))
+    pod = new_pod(settings=hook, environ=keys, max_steps=4, step_s=0.2)
+    pod.start()
+    assert pod.wait_exit() == 0, pod.story()
+    assert json.loads(seen.read_text())["step"] == "step_4"
     (start,) = pod.practice.starts()
     assert "WANDB_API_KEY" in start["names"]
     assert not [name for name in start["names"] if name.startswith(("B2_", "AWS_"))]

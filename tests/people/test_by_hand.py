@@ -18,6 +18,7 @@ from supervisor.checkpoints.publish import PublishPlan, Source, publish
 from supervisor.checkpoints.records import newest_manifest
 from supervisor.cli import moving
 from supervisor.cli.main import main
+from supervisor.effects import transfers
 from supervisor.effects.transfers import Moving, Transfers
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
@@ -131,9 +132,12 @@ def test_verify_and_logs_need_no_run_file_either(store: Store, tmp_path: Path, c
     assert run(store, "logs", "--attempt", "7") == 1
 
 
-def test_the_logs_of_an_attempt_that_many_pods_had_are_all_shown(store: Store, capsys: Told) -> None:
+def test_the_logs_of_an_attempt_that_many_pods_had_are_all_shown(
+    store: Store, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than any one line of the transfer's answer may hold: JSON makes six bytes of each of these."""
-    text = "\x01" * (1 << 20)
+    monkeypatch.setattr(transfers, "LINE_LIMIT", 1 << 20)
+    text = "\x01" * (1 << 15)
     pods = [f"{pod:x}" * 16 for pod in range(6)]
     for pod in pods:
         log_files.put_logs(store, RUN, pod, 1, {"trainer.log": log_packing.pack(text)})

@@ -243,14 +243,17 @@ def test_version_and_wrong_usage() -> None:
     assert "rl-supervisor diagnose LOGS" in rl().stderr, "who knows no command yet is shown them all"
 
 
-def test_a_bad_run_file_needs_a_person_when_it_is_run_and_is_a_failure_by_hand(tmp_path: Path) -> None:
+def test_a_bad_run_file_needs_a_person_when_it_is_run_and_is_a_failure_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run.toml").write_text("[run]\nid = bs4\n")
+    told = 'run.toml line 2, column 6: this is not TOML: Invalid value; text needs quotes: id = "bs4".\n'
+    answer = rl("run", "run.toml", cwd=tmp_path)
+    assert (answer.returncode, answer.stderr) == (93, told)
+    monkeypatch.chdir(tmp_path)
     for verb, code in (("run", 93), ("onstart", 93), ("restore", 1), ("publish", 1), ("prune", 1)):
-        answer = rl(verb, "run.toml", cwd=tmp_path)
-        assert answer.returncode == code, answer.stderr
-        assert answer.stderr == (
-            'run.toml line 2, column 6: this is not TOML: Invalid value; text needs quotes: id = "bs4".\n'
-        )
+        assert cli.main([verb, "run.toml"]) == code, verb
+        assert capsys.readouterr().err == told
 
 
 def test_every_error_keeps_to_the_exit_contract(capsys: pytest.CaptureFixture[str]) -> None:

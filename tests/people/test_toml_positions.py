@@ -6,10 +6,11 @@ import time
 import tomllib
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.toml_positions import Key, Position, key_positions
+from tests.fuzz.profiles import tries
 
 TRICKY = (
     '"[no.table]"',
@@ -109,7 +110,7 @@ def paths(data: object, key: Key = ()) -> set[Key]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(documents())
 def test_every_key_of_a_document_is_found_on_its_line(written: Written) -> None:
     found = key_positions(written.text)
@@ -117,7 +118,7 @@ def test_every_key_of_a_document_is_found_on_its_line(written: Written) -> None:
     assert paths(tomllib.loads(written.text)) == set(found)
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.one_of(st.text(), st.text("[]{}=.,\"'\\#\n\r abu0"), st.binary().map(lambda data: data.decode("latin-1"))))
 def test_no_text_upsets_the_scanner(text: str) -> None:
     lines = text.replace("\r\n", "\n").split("\n")
@@ -126,7 +127,7 @@ def test_no_text_upsets_the_scanner(text: str) -> None:
         assert 1 <= place.column <= len(lines[place.line - 1]) + 1
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(documents(), st.sampled_from(["= ]{", "[open", 'id = "open', "a b c", "x = [1,, 2]", "k: v", "“x”"]))
 def test_a_broken_line_costs_that_line_and_no_other(written: Written, broken: str) -> None:
     whole, behind = key_positions(written.text), key_positions(f"{broken}\n{written.text}")

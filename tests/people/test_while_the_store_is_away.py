@@ -65,7 +65,7 @@ SLOW = pytest.mark.soak
 
 
 @pytest.mark.parametrize(
-    "command", ["publish", "restore", pytest.param("verify", marks=SLOW), pytest.param("logs", marks=SLOW)]
+    "command", ["publish", *(pytest.param(other, marks=SLOW) for other in ("restore", "verify", "logs"))]
 )
 def test_a_store_that_is_away_for_a_while_ends_no_command(
     b2: B2Server, words: str, tmp_path: Path, capsys: Told, command: str
@@ -106,30 +106,23 @@ def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     assert "The store was away for " in told and "Run the same command again later" in told
 
 
-@pytest.mark.parametrize(
-    ("verb", "break_it", "told"),
-    [
-        (["verify"], "key", "refuses the application key"),
-        (["verify"], "bucket", "the bucket the-bucket does not exist"),
-        (["verify", "--step", "77"], "", "There is no step 77"),
-        (["restore", "--step", "77"], "", "Step 77 is not in"),
-    ],
-)
-def test_what_waiting_cannot_cure_is_told_at_once(  # noqa: PLR0917
-    b2: B2Server, words: str, tmp_path: Path, capsys: Told, verb: list[str], break_it: str, told: str
-) -> None:
+def test_what_waiting_cannot_cure_is_told_at_once(b2: B2Server, words: str, tmp_path: Path, capsys: Told) -> None:
     assert main(["publish", words]) == 0
-    if break_it == "key":
-        b2.state.keys.clear()
-        b2.state.tokens.clear()
-    if break_it == "bucket":
-        b2.state.buckets.clear()
-    more = ["--to", str(tmp_path / "to")] if verb[0] == "restore" else []
-    began = time.monotonic()
-    assert main([verb[0], words, *verb[1:], *more]) == 1
-    error = capsys.readouterr().err
-    assert told in error and "tried again" not in error, error
-    assert time.monotonic() - began < 20
+
+    def refused(told: str, verb: str, *more: str) -> None:
+        began = time.monotonic()
+        assert main([verb, words, *more]) == 1
+        error = capsys.readouterr().err
+        assert told in error and "tried again" not in error, error
+        assert time.monotonic() - began < 20
+
+    refused("There is no step 77", "verify", "--step", "77")
+    refused("Step 77 is not in", "restore", "--step", "77", "--to", str(tmp_path / "to"))
+    b2.state.buckets.clear()
+    refused("the bucket the-bucket does not exist", "verify")
+    b2.state.keys.clear()
+    b2.state.tokens.clear()
+    refused("refuses the application key", "verify")
 
 
 def test_a_transfer_that_crashes_is_not_the_store_and_is_not_tried_again(

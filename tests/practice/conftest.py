@@ -9,8 +9,14 @@ import pytest
 
 from supervisor.practice.run import Practice, make_practice
 
+
+def soak(*values: object) -> object:
+    """A case that only the soaks have."""
+    return pytest.param(*values, marks=pytest.mark.soak)
+
+
 ERAS = ["2025-09-30", "2026-01-06", "v0.6", "2026-08-21"]
-LONG = [pytest.param(era, marks=() if era in ("2026-01-06", "2026-08-21") else pytest.mark.soak) for era in ERAS]
+LONG = [era if era in ("2026-01-06", "2026-08-21") else soak(era) for era in ERAS]
 """Of what takes seconds, the two eras that differ most in each run of the tests; the others are soaks."""
 
 Make = Callable[..., Practice]

@@ -14,7 +14,7 @@ from supervisor.practice.dcp import CheckpointError, read_progress
 from supervisor.practice.imitation import FALSE_STEP
 from supervisor.practice.processes import stat_fields
 from supervisor.practice.run import Practice, wait_until
-from tests.practice.conftest import LONG, Make
+from tests.practice.conftest import LONG, Make, soak
 from tests.practice.test_runs import finish
 
 
@@ -88,7 +88,7 @@ def test_the_router_answers_while_the_engine_behind_it_is_gone(make: Make) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [("trainer-crash", "illegal memory access"), ("trainer-killed", "exitcode -9")]
+    ("kind", "text"), [("trainer-crash", "illegal memory access"), soak("trainer-killed", "exitcode -9")]
 )
 def test_a_dead_trainer_takes_the_run_down_with_exit_1_once(kind: str, text: str, make: Make) -> None:
     practice = make("v0.6", max_steps=8, interval=2, faults=[{"kind": kind, "at_step": 3}])
@@ -118,7 +118,9 @@ def test_a_wedged_orchestrator_lives_and_logs_frozen_counters(make: Make) -> Non
     assert practice.pids("orchestrator")
 
 
-@pytest.mark.parametrize(("how", "files"), [("shard", []), ("metadata", [".metadata.tmp"]), ("short", [".metadata"])])
+@pytest.mark.parametrize(
+    ("how", "files"), [("shard", []), soak("metadata", [".metadata.tmp"]), soak("short", [".metadata"])]
+)
 def test_a_torn_checkpoint_looks_as_a_death_in_the_middle_of_writing_leaves_it(
     how: str, files: list[str], make: Make
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from supervisor.practice.dcp import read_progress
 from supervisor.practice.run import Practice, wait_until
 from supervisor.practice.torchfile import read_archive
-from tests.practice.conftest import ERAS, LONG, Make
+from tests.practice.conftest import ERAS, LONG, Make, soak
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -25,9 +25,22 @@ def finish(practice: Practice, *extra: str) -> tuple[int, str]:
     return code, practice.launcher_output.read_text(encoding="utf-8", errors="replace")
 
 
+STEP_LINES = {
+    "2026-01-06": r"\[default0\]:{head}Step 0 \| Time: \d+\.\d\ds \| Loss: -?\d\.\d{4} \| Entropy: \d\.\d{4} \| "
+    r"Mismatch KL: \d\.\d{4} \| Grad\. Norm: \d\.\d{4} \| LR: 1\.00e-05 \| Throughput: \d+ tokens/s \| "
+    r"MFU: \d+\.\d% \| Peak Mem\.: \d+\.\d GiB{tail}$",
+    "2026-08-21": r"\[trainer0\]:{head}Step 1 \| +\d+(?:ms|\.\ds) \| Loss -?\d\.\d{4} \| Entropy \d\.\d{4} \| "
+    r"Mismatch KL \d\.\d{4} \| Grad\. Norm \d\.\d{4} \| LR 1\.00e-05 \| Throughput \d+ tokens/s \| "
+    r"MFU \d+\.\d% \| Peak Mem\. \d+\.\d GiB{tail}$",
+}
+"""The exact bytes of the trainer's line of its first step."""
+HEAD = r"\x1b\[2m\d\d:\d\d:\d\d\x1b\[0m \x1b\[32m\x1b\[1mSUCCESS\x1b\[0m \x1b\[32m\x1b\[1m\x1b\[22m"
+TAIL = r"\x1b\[0m\x1b\[0m"
+
+
 @pytest.mark.parametrize("era", LONG)
-def test_a_run_trains_to_its_last_step_and_leaves_checkpoints_in_both_trees_and_no_process(
-    era: str, make: Make
+def test_a_run_trains_to_its_last_step_leaves_no_process_and_resumes_with_the_same_numbers_and_bytes(
+    era: str, make: Make, tmp_path: Path
 ) -> None:
     practice = make(era, max_steps=6, interval=2)
 
@@ -49,54 +62,28 @@ def test_a_run_trains_to_its_last_step_and_leaves_checkpoints_in_both_trees_and_
     assert sorted(path.name for path in buffer.glob("*.jsonl")) == (
         ["easy_examples.jsonl", "hard_examples.jsonl", "rollout_buffer.jsonl"] if era == "2026-01-06" else []
     )
+    if era in STEP_LINES:
+        line = STEP_LINES[era].replace("{head}", HEAD).replace("{tail}", TAIL)
+        assert any(re.match(line, text) for text in practice.log("trainer").splitlines()), practice.log("trainer")
 
+    whole_losses, whole_step_6 = losses(practice), tmp_path / "step_6"
+    shutil.copytree(practice.trainer_part(6), whole_step_6)
+    shutil.rmtree(practice.trainer_part(6))
 
-@pytest.mark.parametrize("era", LONG)
-def test_a_resumed_run_goes_on_at_the_right_step_with_the_same_numbers_and_bytes(
-    era: str, make: Make, tmp_path: Path
-) -> None:
-    cut = make(era, max_steps=6, interval=2)
-    finish(cut)
-    whole_losses, whole_step_6 = losses(cut), tmp_path / "step_6"
-    shutil.copytree(cut.trainer_part(6), whole_step_6)
-    shutil.rmtree(cut.trainer_part(6))
-
-    code, output = finish(cut, *cut.resume_flags(4))
+    code, output = finish(practice, *practice.resume_flags(4))
 
     assert code == 0, output
-    first = 4 if cut.era.first_step == 0 else 5
-    assert cut.trained_steps()[0] == first
-    assert cut.era.line("trainer", "resuming", step=4) in cut.log("trainer")
-    assert losses(cut)[first] == whole_losses[first]
+    resumed = 4 if first == 0 else 5
+    assert practice.trained_steps()[0] == resumed
+    assert practice.era.line("trainer", "resuming", step=4) in practice.log("trainer")
+    assert losses(practice)[resumed] == whole_losses[resumed]
     for name in ("__0_0.distcp", ".metadata"):
-        assert filecmp.cmp(cut.trainer_part(6) / name, whole_step_6 / name, shallow=False)
+        assert filecmp.cmp(practice.trainer_part(6) / name, whole_step_6 / name, shallow=False)
 
 
 def losses(practice: Practice) -> dict[int, str]:
     text = ANSI.sub("", practice.log("trainer"))
     return {int(step): loss for step, loss in re.findall(r"SUCCESS Step (\d+) \|.*?\| Loss:? (\S+)", text)}
-
-
-STEP_LINES = {
-    "2026-01-06": r"\[default0\]:{head}Step 0 \| Time: \d+\.\d\ds \| Loss: -?\d\.\d{4} \| Entropy: \d\.\d{4} \| "
-    r"Mismatch KL: \d\.\d{4} \| Grad\. Norm: \d\.\d{4} \| LR: 1\.00e-05 \| Throughput: \d+ tokens/s \| "
-    r"MFU: \d+\.\d% \| Peak Mem\.: \d+\.\d GiB{tail}$",
-    "2026-08-21": r"\[trainer0\]:{head}Step 1 \| +\d+(?:ms|\.\ds) \| Loss -?\d\.\d{4} \| Entropy \d\.\d{4} \| "
-    r"Mismatch KL \d\.\d{4} \| Grad\. Norm \d\.\d{4} \| LR 1\.00e-05 \| Throughput \d+ tokens/s \| "
-    r"MFU \d+\.\d% \| Peak Mem\. \d+\.\d GiB{tail}$",
-}
-HEAD = r"\x1b\[2m\d\d:\d\d:\d\d\x1b\[0m \x1b\[32m\x1b\[1mSUCCESS\x1b\[0m \x1b\[32m\x1b\[1m\x1b\[22m"
-TAIL = r"\x1b\[0m\x1b\[0m"
-
-
-@pytest.mark.parametrize("era", STEP_LINES)
-def test_the_trainers_step_line_has_the_eras_exact_bytes(era: str, make: Make) -> None:
-    line = STEP_LINES[era].replace("{head}", HEAD).replace("{tail}", TAIL)
-    practice = make(era, max_steps=2, interval=1)
-
-    finish(practice)
-
-    assert any(re.match(line, text) for text in practice.log("trainer").splitlines()), practice.log("trainer")
 
 
 def test_august_keeps_an_attempts_logs_and_adds_to_metrics(make: Make) -> None:
@@ -111,7 +98,7 @@ def test_august_keeps_an_attempts_logs_and_adds_to_metrics(make: Make) -> None:
     assert [row["step"] for row in rows if "loss/mean" in row] == [1, 2, 3, 3]
 
 
-@pytest.mark.parametrize("era", ["2026-01-06", "2026-08-21"])
+@pytest.mark.parametrize("era", [soak("2026-01-06"), "2026-08-21"])
 def test_two_trainer_ranks_write_a_shard_each(era: str, make: Make) -> None:
     practice = make(era, max_steps=3, interval=2, gpu_count=3, trainer_gpus=(1, 2))
 
@@ -122,7 +109,7 @@ def test_two_trainer_ranks_write_a_shard_each(era: str, make: Make) -> None:
     assert read_progress(practice.trainer_part(2)).step == 2
 
 
-@pytest.mark.parametrize("era", ["2026-01-06", "2026-08-21"])
+@pytest.mark.parametrize("era", [soak("2026-01-06"), "2026-08-21"])
 def test_a_cut_shard_or_a_missing_orchestrator_part_ends_the_resume_with_exit_1(era: str, make: Make) -> None:
     practice = make(era, max_steps=6, interval=2)
     finish(practice)
@@ -185,7 +172,7 @@ def test_january_keeps_checkpoints_but_overwrites_them_from_step_0(make: Make) -
     assert (practice.trainer_part(4) / "kept").exists()
 
 
-@pytest.mark.parametrize("era", ["v0.6", "2026-08-21"])
+@pytest.mark.parametrize("era", [soak("v0.6"), "2026-08-21"])
 def test_later_eras_refuse_a_used_folder_and_honour_never_clean(
     era: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,15 +29,11 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("case", cases().values(), ids=cases().keys())
-def test_the_case_gives_what_it_expects(case: Case, tmp_path: Path) -> None:
+def test_the_case_gives_what_it_expects_and_it_can_be_read_at_three_in_the_morning(case: Case, tmp_path: Path) -> None:
     findings = found(case, tmp_path)
     wrong = complaints(case, findings, tmp_path)
     assert not wrong, "\n".join(["", case.about, *wrong, "", "All that was found:", shown(findings)])
-
-
-@pytest.mark.parametrize("case", cases().values(), ids=cases().keys())
-def test_what_is_said_of_it_can_be_read_at_three_in_the_morning(case: Case, tmp_path: Path) -> None:
-    for one in found(case, tmp_path):
+    for one in findings:
         told = one.as_json()
         for part in ("sentence", "remedy", "why"):
             text = str(told[part])

@@ -15,7 +15,7 @@ from tests.preflight.harness import PARTS, Case, cases, found, shown
 
 SOUND = {name: case for name, case in cases().items() if case.sound and case.files and case.kind in ("rl", "sft")}
 FILES = ("config.toml", *(f"{part}.toml" for part in PARTS))
-MUTANTS = 6  # of each sound case in each run; the seed is the case's name, so that a failure comes again
+MUTANTS = 3  # of each sound case in each run; the seed is the case's name, so that a failure comes again
 
 Injected = tuple[str, str, int] | None
 """A file's name, its text with the mistake, and the mistake's line; None where the case has no place for it."""

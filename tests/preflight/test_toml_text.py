@@ -8,11 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.preflight import toml_text
 from supervisor.preflight.toml_text import mend_text
+from tests.fuzz.profiles import tries
 
 FILE = Path("/run/rl.toml")
 
@@ -273,7 +274,7 @@ def test_no_text_takes_long_or_raises(text: str) -> None:
         assert one.rule
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.text(alphabet="ab =\"'[]{},.#\n\\“:1tT-", max_size=60))
 def test_any_text_gives_findings_or_data(text: str) -> None:
     found = mend_text(FILE, text)
@@ -293,7 +294,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @given(st.dictionaries(st.sampled_from("abcd"), st.dictionaries(st.sampled_from("abc"), json_values, max_size=3)))
 def test_what_a_mended_file_says_is_what_the_mended_text_says(tree: dict[str, dict[str, object]]) -> None:
     lines = ["spoiled = so it is"]

@@ -1,4 +1,7 @@
-"""What a real daemon wrote while an engine died is replayed to the same decisions."""
+"""What real daemons wrote is replayed to the same decisions.
+
+`tests/e2e/test_faults.py` asks it of a run in which an engine died.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,17 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_journal_of_a_real_run_with_an_engine_death_gives_the_same_decisions(tmp_path: Path) -> None:
-    pod = Pod(tmp_path / "pod", faults=[{"at_step": 5, "kind": "engine-exit-0"}], max_steps=8, step_s=0.5)
+def export_incident(pod: Pod, file: Path) -> None:
+    """Write the trace of incident 1 of a run that is watched."""
+    exported = run("trace", str(pod.run_file), "--incident", "1", "-o", str(file))
+    assert exported.returncode == 0, exported.stderr
+    assert pod.daemon is not None
+    assert pod.daemon.poll() is None, "the daemon was still running"
+
+
+def assert_replayed(pod: Pod, file: Path) -> None:
+    """The journal of a run whose engine died silently, and the trace in ``file``, give the same decisions."""
     journal = pod.state_dir / "journal.db"
-    try:
-        pod.start()
-        pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over", 90)
-        file = tmp_path / "incident-1.jsonl.gz"
-        exported = run("trace", str(pod.run_file), "--incident", "1", "-o", str(file))
-        assert exported.returncode == 0, exported.stderr
-        assert pod.daemon is not None
-        assert pod.daemon.poll() is None, "the daemon was still running"
-        assert pod.wait_exit() == 0
-    finally:
-        pod.close()
     for path in (file, journal):
         replayed = run("replay", str(path))
         assert replayed.returncode == 0, replayed.stdout

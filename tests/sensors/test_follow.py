@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.jobs.base import LogSource
 from supervisor.sensors import follow
 from supervisor.sensors.follow import Follower, Position, ends
+from tests.fuzz.profiles import tries
 
 
 def source(path: Path, role: str = "trainer", kind: str = "text") -> LogSource:
@@ -283,7 +284,7 @@ def complete_lines(data: bytes, cap: int) -> list[bytes]:
     return [line for raw in lines if (line := raw[:cap].lstrip(b"\0"))]
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(OPERATIONS, st.sampled_from([7, 64 << 10]))
 def test_every_complete_line_comes_exactly_once_and_in_order(
     operations: list[tuple[str, int, bytes]], chunk_bytes: int
