@@ -16,38 +16,63 @@ from supervisor.core.recurring import gpu_faults_to_blame
 from supervisor.core.state import Error, Failure, State
 
 UNREADABLE = ("checkpoint-damaged", "checkpoint-failed", "checkpoint-missing")
-WEIGHTS = (*UNREADABLE, "checkpoint-other-*", "*-not-finite", "engine-weight-*", "engine-weights-*", "load-refused")
+WEIGHTS = (
+    *(*UNREADABLE, "checkpoint-other-*", "*-not-finite", "engine-weight-*", "engine-weights-*", "load-refused"),
+    *("resume-checkpoint-missing", "dataloader-state-missing", "optimizer-state-unfit", "megatron-checkpoint-differs"),
+    *("weights-*", "torch-load-refused", "pickled-class-missing", "sglang-logits-nan", "adapter-files-missing"),
+)
 # A part of the job ends by itself, and says that it does: the weights may be why.
 CRASHED = (
     *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
     *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
     *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
-    *("token-out-of-range", "ray-worker-died", "file-missing"),
+    *("token-out-of-range", "ray-worker-died", "file-missing", "task-exited", "index-kernel-out-of-bounds"),
+    *("negative-tokens-decoded", "shapes-differ", "batch-not-collated", "checkpointing-recomputes-otherwise"),
+    *("sglang-scheduler-died", "sglang-stuck"),
 )
 # What comes in healthy hours, too, and says nothing of why a job ended.
 NOISE = (
     *("connection-*", "event-loop-busy", "rollouts-aborted", "max-tokens-too-large", "prompt-too-long"),
     *("reward-function-error", "environment-code-failed", "sandbox-failed", "judge-refused", "tool-parser-off"),
-    *("batch-dropped", "proxy-in-between", "ray-actor-not-created"),
+    *("batch-dropped", "proxy-in-between", "ray-actor-not-created", "provider-*", "sandbox-*", "request-*"),
+    *(
+        "judge-content-refused",
+        "judge-model-unknown",
+        "judge-parameter-refused",
+        "judge-region-refused",
+        "judge-too-slow",
+    ),
+    *("http-pool-empty", "client-closed", "tool-server-gone", "tunnel-failed", "answer-*", "prompt-*", "tls-cut"),
+    *("numpy-two", "no-systemd", "cpu-stalled", "slurm-step-waits", "object-store-slow"),
 )
 ELSEWHERE = (
-    *("gpu-*", "xid-*", "driver-*", "fabric-manager-missing", "machine-fault", "nccl-*", "gloo-*", "rendezvous-*"),
-    *("cuda-oom*", "cuda-fork", "cuda-not-starting", "torch-without-cuda", "segfault-cuda-context", "devices-mixed"),
-    *("host-*", "oom-killer", "killed", "ended-from-outside", "threads-exhausted", "too-many-files", "bus-error"),
-    *("shared-memory-full", "*disk-full", "volume-*", "cache-not-writable", "permission-denied", "port-in-use"),
-    *("hub-*", "wandb-*", "name-not-resolved", "dataset-not-found", "*key-missing", "judge-unpaid"),
-    *("config-*", "run-folder-used", "environment-*", "module-missing", "packages-*", "program-missing", "library-*"),
-    *("glibc-*", "toolkit-*", "compile*", "model-*", "tokenizer-*", "chat-template-missing"),
-    *("engine-*", "inference-*", "router-gone", "kv-cache-too-small", "*start-failed"),
-    *("ray-*", "cuda-call-failed", "checkpoint-not-written", "dataset-part-missing", "hydra-config-invalid"),
-    *("no-gradient", "sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ"),
-    *("pod-evicted", "preempted", "time-limit-reached", "clock-wrong", "browser-missing", "image-pull-limited"),
-    *("chat-template-refused", "data-file-broken", "timer-outside-main-thread", "trainer-sees-no-gpu"),
-    *("expandable-segments-refused", "certificate-refused", "socket-path-too-long", "file-locks-missing"),
-    *("docker-networks-full", "deepspeed-*", "number-formats-mixed", "padding-on-the-right", "graph-used-twice"),
-    *("adapter-targets-missing", "main-not-guarded", "data-loader-died", "pickle-refused", "dataset-columns-differ"),
-    *("dataset-script-refused", "flashinfer-gpu-unfit", "container-not-started", "loss-scale-at-minimum"),
-    *("arguments-differ", "dataset-broken", "gradients-unused", "instruction-failed"),
+    *("gpu-*", "xid-*", "driver-*", "fabric-manager-missing", "machine-fault", "nccl-*", "gloo-*"),
+    *("rendezvous-*", "torch-without-cuda", "segfault-cuda-context", "devices-mixed", "host-*", "oom-killer"),
+    *("killed", "ended-from-outside", "threads-exhausted", "too-many-files", "bus-error", "shared-memory-full"),
+    *("*disk-full", "volume-*", "cache-not-writable", "permission-denied", "port-in-use", "hub-*", "wandb-*"),
+    *("name-not-resolved", "*key-missing", "judge-unpaid", "config-*", "run-folder-used", "environment-*"),
+    *("module-missing", "packages-*", "program-missing", "library-*", "glibc-*", "toolkit-*", "compile*"),
+    *("model-*", "tokenizer-*", "chat-template-missing", "engine-*", "inference-*", "router-gone"),
+    *("kv-cache-too-small", "*start-failed", "ray-*", "checkpoint-not-written", "hydra-config-invalid"),
+    *("sizes-do-not-divide", "padding-token-missing", "token-prefix-mismatch", "versions-differ", "preempted"),
+    *("time-limit-reached", "clock-wrong", "browser-missing", "chat-template-refused", "data-file-broken"),
+    *("timer-outside-main-thread", "expandable-segments-refused", "certificate-refused", "socket-path-too-long"),
+    *("deepspeed-*", "number-formats-mixed", "padding-on-the-right", "graph-used-twice", "main-not-guarded"),
+    *("data-loader-died", "pickle-refused", "flashinfer-gpu-unfit", "loss-scale-at-minimum", "arguments-differ"),
+    *("dataset-*", "gradients-unused", "instruction-failed", "columns-removed", "sft-columns-missing", "no-*"),
+    *("accelerate-missing", "adapter-*", "attention-unsupported", "flash-attention-missing", "bitsandbytes-*"),
+    *("gguf-*", "apptainer-*", "container-*", "docker-*", "image-*", "harness-needs-container", "pod-*"),
+    *("probe-killed", "apt-failed", "conda-failed", "pip-*", "git-failed", "command-*", "python-too-old"),
+    *("numpy-*", "protobuf-differs", "cloud-*", "address-not-here", "base-url-wrong", "network-unreachable"),
+    *("socks-proxy", "ssh-refused", "tls-*", "cuda-*", "deepgemm-missing", "decoder-missing", "llvm-refused"),
+    *("triton-*", "nvidia-*", "nv*-failed", "efa-failed", "infiniband-mixed", "inforom-corrupt", "mig-unfit"),
+    *("node-failed", "nixl-*", "slurm-*", "mpi-start-refused", "master-unreachable", "rank-late"),
+    *("local-rank-argument", "gpus-fewer-*", "fsdp-*", "megatron-dataset-not-built", "process-group-missing"),
+    *("remote-code-*", "reward-not-defined", "trl-*", "trainer-*", "generation*", "learning-rate-is-text"),
+    *("quantized-*", "rope-config-unfit", "special-token-missing", "tokenizers-too-old", "processor-missing"),
+    *("images-without-vlm", "sequence-too-long", "tensors-shared", "litellm-*", "openai-*", "header-illegal"),
+    *("hf-transfer-missing", "event-loop-mixed", "module-shadowed", "file-*", "lock-*", "text-not-utf8"),
+    *("script-with-windows-line-ends", "system-library-missing", "watches-exhausted", "argument-renamed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last
 SOON = 5  # steps after the checkpoint: what a bad checkpoint breaks, it breaks by then

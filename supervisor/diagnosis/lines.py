@@ -53,7 +53,7 @@ _WRAPPERS: Final = (
     re.compile(rb"\[(?P<who>pod/[^\]\s]{1,200})\] "),  # kubectl logs --prefix
     # stern, and logs of Kubernetes that tools joined: pod and container, or the pod alone
     re.compile(rb"(?P<who>[a-z][a-z0-9]*+(?:-[a-z0-9]++){1,8}+ [a-z][a-z0-9-]{2,60}) (?=[^a-z])"),
-    re.compile(rb"(?P<who>[a-z][a-z0-9]{0,40}(?:-[a-z0-9]{1,40}){0,8}-\d{1,4}) {1,4}"),
+    re.compile(rb"(?P<who>[a-z][a-z0-9]{0,40}(?:-[a-z0-9]{1,40}){0,8}-\d{1,4}) {1,4}(?![ |])"),
     re.compile(rb" {0,4}(?P<who>\d{1,4}): "),  # srun --label, which labels no line of srun itself
     re.compile(rb"(?P<who>\d{1,7}(?:\.\d{1,3})?s)\t\d{1,7}\t"),  # Kaggle: seconds since the start, and a number
     # pdsh, which DeepSpeed starts with
