@@ -1,7 +1,8 @@
 """The same with a real process: SIGKILL to the transfer child at the n-th moment that the server sees of it.
 
 A moment is a request that arrived and of which nothing is done yet, or one whose work is done and whose answer is
-about to leave. The kill is carried out inside that moment, so the point is exact and not a matter of luck.
+about to leave. The kill is carried out inside that moment, so the point is exact and not a matter of luck. These are
+some of the moments; `test_killed_anywhere.py` stops in each of them, within this process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tests.vault.pod import NAMES, PART, RUN, Pod, go_back, save
 from tests.vault.scenes import Scene, after_a_further_step, after_pruning, before_a_further_step, nothing, published
 from tests.vault.test_killed_anywhere import _nothing_is_lost, _nothing_was_sent_twice
 
-EVERY = range(1, 500)
+LAST = 500
+"""No scene has as many moments."""
 
 
 def where(server: B2Server) -> dict[str, Any]:
@@ -129,12 +131,9 @@ def b2_pod(quick_dir: Path) -> Any:
 
 
 @pytest.mark.soak
-def test_kill_9_at_some_moments_of_a_publish(b2_pod: Pod, transfers: Transfers) -> None:
-    assert kill_and_start_again(b2_pod, transfers, "publish", (9, 16, 23, 30)) == 4
-
-
-@pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("name", "least"), [("publish", 30), ("prune", 10), ("restore", 10)])
-def test_kill_9_at_every_moment(b2_pod: Pod, transfers: Transfers, name: str, least: int) -> None:
-    assert kill_and_start_again(b2_pod, transfers, name, EVERY) >= least
+@pytest.mark.parametrize(("name", "every", "least"), [("publish", 3, 10), ("prune", 2, 5), ("restore", 2, 5)])
+def test_kill_9_from_the_first_moment_to_the_last(
+    b2_pod: Pod, transfers: Transfers, name: str, every: int, least: int
+) -> None:
+    assert kill_and_start_again(b2_pod, transfers, name, range(1, LAST, every)) >= least
