@@ -304,7 +304,8 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     waits = who_waits(logs) if all(kind.name in _FROM_OUTSIDE for kind in candidates) else []
     if waits:
         raised = [kind for kind in in_time if any(event.role == "env" and event.raised for _, event in kind.events)]
-        candidates = raised or _group_by_name(waits[:1])
+        candidates = raised or _told_in_the_wait(waits[0], in_time) or _group_by_name(waits[:1])
+        told.survived = [one for one in told.survived if one.name not in {kind.name for kind in candidates}]
     if not candidates:
         return told
     told.outcome = "failed"
@@ -502,6 +503,18 @@ def _hung_after(finish: Place, ends: Iterable[_Kind], logs: Sequence[Log]) -> bo
     t = next((log.at(finish) for log in logs if log.name == finish.file), None)
     late = [kind for kind in ends if kind.name in _FROM_OUTSIDE and kind.first_t is not None]
     return t is not None and any((kind.first_t or 0.0) - t > GAP_S for kind in late) and bool(who_waits(logs))
+
+
+def _told_in_the_wait(wait: tuple[Log, Event], kinds: Iterable[_Kind]) -> list[_Kind]:
+    """What a part that waits said meanwhile, of errors that a healthy run gets over."""
+    log, event = wait
+    return [
+        kind
+        for kind in kinds
+        if kind.mild
+        and kind.event.signature is not None
+        and any(where is log and said.first.line > event.first.line for where, said in kind.events)
+    ]
 
 
 def _stands_still(kind: _Kind, logs: Sequence[Log]) -> bool:

@@ -31,7 +31,7 @@ WHAT_TO_DO: Final[Mapping[Action, str]] = MappingProxyType(
         "restart": "If it comes back with another program, take another pod.",
         "follow": "Look at what came just before it: another Xid, or what ended the program.",
         "reset": "The GPU needs a reset (nvidia-smi -r, no process on it); on a rented pod take another pod.",
-        "reboot": "The machine has to be restarted; on a rented pod take another pod.",
+        "reboot": "Reboot the machine; rented: take another machine. If it comes back, have the card or slot replaced.",
         "nvlink": "The GPU mostly needs a reset; where the link fails again, take another pod and tell the provider.",
         "replace": "Take another pod, and tell the provider the line.",
         "support": "If it comes back after a restart, take another pod and tell the provider the line.",

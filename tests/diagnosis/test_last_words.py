@@ -317,3 +317,18 @@ def test_the_line_of_code_that_raised_is_shown() -> None:
     logs = scan(io.BytesIO("\n".join(lines).encode()), "train.log")
     said = text(diagnose(logs), logs)
     assert "raised at: /workspace/train.py:276 in train\n    trainer.create_model_card(**kwargs)" in said
+
+
+def test_what_a_part_that_stands_still_said_of_it_goes_before_the_line_that_it_repeats() -> None:
+    """Ray's word comes from healthy jobs, too: only the wait that it was said in makes it the reason."""
+    waits = [
+        f"2026-01-27 20:{minute}:00 - INFO - Waiting for placement group to be scheduled" for minute in range(10, 50)
+    ]
+    ray = "(autoscaler +5m12s) Warning: The following resource request cannot be scheduled right now: {'CPU': 60.0}."
+    said, silent = read("job.out", None, *waits[:9], ray, *waits[9:]), read("job.out", None, *waits)
+    assert said.root is not None
+    assert silent.root is not None
+    assert (said.root.name, silent.root.name) == ("ray-waits-for-resources", "stands-still")
+    assert not said.survived
+    steps = [f"2026-01-27 20:{minute}:30 - INFO - step {minute} reward 0.5 loss 0.1" for minute in range(50, 60)]
+    assert read("job.out", None, *waits[:9], ray, *waits[9:], *steps).root is None
