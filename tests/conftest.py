@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import signal
 import socketserver
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,17 @@ def _handle_error(server: Any, request: Any, client_address: Any) -> None:
 
 
 socketserver.BaseServer.handle_error = _handle_error  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def same_process() -> Iterator[None]:
+    """`rl-supervisor run` lets signals wait and has a umask of its own. What a later test starts would inherit both."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    umask = os.umask(0o077)
+    os.umask(umask)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.umask(umask)
 
 
 @pytest.fixture(autouse=True)
