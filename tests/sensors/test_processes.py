@@ -246,5 +246,6 @@ def test_open_connections_to_the_engine_are_counted_without_our_own(family: sock
             with socket.create_connection(listener.getsockname()[:2]) as ours:
                 assert connections_to(port) == 2
                 assert connections_to(port, own_ports=[ours.getsockname()[1]]) == 1
-            assert connections_to(one.getsockname()[1]) == 1
+            # A client's own number may be another client's, too, where that asks another server.
+            assert connections_to(one.getsockname()[1]) >= 1
         assert connections_to(port, limit_bytes=10) is None
