@@ -109,7 +109,7 @@ def tick_until(fleet: Assembly, is_so: object, within_s: float = 90.0) -> list[s
 
 
 def read_logs(folder: Path) -> list[str]:
-    logs = [*folder.glob("*/log"), *folder.glob(f"*/{FOLDER}/*/log")]
+    logs = [*folder.glob("*/log"), *folder.glob("*/onstart.log"), *folder.glob(f"*/{FOLDER}/*/log")]
     return [f"--- {one}\n{one.read_text()[-3000:]}" for one in logs]
 
 
