@@ -90,6 +90,11 @@ def remember(*values: str) -> None:
             _short.cache_clear()
 
 
+def known_secrets() -> tuple[str, ...]:
+    """All values that this process masks, for a child that has to mask them as well."""
+    return _known.values
+
+
 def remember_url(url: str) -> str:
     """Mask this address from now on, and what of it is a key by its length; a short word stays readable elsewhere."""
     _, _, rest = url.partition("://")

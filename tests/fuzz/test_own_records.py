@@ -360,6 +360,6 @@ def test_any_bundle_is_shown_as_far_as_it_can_be_read(
 
 
 def incidents_manifest() -> str:
-    from supervisor.evidence.bundle import MANIFEST as name
+    from supervisor.evidence.known import MANIFEST as name
 
     return name
