@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from types import UnionType
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
-from supervisor.storage.base import StoreError
+from supervisor.base.errors import StoreError
 
 T = TypeVar("T")
 VERBS: dict[str, type[Verb]] = {}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.jobs.base import LogSource
-from supervisor.journal.attempt_logs import (
+from supervisor.journal.attempt_folders import (
     INDEX,
     KEPT,
     attempts,
@@ -132,7 +132,7 @@ def _move_log(folder: Path, role: str, path: Path, aside: Path, problems: list[s
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            waiting = aside / f".attempt-{folder.name}-logs"  # as attempt_logs.waiting wants it
+            waiting = aside / f".attempt-{folder.name}-logs"  # as list_waiting_folders wants it
             _update_copies(
                 folder, problems, waiting=[*dict.fromkeys([*_words_of_name(folder, "waiting"), str(waiting)])]
             )
