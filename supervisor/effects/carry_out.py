@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
@@ -30,11 +29,11 @@ from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.jobs.environment import environment_of_commands
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import launch, look_at_component
 from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings, read_records
-from supervisor.storage.backends import SECRETS
 
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
@@ -324,7 +323,7 @@ class Effects:
         self.run.post(f.HookDone(action.hook, reason))
 
     def _run_setup(self) -> None:
-        env = withheld_from_commands(self.run.environ, SECRETS)
+        env = environment_of_commands(self.run.environ)
         deadline = time.monotonic() + self.run.run_file.setup.timeout
         reason = ""
         for command in self.run.run_file.setup.commands:

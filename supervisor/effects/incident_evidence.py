@@ -8,7 +8,6 @@ memory. Where its time is over it is left behind, and ends by itself.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -24,10 +23,10 @@ from supervisor.effects.run_context import RunContext, Sights
 from supervisor.evidence import keeping
 from supervisor.evidence.known import Asked, Known, bundles_dir
 from supervisor.process.attempts import attempt_dir
+from supervisor.process.own_child import OwnChild
 
 COMMAND = (sys.executable, "-P", "-m", "supervisor.evidence.child")
 LOGS_S = 2.0  # for the job's folders to say where its logs are; a dead mount never does
-POLL_S = 0.02
 HURRY_S = 0.5
 
 
@@ -76,27 +75,13 @@ class IncidentEvidence:
         """The bundle's folder, and what came of it in a sentence. Raises OSError where no child can be started."""
         begun = time.monotonic()
         until = begun + self._run.run_file.evidence.budget_s
-        asked: bytes | None = self._write_order(action, known, until).as_json()
-        child = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._run.environ,
-            cwd="/",
-            start_new_session=True,
-        )
-        said, complaint, is_over, hurried = b"", b"", False, False
-        while not is_over and time.monotonic() < until:
-            if self._hurry.is_set() and not hurried:
-                hurried = True
-                child.terminate()  # it ends with what there is
-                until = min(until, time.monotonic() + HURRY_S)
-            try:
-                said, complaint = child.communicate(asked, POLL_S)
-                is_over = True
-            except subprocess.TimeoutExpired as error:
-                said, asked = error.output or said, None  # what is not written yet goes on being written
+        asked = self._write_order(action, known, until).as_json()
+        with OwnChild(COMMAND, environ=self._run.environ, given=asked, cwd=Path("/")) as child:
+            code = child.wait(until, self._hurry)
+            if code is None and self._hurry.is_set():
+                child.process.terminate()  # it ends with what there is
+                code = child.wait(min(until, time.monotonic() + HURRY_S))
+            said, complaint = child.answer(), child.complaint()
         told: dict[str, str] = {}
         for line in said.rpartition(b"\n")[0].splitlines():
             told |= json.loads(line)
@@ -104,8 +89,8 @@ class IncidentEvidence:
         if "sentence" in told:
             return folder, told["sentence"]
         number, seconds = action.incident, time.monotonic() - begun
-        if is_over:
-            why = (complaint.decode(errors="replace").splitlines() or [f"exit code {child.returncode}"])[-1]
+        if code is not None:
+            why = complaint or f"exit code {code}"
             return folder, f"The evidence of incident {number} could not be collected: {why}."
         return folder, f"The evidence of incident {number} was not ready after {seconds:.1f} s; nothing waits for it."
 
