@@ -69,9 +69,9 @@ class OwnChild:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(REAP_S)  # one that the kernel holds (a dead volume) ends when that lets it go
 
-    def answer(self) -> bytes:
+    def answer(self, limit_bytes: int = LONGEST) -> bytes:
         """What it has said until now."""
-        return os.pread(self._said, LONGEST, 0)
+        return os.pread(self._said, limit_bytes, 0)
 
     def complaint(self) -> str:
         """The last line of what it wrote to stderr, "" where there is none."""
