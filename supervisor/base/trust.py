@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor.base import env_file, secrets, socket_paths
+from supervisor.base import env_file, proc_stat, secrets, socket_paths
 from supervisor.base.socket_paths import login_name
 
 VARIABLE = "RL_SUPERVISOR_TRUST_FILES"
@@ -247,13 +247,8 @@ def _job_lives(state_dir: Path) -> bool:
             users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["-1"])
             mine = set(map(int, users)) <= {0, os.geteuid()}  # all four: not a stranger's who became root by a program
             if mine and marker in (process / "environ").read_bytes().split(b"\0"):
-                return bool(_start_ticks(process) == told["shim_start_ticks"])
+                return bool(proc_stat.start_ticks(int(process.name)) == told["shim_start_ticks"])
     return False
-
-
-def _start_ticks(process: Path) -> int:
-    """Clock ticks from boot to the start of ``/proc/PID``: field 22 of its stat (proc_pid_stat(5)). Raises OSError."""
-    return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
 def _read_sums(state_dir: Path) -> Mapping[str, str]:

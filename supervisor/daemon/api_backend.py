@@ -138,8 +138,8 @@ class ApiBackend:
     def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
         """The run's incidents, newest first, out of the journal; the whole story of one when it is named.
 
-        A child reads them, as ``supervisorctl`` does where no daemon lives. Its answer holds until the next event, for a
-        minute at most.
+        A child reads them, as ``supervisorctl`` does where no daemon lives. Its answer holds until the next event,
+        for a minute at most.
         """
         newest = next((event.id for event in self._house.journal.events(-1, 1)), 0)
         asked = json.dumps({"number": number, "only_open": only_open})

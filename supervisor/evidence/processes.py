@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.base import proc_stat
 from supervisor.base.secrets import mask_command
 from supervisor.evidence.collecting import Sink
 from supervisor.evidence.scene import Scene, executable
@@ -45,16 +46,12 @@ class Stat:
 
 def read_stat(path: Path) -> Stat | None:
     """``/proc/PID/stat`` or ``/proc/PID/task/TID/stat``; None when it is gone. See proc(5)."""
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
+    found = proc_stat.read_stat(str(path))
+    if found is None or len(found[1]) < 22:
         return None
-    head, _, tail = text.rpartition(")")
-    f = tail.split()
-    if len(f) < 22:
-        return None
+    name, f = found
     cpu_s = (int(f[11]) + int(f[12])) / TICKS
-    return Stat(head.partition("(")[2], f[0], int(f[1]), cpu_s, int(f[17]), int(f[19]), int(f[21]) * PAGE)
+    return Stat(name, f[0], int(f[1]), cpu_s, int(f[17]), int(f[19]), int(f[21]) * PAGE)
 
 
 def tree(scene: Scene, living: Sequence[Process], sink: Sink) -> None:

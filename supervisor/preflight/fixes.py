@@ -11,8 +11,7 @@ import difflib
 import os
 import shutil
 import stat
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,76 +148,48 @@ def _is_toml(content: bytes) -> bool:
 
 
 def write(patch: Patch) -> Path:
-    """Put the patched text in the file's place, with its owner and mode; returns where the former text is kept.
+    """Put the patched text into the file, in place: its owner, its mode and all of its names stay. A link is followed.
 
-    A link is followed. A file with several names keeps them all: it is written where it is, and not replaced. Raises
-    FixError, and then nothing was changed: for a file that is another's or was changed meanwhile.
+    Returns where the former text is kept. Raises FixError, and then nothing was changed: for a file that is another's,
+    was changed meanwhile, or for which there is no room.
     """
     path = patch.file
     try:
         path = path.resolve(strict=True)
-        with path.open("rb") as file:
-            before = os.fstat(file.fileno())
-            content = file.read()
-        if not stat.S_ISREG(before.st_mode) or content != patch.before:
+        before = path.stat()
+        if not stat.S_ISREG(before.st_mode) or path.read_bytes() != patch.before:
             raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
-        with _write_beside(path, patch.after, before) as made:
-            kept = _keep(path, copy=before.st_nlink > 1)
-            now = path.lstat()
-            if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
-                kept.unlink()
-                raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
-            if before.st_nlink > 1:
-                _write_over(path, patch.after)
-            else:
-                made.replace(path)
+        kept = _keep(path, before)
+        now = path.lstat()
+        if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
+            kept.unlink()
+            raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
+        try:
+            _write_over(path, patch.after)
+        except OSError:
+            _write_over(path, patch.before)  # which has its room on the disk
+            kept.unlink()
+            raise
     except OSError as error:
         raise FixError(f"{path} is left as it is: {error.strerror or error} ({error.filename or path}).") from error
     return kept
 
 
-@contextlib.contextmanager
-def _write_beside(path: Path, content: bytes, like: os.stat_result) -> Iterator[Path]:
-    """A file with ``content`` in the same folder, with owner and mode of ``like``; deleted unless it was moved."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    made = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            own = os.fstat(file.fileno())
-            if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-                os.fchown(file.fileno(), like.st_uid, like.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
-            os.fsync(file.fileno())
-        yield made
-    finally:
-        made.unlink(missing_ok=True)
-
-
 def _write_over(path: Path, content: bytes) -> None:
-    """The former text is safe by now, and so is the new one in the file beside, should this be cut short."""
     with path.open("r+b") as file:
         file.write(content)
-        file.truncate()
         file.flush()
+        file.truncate()
         os.fsync(file.fileno())
 
 
-def _keep(path: Path, *, copy: bool) -> Path:
-    """The former text under a name that is free: the file itself, linked, or a copy where that is wanted or must be."""
+def _keep(path: Path, look: os.stat_result) -> Path:
+    """A copy of the former text, of the same owner, under a name that is free."""
     for number in range(1, MOST_ORIGINALS):
         kept = path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")
-        try:
-            if not copy:
-                os.link(path, kept, follow_symlinks=False)
-                return kept
-        except FileExistsError:
-            continue
-        except OSError:  # a volume without hard links
-            pass
-        if os.path.lexists(kept):
-            continue
-        shutil.copy2(path, kept)
-        return kept
+        if not os.path.lexists(kept):
+            shutil.copy2(path, kept)
+            with contextlib.suppress(PermissionError):
+                os.chown(kept, look.st_uid, look.st_gid)
+            return kept
     raise FixError(f"{path} is left as it is: there are {MOST_ORIGINALS} files {path.name}{ORIGINAL}* already.")

@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Event
 from typing import IO, Literal
 
+from supervisor.base import proc_stat
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.secrets import mask_texts, remember_environment
 from supervisor.jobs.base import Component
@@ -172,7 +173,7 @@ def look_at_component(attempt_dir: Path, component: str) -> ShimState:
         return ended
     if record is None:
         return ShimState("absent", reason=f"{component} was never started in {attempt_dir}")
-    if record.boot_id != shim_records.boot_id():
+    if record.boot_id != proc_stat.boot_id():
         return from_record("lost", record, f"the machine was rebooted since {component} was started")
     if alive(record.shim):
         # The disk may be too full or too slow for the exit record: then the shim's name tells the end.

@@ -20,9 +20,9 @@ from typing import IO
 
 from supervisor.base import logs
 from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.proc_stat import start_ticks
 from supervisor.base.socket_paths import try_to_lock
 from supervisor.process.known_names import NANNY
-from supervisor.process.shim_records import start_ticks
 from supervisor.process.survivors import Identity, alive, send_signal
 
 WANTED = "lock.wanted"

@@ -32,7 +32,8 @@ import time
 if __name__ == "__main__":  # by its path, and isolated: what else is installed here is not on the module path
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from supervisor.process.shim_records import boot_id, forks, start_ticks, stat_fields, write_atomically
+from supervisor.base.proc_stat import boot_id, forks, start_ticks, stat_fields
+from supervisor.process.shim_records import write_atomically
 
 TYPE_CHECKING = False  # importing typing costs more than all the rest of this page
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""What the shim and the daemon share: what the shim is told and writes, and how a process is told from later ones.
+"""What the shim and the daemon share: what the shim is told, and what it writes.
 
 The shim imports this file, which therefore imports the standard library only, and little of it.
 """
-# ruff: noqa: PTH104, PTH120, PTH123
+# ruff: noqa: PTH104, PTH120
 # (pathlib would cost a third of the shim's start-up time)
 
 from __future__ import annotations
@@ -51,45 +51,6 @@ if TYPE_CHECKING:
         notes: list[str]
         error: str
         kind: str
-
-
-def boot_id() -> str:
-    """The kernel's name for this boot, "" where it is hidden."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def forks() -> int | None:
-    """Processes and threads that the machine has made since boot (proc(5), /proc/stat); None where that is hidden."""
-    try:
-        with open("/proc/stat", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("processes "):
-                    return int(line.split()[1]) or None  # some sandboxes always say 0
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def stat_fields(pid: int) -> tuple[str, list[str]] | None:
-    """Name and the fields after it (state first) of ``/proc/PID/stat``; None when there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return None
-    head, _, tail = text.rpartition(")")  # the name may hold brackets and blanks itself
-    fields = tail.split()
-    return (head.partition("(")[2], fields) if len(fields) > 19 else None
-
-
-def start_ticks(pid: int) -> int | None:
-    """Kernel start time of ``pid`` in clock ticks since boot (field 22 of its stat), None when it is gone."""
-    found = stat_fields(pid)
-    return int(found[1][19]) if found else None
 
 
 def write_atomically(path: str, data: Mapping[str, object], *, reserved: str = "") -> None:

@@ -24,7 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.process import own_cgroup, shim_records
+from supervisor.base import proc_stat
+from supervisor.process import own_cgroup
 
 RUN_MARKER = "RL_SUPERVISOR_RUN"
 ATTEMPT_MARKER = "RL_SUPERVISOR_ATTEMPT"
@@ -78,12 +79,12 @@ class Record:
     @property
     def of_these_pids(self) -> bool:
         """Do its numbers mean anything here? Not after a reboot, nor in a container that was started again."""
-        return self.boot_id == shim_records.boot_id() and self.init in (None, shim_records.start_ticks(1))
+        return self.boot_id == proc_stat.boot_id() and self.init in (None, proc_stat.start_ticks(1))
 
 
 def look_at(pid: int) -> Process | None:
     """The process ``pid``, None when there is none."""
-    found = shim_records.stat_fields(pid)
+    found = proc_stat.stat_fields(pid)
     if found is None:
         return None
     name, f = found
@@ -268,7 +269,7 @@ def may_be_recycled(forks_then: int | None) -> bool:
 
     Numbers are given in a circle of ``pid_max``. Half of it is left out of account, for numbers in use are skipped.
     """
-    now = shim_records.forks()
+    now = proc_stat.forks()
     if forks_then is None or now is None:
         return True
     try:
@@ -350,7 +351,7 @@ def hanging_threads(pid: int) -> list[int]:
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            fields = shim_records.stat_fields(int(name))
+            fields = proc_stat.stat_fields(int(name))
             if fields and fields[1][0] == "D":
                 found.append(int(name))
     return found

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from supervisor.base.proc_stat import read_stat
 from supervisor.core.facts import Effort, EffortLook, Fact, Role
 from supervisor.sensors.base import Clock
 
@@ -53,13 +54,10 @@ class EffortSensor:
 
     def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str] | None:
         """CPU seconds so far of all its threads, and its state; None when it is gone."""
-        try:
-            text = (self._proc / str(pid) / "stat").read_text(errors="replace")
-        except OSError:
+        found = read_stat(f"{self._proc}/{pid}/stat")
+        if found is None or int(found[1][19]) != ticks:
             return None
-        fields = text.rpartition(")")[2].split()  # from the third on: a name may hold blanks and brackets
-        if len(fields) < 20 or int(fields[19]) != ticks:
-            return None
+        fields = found[1]
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
 
     def _channel(self, pid: int) -> str:

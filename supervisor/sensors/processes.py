@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from supervisor.base.proc_stat import stat_fields
 from supervisor.base.secrets import mask_command, printable, remember_processes
 from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Role
 from supervisor.sensors.base import Clock
@@ -52,18 +53,11 @@ class Stat(NamedTuple):
 
 def read_stat(pid: int) -> Stat | None:
     """The process's stat, None when there is none. Zombies have one: see ``state`` ("Z", "X")."""
-    try:
-        with Path(f"/proc/{pid}/stat").open("rb", buffering=0) as file:
-            data = file.read(1024)
-    except OSError:
+    found = stat_fields(pid)
+    if found is None:
         return None
-    # The name may hold blanks and brackets itself; it ends at the last bracket.
-    start, end = data.find(b"("), data.rfind(b")")
-    fields = data[end + 2 :].split()
-    if start < 0 or len(fields) < 20:
-        return None
-    comm = data[start + 1 : end].decode(errors="replace")
-    return Stat(comm, fields[0].decode(), int(fields[1]), int(fields[19]))
+    comm, fields = found
+    return Stat(comm, fields[0], int(fields[1]), int(fields[19]))
 
 
 def identity_of(pid: int) -> Identity | None:

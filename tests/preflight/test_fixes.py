@@ -148,8 +148,8 @@ def test_a_file_that_is_changed_in_the_last_moment_is_left_as_it_is(
 ) -> None:
     keep = fixes._keep
 
-    def meanwhile(path: Path, *, copy: bool) -> Path:
-        kept = keep(path, copy=copy)
+    def meanwhile(path: Path, look: os.stat_result) -> Path:
+        kept = keep(path, look)
         path.write_text("another editor\n")
         return kept
 
@@ -187,16 +187,23 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(file: Path, monkeypatc
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(file.parent))
 
-    monkeypatch.setattr(fixes.tempfile, "mkstemp", refused)
+    monkeypatch.setattr(fixes.shutil, "copy2", refused)
     with pytest.raises(FixError, match=r"rl\.toml is left as it is: Permission denied"):
         fixes.write(Patch(file, TEXT.encode(), b"new = 1\n"))
     assert file.read_text() == TEXT
 
 
-def test_without_hard_links_the_old_text_is_copied(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+def test_where_there_is_no_room_the_file_is_as_it_was(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_over = fixes._write_over
 
-    monkeypatch.setattr(fixes.os, "link", refused)
-    assert fixes.write(Patch(file, TEXT.encode(), b"new = 1\n")).read_text() == TEXT
-    assert file.read_text() == "new = 1\n"
+    def full(path: Path, content: bytes) -> None:
+        write_over(path, content[:4])
+        if content != TEXT.encode():
+            raise OSError(28, "No space left on device", str(path))
+        write_over(path, content)
+
+    monkeypatch.setattr(fixes, "_write_over", full)
+    with pytest.raises(FixError, match=r"rl\.toml is left as it is: No space left on device"):
+        fixes.write(Patch(file, TEXT.encode(), b"new = 1\n"))
+    assert file.read_text() == TEXT
+    assert list(file.parent.iterdir()) == [file]

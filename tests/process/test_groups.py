@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process import own_cgroup, shim_records, stop, survivors, transient
+from supervisor.base import proc_stat
+from supervisor.process import own_cgroup, stop, survivors, transient
 from tests.process.conftest import BLUNT, Attempt, kill, wait_for
 
 FORKS_AND_LEAVES = """
@@ -219,7 +220,7 @@ def test_a_session_under_a_recycled_number_is_somebody_elses(attempt: Attempt, c
 
 
 def test_numbers_go_round_only_after_many_forks() -> None:
-    now = shim_records.forks()
+    now = proc_stat.forks()
     assert now
     assert survivors.may_be_recycled(now) is False
     assert survivors.may_be_recycled(None) is True
