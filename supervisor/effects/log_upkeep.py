@@ -21,6 +21,7 @@ from typing import Literal
 
 from supervisor.effects.log_holes import MIB, data_bytes
 from supervisor.journal.attempt_folders import KEPT, PIECE, attempts, folder_of, list_waiting_folders
+from supervisor.process.own_child import OwnChild
 
 LIVING_BYTES = 64 * MIB  # of a captured log that lives, uncompressed; with a small `max_mb` less
 QUIET_S = 20.0  # so long an ended attempt's log must be untouched: something of it may still be dying
@@ -178,7 +179,7 @@ class LogUpkeep:
         self._order = Order(str(state_dir), 0, (), keep_attempts, max_mb * MIB, quiet_s)
         self._tell = tell
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: OwnChild | None = None
         self._began = 0.0
         self._told: set[str] = set()
         self._closed = False
@@ -192,18 +193,10 @@ class LogUpkeep:
             order = Order(**{**asdict(self._order), **changes})
             if not plan(order):
                 return
-            words_ = [sys.executable, "-m", "supervisor.effects.log_round", json.dumps(asdict(order))]
+            words = [sys.executable, "-m", "supervisor.effects.log_round", json.dumps(asdict(order))]
             environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LC_ALL") if name in os.environ}
             try:
-                self._child = subprocess.Popen(
-                    words_,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env=environ,
-                    cwd="/",
-                    start_new_session=True,
-                )
+                self._child = OwnChild(words, environ=environ, cwd=Path("/"))
             except OSError as error:
                 self._say_once(f"Logs could not be compressed: no process could be started ({error.strerror}).")
             self._began = time.monotonic()
@@ -212,15 +205,14 @@ class LogUpkeep:
         child = self._child
         if child is None:
             return False
-        if child.poll() is None:
+        if child.process.poll() is None:
             if time.monotonic() - self._began > CHILD_LIMIT_S:
-                child.kill()  # it is ours until it is waited for; each of its steps is whole or not done
+                child.process.kill()  # each of its steps is whole or not done
             return True
         self._child = None
-        if child.stdout is not None:
-            for line in child.stdout.read(64 << 10).decode(errors="replace").splitlines():
+        with child:
+            for line in child.answer().decode(errors="replace").splitlines():
                 self._say_once(line[:SHOWN])
-            child.stdout.close()
         return False
 
     def _say_once(self, sentence: str) -> None:
@@ -235,8 +227,8 @@ class LogUpkeep:
             return  # a look hangs on a dead mount, where the job's own logs wait to be fetched
         try:
             if self._child is not None:
-                self._child.kill()
-                self._child.wait(CLOSE_S)
+                self._child.process.kill()
+                self._child.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             pass  # it hangs there itself; it does nothing any more, and any process may reap it
         finally:

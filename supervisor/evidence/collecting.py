@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from supervisor.base.beside import Beside
 from supervisor.base.secrets import mask_secrets
 
 FILE_BYTES = 512 << 10  # of one file of a bundle
@@ -165,19 +166,8 @@ def _run_collector(number: int, one: Collector, sink: Sink, done: queue.SimpleQu
 
 def within(limit_s: float, work: Callable[[], T], default: T) -> T:
     """What ``work`` returns, or ``default`` when that takes too long or fails; then it is left behind."""
-    found: queue.SimpleQueue[T] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            found.put(work())
-        except OSError:
-            found.put(default)
-
-    threading.Thread(target=run, name="evidence-look", daemon=True).start()
-    try:
-        return found.get(timeout=max(0.0, limit_s))
-    except queue.Empty:
-        return default
+    found = Beside(work).result_or_none(time.monotonic() + limit_s)
+    return default if found is None else found
 
 
 def output_of(argv: Sequence[str], *, timeout_s: float, limit_bytes: int, env: Mapping[str, str]) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 LONGEST = 1 << 20  # bytes of what it says that are read
+MOST_HELD = 128 << 20
 POLL_S = 0.02
 REAP_S = 1.0
 NEVER = threading.Event()
@@ -59,7 +60,8 @@ class OwnChild:
     def wait(self, until: float, unwanted: threading.Event = NEVER) -> int | None:
         """Its exit code; None when it lives at ``until`` (monotonic time), or is not needed any more."""
         while self.process.poll() is None and time.monotonic() < until and not unwanted.wait(POLL_S):
-            pass
+            if sum(os.fstat(file).st_size for file in self._files) > MOST_HELD:
+                self.kill()  # it talks without end, and into our memory
         return self.process.poll()
 
     def kill(self) -> None:

@@ -314,11 +314,11 @@ def test_two_children_never_work_at_once_and_one_that_fails_is_told_once(tmp_pat
     for _ in range(3):
         child = upkeep._child
         if child is not None:
-            child.wait(20)
+            child.process.wait(20)
         upkeep.tend(2, ())
     assert len(said) == 1
     assert "could not be compressed" in said[0]
     assert log.read_bytes() == b"old\n"
     upkeep.close()
     upkeep.tend(2, ())
-    assert upkeep._child is None or upkeep._child.returncode is not None
+    assert upkeep._child is None or upkeep._child.process.returncode is not None

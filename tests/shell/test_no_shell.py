@@ -35,13 +35,14 @@ STARTED_IN = {
     "cli/ctl.py",  # becomes rl-supervisor for the live screen
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
+    "daemon/api_backend.py",  # our own rl-supervisor, for the incidents in the journal
     "daemon/side_child.py",  # our own rl-supervisor, for the page, and our child that speaks to a collector
     "cli/web.py",  # chromium, for a picture of the page, by words
     "cli/wandb_page.py",  # our own child that asks W&B; what it asks goes over standard input
     "cli/wandb_sync.py",  # `wandb sync` with the folders of the run, by words
     "effects/notify_targets.py",  # our own child that asks apprise; the message goes over standard input
     "effects/incident_evidence.py",  # our own child that collects evidence
-    "effects/log_upkeep.py",
+    "effects/log_upkeep.py",  # our own round over the logs
     "effects/store_work.py",  # our own look at the host, before the claim
     "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
