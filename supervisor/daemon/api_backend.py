@@ -15,6 +15,7 @@ from supervisor import __version__
 from supervisor.api import metrics
 from supervisor.api.protocol import VERBS, Reply
 from supervisor.base.errors import SupervisorError
+from supervisor.base.own_child import OwnChild
 from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.state import State
@@ -30,7 +31,6 @@ from supervisor.jobs.base import StartRequest
 from supervisor.jobs.wandb_client import notes_of_rollbacks
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
-from supervisor.process.own_child import OwnChild
 from supervisor.views import status
 
 READ_INCIDENTS = (sys.executable, "-P", "-m", "supervisor.cli.main", "read-state", "--", "incidents")

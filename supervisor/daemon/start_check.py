@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError
+from supervisor.base.own_child import OwnChild
 from supervisor.core.facts import Remark
 from supervisor.core.state import State
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
-from supervisor.process.own_child import OwnChild
 
 LIMIT_S = 20.0
 VERB = "start-check"

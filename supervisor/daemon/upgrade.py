@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 
 from supervisor import __version__
 from supervisor.base.errors import SupervisorError, TryAgainError
+from supervisor.base.own_child import OwnChild
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core import leaving
@@ -42,7 +43,6 @@ from supervisor.daemon.inbox import Loop
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
-from supervisor.process.own_child import OwnChild
 
 VARIABLE = "RL_SUPERVISOR_UPGRADED_FROM"
 ORDERS = "RL_SUPERVISOR_ORDERS"

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.base.beside import Beside
+from supervisor.base.own_child import OwnChild
 from supervisor.base.secrets import known_secrets
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -23,7 +24,6 @@ from supervisor.effects.run_context import RunContext, Sights
 from supervisor.evidence import keeping
 from supervisor.evidence.known import Asked, Known, bundles_dir
 from supervisor.process.attempts import attempt_dir
-from supervisor.process.own_child import OwnChild
 
 COMMAND = (sys.executable, "-P", "-m", "supervisor.evidence.child")
 LOGS_S = 2.0  # for the job's folders to say where its logs are; a dead mount never does

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.own_child import OwnChild
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.process.own_child import OwnChild
 
 COMMAND = (sys.executable, "-P", "-m", "supervisor.cli.main", "diagnose", "--json")
 LIMIT_S = 60.0

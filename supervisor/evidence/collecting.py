@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import select
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from supervisor.base.beside import Beside
+from supervisor.base.own_child import OwnChild
 from supervisor.base.secrets import mask_secrets
 
 FILE_BYTES = 512 << 10  # of one file of a bundle
 COLLECTOR_BYTES = 2 << 20  # of all that one collector hands over
 CUT = "\n[the rest is left out: it would be longer than {} bytes]\n"
-PIPE_BYTES = 1 << 16
 
 Word = Literal["collected", "failed", "late"]
 T = TypeVar("T")
@@ -173,45 +170,14 @@ def within(limit_s: float, work: Callable[[], T], default: T) -> T:
 def output_of(argv: Sequence[str], *, timeout_s: float, limit_bytes: int, env: Mapping[str, str]) -> tuple[str, str]:
     """What a program prints, and a sentence when it did not end well. Never longer than asked for, never more.
 
-    It runs in a session of its own and is killed with its children when its time is over. Raises OSError when it
-    cannot be started.
+    It is killed with its children when its time is over. Raises OSError when it cannot be started.
     """
-    deadline = time.monotonic() + timeout_s
-    child = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(env),
-        cwd="/",
-        start_new_session=True,
-    )
-    assert child.stdout is not None  # noqa: S101 - for the type checker
-    data, trouble = bytearray(), ""
-    with child.stdout as stream:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stream], [], [], left)[0]:
-                trouble = f"{argv[0]} did not end within {timeout_s:g} s and was killed"
-                break
-            piece = os.read(stream.fileno(), PIPE_BYTES)
-            if not piece:
-                break
-            data += piece
-            if len(data) > limit_bytes:
-                trouble = f"{argv[0]} printed more than {limit_bytes} bytes and was ended"
-                break
-    if not trouble:
-        try:
-            child.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            trouble = f"{argv[0]} did not end within {timeout_s:g} s and was killed"
-    if trouble:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)  # our own child, not reaped yet: the number is no other's
-            child.wait(0.5)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            trouble += "; it is left behind"
-    elif child.returncode:
-        trouble = f"{argv[0]} ended with exit code {child.returncode}"
-    return bytes(data[:limit_bytes]).decode(errors="replace"), trouble
+    with OwnChild(argv, environ=env, cwd=Path("/"), together=True, most_bytes=limit_bytes) as child:
+        code = child.wait(time.monotonic() + timeout_s)
+        child.kill()
+        text = child.answer(limit_bytes).decode(errors="replace")
+    if child.is_cut:
+        return text, f"{argv[0]} printed more than {limit_bytes} bytes and was ended"
+    if code is None:
+        return text, f"{argv[0]} did not end within {timeout_s:g} s and was killed"
+    return text, f"{argv[0]} ended with exit code {code}" if code else ""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlparse
 
 from supervisor.base.errors import UnknownDialectError
+from supervisor.base.own_child import OwnChild
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.renames import renames
 
@@ -236,17 +237,12 @@ def _ask_interpreter(python: Path) -> list[Path]:
         "spec = importlib.util.find_spec('prime_rl')\n"
         "print(json.dumps(list(spec.submodule_search_locations or []) if spec else []))"
     )
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        answer = subprocess.run(
-            [str(python), "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=FIND_TIMEOUT_S,
-            check=True,
-            cwd="/",
-            env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-        found = json.loads(answer.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        with OwnChild([str(python), "-c", code], environ=environ, cwd=Path("/")) as child:
+            child.wait(time.monotonic() + FIND_TIMEOUT_S)
+            child.kill()
+            found = json.loads(child.answer().splitlines()[-1])
+    except (OSError, ValueError, IndexError):
         return []
     return [Path(name) for name in found if isinstance(name, str) and Path(name).is_dir()]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from supervisor.base.own_child import NEVER, OwnChild
 from supervisor.jobs.base import Component
 from supervisor.process import launch
-from supervisor.process.own_child import NEVER, OwnChild
 
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "",  # a look must not take GPU memory from a job that trains there

@@ -12,13 +12,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from supervisor.base import http
+from supervisor.base.own_child import OwnChild
 from supervisor.core import facts as f
 
 WORDS_LIMIT = 4 << 10  # bytes that are read of a file or of a command's output
@@ -27,8 +27,6 @@ WRITTEN_S = 0.1
 MOST_WITHIN_S = 86_400.0
 PAGE_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
-ENDED_LOOK_S = 0.02
-MOST_READS = 64
 SIGNALS = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2, "SIGPWR": signal.SIGPWR}
 
 Asked = tuple[str, str] | None
@@ -195,63 +193,19 @@ class CommandSource:
     def __call__(self) -> Asked:
         named = self._words[0]
         try:
-            child = subprocess.Popen(
-                self._words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=self._environ,
-                cwd="/",
-                start_new_session=True,
-                umask=0o022,
-            )
+            with OwnChild(self._words, environ=self._environ, cwd=Path("/"), umask=0o022) as child:
+                code = child.wait(time.monotonic() + COMMAND_TIMEOUT_S)
+                child.kill()
+                output = child.answer(WORDS_LIMIT)
         except (OSError, ValueError) as error:
             raise TriggerError(f"{named} cannot be run: {getattr(error, 'strerror', None) or error}") from error
-        with contextlib.closing(_Words(child)) as words:
-            output = words.until_its_end()
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)  # its own session, and our child that is not reaped yet
-                child.wait()
-                raise TriggerError(f"{named} did not end within {COMMAND_TIMEOUT_S:g} s")
-        if child.returncode in (126, 127):
-            raise TriggerError(f"{named} ended with exit code {child.returncode}, which says that it cannot be run")
-        if child.returncode != 0:
+        if code is None:
+            raise TriggerError(f"{named} did not end within {COMMAND_TIMEOUT_S:g} s")
+        if code in (126, 127):
+            raise TriggerError(f"{named} ended with exit code {code}, which says that it cannot be run")
+        if code != 0:
             return None
         return f"{named} says so", output.decode(errors="replace")
-
-
-class _Words:
-    """What a command prints, until *it* has ended: a child that it left in the background may hold the pipe."""
-
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
-        self._pipe = child.stdout.fileno() if child.stdout is not None else -1
-        os.set_blocking(self._pipe, False)
-        self._kept = b""
-
-    def until_its_end(self) -> bytes:
-        """The beginning of it; the child's ``returncode`` is None when its time is over first."""
-        until = time.monotonic() + COMMAND_TIMEOUT_S
-        while time.monotonic() < until:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(ENDED_LOOK_S)
-            self._drain()
-            if self._child.returncode is not None:
-                break
-        return self._kept[:WORDS_LIMIT]
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(MOST_READS):  # what a child prints without end is not waited for
-                if not (more := os.read(self._pipe, WORDS_LIMIT)):
-                    return
-                if len(self._kept) < WORDS_LIMIT:
-                    self._kept += more
-
-    def close(self) -> None:
-        if self._child.stdout is not None:
-            self._child.stdout.close()
 
 
 class PublishSensor:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.base import own_child
 from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import Remark
@@ -22,7 +23,6 @@ from supervisor.daemon import start_check
 from supervisor.daemon.start_check import StartCheck
 from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
-from supervisor.process import own_child
 from supervisor.process.attempts import attempt_dir, take_snapshot
 from tests.hands import context
 

@@ -31,7 +31,7 @@ STARTED_IN = {
     "effects/carry_out.py",
     "evidence/collecting.py",  # py-spy and its like, by words
     "process/launch.py",  # the shim, by words
-    "process/own_child.py",  # for those below that ask a child one thing, by words
+    "base/own_child.py",  # for those below that ask a child one thing, by words
     "cli/ctl.py",  # becomes rl-supervisor for the live screen
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process import own_child
-from supervisor.process.own_child import OwnChild
+from supervisor.base.own_child import OwnChild
 
 
 def child(program: str, given: bytes = b"", *, together: bool = False) -> OwnChild:
@@ -54,10 +53,11 @@ def test_one_that_takes_too_long_or_is_not_wanted_any_more_is_killed_with_what_i
         assert one.process.returncode == -9
 
 
-def test_one_that_talks_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_child, "MOST_HELD", 1 << 20)
-    with child("while True: print('frame ' * 1000)") as one:
+def test_one_that_talks_without_end_is_ended() -> None:
+    talks = "while True: print('frame ' * 1000)"
+    with OwnChild([sys.executable, "-I", "-c", talks], environ={}, most_bytes=1 << 20) as one:
         assert one.wait(soon()) == -9
+        assert one.is_cut
         assert len(one.answer(100)) == 100
 
 

@@ -34,8 +34,14 @@ class OwnChild:
         given: bytes = b"",
         cwd: Path | None = None,
         together: bool = False,
+        umask: int = -1,
+        most_bytes: int = MOST_HELD,
     ) -> None:
-        """Start it. ``together``: its complaints go where its answer goes. Raises OSError."""
+        """Start it. ``together``: its complaints go where its answer goes. What says more than ``most_bytes`` is ended,
+        and ``is_cut``. Raises OSError.
+        """
+        self.is_cut = False
+        self._most_bytes = most_bytes
         self._files: list[int] = []
         try:
             asked, self._said, self._complaint = (self._make_file(name) for name in ("asked", "said", "complaint"))
@@ -48,6 +54,7 @@ class OwnChild:
                 env=dict(environ),
                 cwd=cwd,
                 start_new_session=True,
+                umask=umask,
             )
         except BaseException:
             self._close_files()
@@ -60,9 +67,14 @@ class OwnChild:
     def wait(self, until: float, unwanted: threading.Event = NEVER) -> int | None:
         """Its exit code; None when it lives at ``until`` (monotonic time), or is not needed any more."""
         while self.process.poll() is None and time.monotonic() < until and not unwanted.wait(POLL_S):
-            if sum(os.fstat(file).st_size for file in self._files) > MOST_HELD:
-                self.kill()  # it talks without end, and into our memory
-        return self.process.poll()
+            if self._is_too_long():
+                self.kill()  # it talks into our memory
+        code = self.process.poll()
+        self.is_cut = self._is_too_long()
+        return code
+
+    def _is_too_long(self) -> bool:
+        return max(os.fstat(file).st_size for file in (self._said, self._complaint)) > self._most_bytes
 
     def kill(self) -> None:
         """End it with all of its session, where it still lives."""
