@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from supervisor.base.own_child import OwnChild
 
 LOOK_S = 15.0
 
@@ -81,20 +84,22 @@ def survey(timeout_s: float = LOOK_S, environ: Mapping[str, str] | None = None) 
     """Ask NVML once, at most ``timeout_s``. ``environ``: which libraries are found, as the one who asks finds them."""
     words = [sys.executable, "-P", "-c", _ASK]  # never import from the current folder
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False, env=environ)
-    except subprocess.TimeoutExpired:
-        return GpuSurvey(problem=f"The NVIDIA driver gave no answer in {timeout_s:g} s: GPUs are left out.")
+        with OwnChild(words, environ=os.environ if environ is None else environ) as child:
+            code = child.wait(time.monotonic() + timeout_s)
+            child.kill()
+            said, last = child.answer(), child.complaint() or "no reason given"
     except OSError as error:
         return GpuSurvey(problem=f"The NVIDIA driver could not be asked ({error}): GPUs are left out.")
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if code is None:
+        return GpuSurvey(problem=f"The NVIDIA driver gave no answer in {timeout_s:g} s: GPUs are left out.")
+    if code != 0:
         # A container without the `utility` capability has no such library either, but has the GPU's file.
         none = "LibraryNotFound" in last or "DriverNotLoaded" in last
         none = none and not any(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
         broken = "NVMLError" in last and not any(word in last for word in _NO_ERROR_OF_THE_DRIVER)
         return GpuSurvey(problem=f"No GPU was found ({last.split(': ', 1)[-1]}).", none=none, is_broken=broken)
     try:
-        driver, cuda, found = json.loads(done.stdout)
+        driver, cuda, found = json.loads(said)
         gpus = [_gpu(one) for one in found]
     except (ValueError, TypeError, IndexError):
         return GpuSurvey(problem="The NVIDIA driver gave an answer that is not understood: GPUs are left out.")
