@@ -21,6 +21,7 @@ from supervisor.diagnosis import standstill
 from supervisor.diagnosis.advice import where_to_look
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
+from supervisor.diagnosis.own_words import in_its_words, missing_from
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
 from supervisor.diagnosis.standstill import who_waits
@@ -800,6 +801,9 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         roles,
         more=tuple(event.more),
     )
+    words = in_its_words(event.text, event.raised, event.more)
+    if words and missing_from(cause.remedy, words):
+        cause.remedy = f"{words} {cause.remedy}"
     if raised is not None and (signature is None or _is_of_users(signature.name)):
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:

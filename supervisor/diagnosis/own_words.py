@@ -1,0 +1,131 @@
+"""What helps as an error's own line has it: the packages and settings that it names, and the advice that it gives.
+
+Entries are of classes of errors: which package is to be installed or upgraded stands in the line and its frames alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from supervisor.diagnosis.frames import Raised, package_of
+
+# What is imported by another name than it is installed by.
+_INSTALLED_AS: Final = {
+    "antlr4": "antlr4-python3-runtime==4.9.3", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv", "fla": "flash-linear-attention", "git": "GitPython", "google": "protobuf",
+    "hydra": "hydra-core", "mpi4py": "mpi4py", "OpenSSL": "pyOpenSSL", "PIL": "pillow", "pkg_resources": "setuptools<81",
+    "pyairports": "outlines", "pynvml": "nvidia-ml-py", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "transformer_engine": "transformer-engine[pytorch]", "yaml": "PyYAML", "zmq": "pyzmq",
+}  # fmt: skip
+_CLASSES: Final = {
+    re.compile(r"(?:GRPO|RLOO|SFT|DPO|PPO|KTO|ORPO|Reward|Online\w{0,6})(?:Config|Trainer)$"): "trl",
+    re.compile(r"(?:Seq2Seq)?Train(?:er|ingArguments)$|PreTrained\w{1,40}$|AutoTokenizer$"): "transformers",
+    re.compile(r"(?:Accelerator|FullyShardedDataParallelPlugin|DataLoaderConfiguration)$"): "accelerate",
+    re.compile(r"Lora(?:Config|Model|Layer)$|PeftModel\w{0,40}$"): "peft",
+    re.compile(
+        r"(?:LLM|(?:Async)?EngineArgs|(?:Async)?LLMEngine|SamplingParams|(?:Vllm|Model|Cache|Scheduler|LoRA)Config"
+        r"|LoRARequest|OpenAIServing\w{1,40}|AsyncLLM|Worker\w{0,40})$"
+    ): "vllm",
+    re.compile(r"(?:Async)?(?:Client|HTTPTransport)$"): "httpx",
+    re.compile(r"(?:Async)?(?:OpenAI|AzureOpenAI)$"): "openai",
+}
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<top>\w{1,80})(?P<rest>(?:\.\w{1,80})*)'")
+_NO_NAME = re.compile(r"ImportError: cannot import name '(?P<name>\w{1,120})' from '(?P<top>\w{1,80})[.\w]{0,160}'")
+_NO_ATTRIBUTE = re.compile(
+    r"AttributeError: module '(?P<top>\w{1,80})[.\w]{0,160}' has no attribute '(?P<name>\w{1,120})'"
+)
+_NO_ARGUMENT = re.compile(
+    r"TypeError: (?:(?P<cls>\w{1,80})\.)?(?P<call>\w{1,80})\(\) got an unexpected keyword argument '(?P<name>\w{1,80})'"
+)
+_BOUND = re.compile(
+    r"(?:ImportError: )?(?P<want>[A-Za-z][\w.-]{1,60}(?:[<>=!~]=?[\w.*]{1,20},?){1,4}) is required for a normal"
+)
+_REQUIRES = re.compile(
+    r"\brequires?(?: the)? [`'\"]?(?P<name>[A-Za-z][\w-]{1,40}(?:\[\w{1,20}\])?)[`'\"]?(?: package)?(?: version)?:?"
+    r" ?[`'\"(]{0,2}(?P<sign>>=|==|<=|<|>|~=) ?v?(?P<version>\d[\w.]{0,20})"
+)
+_TWINS = re.compile(
+    r"(?P<one>[\w.-]{1,60}) version \(\S{1,60}\) does not match [\w.-]{1,60} version \((?P<version>[\w.]{1,40})"
+)
+_PIP = re.compile(
+    r"(?:uv )?pip3? install (?:-{1,2}[\w-]{1,30} ){0,3}(?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[\w.,\[\]<>=~!@+-]{1,80})"
+)
+_SAYS = re.compile(
+    r"(?:^|(?<=[.!?:;,)'\"`] )|(?<=\n)|(?<= or ))(?:- )?(?P<says>(?:[Pp]lease|[Tt]ry|[Cc]onsider|Hint:|You (?:can|may|might|need|should"
+    r"|must|have)|To (?:fix|avoid|disable|enable|allow|use|resolve|override|bypass)|[Ss]et|[Uu]se|[Ii]ncrease|[Dd]ecrease"
+    r"|[Rr]educe|[Ll]ower|[Rr]aise|[Mm]ake sure|[Ee]nsure|[Rr]un|[Ii]nstall|[Uu]pgrade|[Ss]pecify|[Pp]ass|[Ee]ither"
+    r"|[Dd]id you mean|[Ee]xpected one of|[Pp]ossible (?:values|choices))\b.{8,220}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
+)
+# Words that lead nowhere, or that come with each error of a kind.
+_EMPTY = re.compile(
+    r"(?i)\bissue|\binspect|\bcheck (?:the|your)\b|\breport|traceback|stack ?trace|\babove|root cause|TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING|contact"
+    r"|https?://\S+\.?$|for (?:more|further) (?:info|detail)|PYTORCH_(?:CUDA_)?ALLOC_CONF|HYDRA_FULL_ERROR"
+)
+_USUAL: Final = frozenset({"both", "install", "itself", "please", "version", "where"})
+_LONGEST: Final = 4096
+
+
+def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = ()) -> str:
+    """What to install, upgrade or set by an error's own words, as sentences; nothing where it names nothing."""
+    said = (raised.text if raised is not None else text)[:_LONGEST]
+    whole = "\n".join((said, *more))
+    return _name_packages(said, package_of(raised.last) if raised is not None else "") or _quote_advice(whole)
+
+
+def missing_from(remedy: str, words: str) -> bool:
+    """Do the words tell anything that the remedy does not say already?"""
+    told = {word.lower() for word in re.findall(r"[\w-]{5,}", words)} - _USUAL
+    return sum(word in remedy.lower() for word in told) * 2 < max(len(told), 1)
+
+
+def installed_as(module: str) -> str:
+    """The name by which a package is installed."""
+    return _INSTALLED_AS.get(module, module.replace("_", "-"))
+
+
+def _name_packages(said: str, caller: str) -> str:
+    if found := _BOUND.match(said):
+        return f"pip install '{found['want'].rstrip(',')}'."
+    if found := _TWINS.search(said):
+        return f"pip install '{found['one']}=={found['version']}', or both in one version."
+    if found := _PIP.search(said):
+        return f"{found[0].rstrip('.,')} (where the job runs)."
+    if found := _REQUIRES.search(said):
+        return f"pip install '{installed_as(found['name'])}{found['sign']}{found['version'].rstrip('.')}'."
+    if found := _NO_MODULE.match(said):
+        if not found["rest"]:
+            return f"uv pip install '{installed_as(found['top'])}'."
+        return _say_two(f"the module {found['top']}{found['rest']}", found["top"], caller)
+    if found := _NO_NAME.match(said) or _NO_ATTRIBUTE.match(said):
+        return _say_two(f"{found['name']} of {found['top']}", found["top"], caller)
+    if found := _NO_ARGUMENT.match(said):
+        owner = next((package for cls, package in _CLASSES.items() if cls.match(found["cls"] or "")), "")
+        if owner:
+            return _say_two(f"the argument {found['name']} of {found['cls']} ({owner})", owner, caller)
+    return ""
+
+
+def _say_two(what: str, owner: str, caller: str) -> str:
+    """Two packages that do not belong together."""
+    owner, asks = installed_as(owner), installed_as(caller)
+    if not caller:
+        return (
+            f"The code wants {what}, which the installed {owner} does not have: pip show {owner}; pip install -U "
+            f"{owner} where it is new, else take the name that it has now, or pin {owner} to an older version."
+        )
+    if asks == owner:
+        return f"{owner} has files of two versions: pip uninstall -y {owner}; pip install --no-cache-dir {owner}."
+    return (
+        f"{asks} wants {what}, which the installed {owner} does not have: pip install -U {asks} where {owner} is the "
+        f"newer one, else pip install -U {owner}; or pin {owner} to the version that {asks} was made for."
+    )
+
+
+def _quote_advice(whole: str) -> str:
+    for found in _SAYS.finditer(whole):
+        says = found["says"].strip(" '\"`,;:")
+        if not _EMPTY.search(says):
+            return f'It says itself: "{says}".'
+    return ""
