@@ -15,7 +15,7 @@ from supervisor.diagnosis.frames import Raised, package_of
 _INSTALLED_AS: Final = {
     "antlr4": "antlr4-python3-runtime==4.9.3", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
     "dotenv": "python-dotenv", "fla": "flash-linear-attention", "git": "GitPython", "google": "protobuf",
-    "hydra": "hydra-core", "mpi4py": "mpi4py", "OpenSSL": "pyOpenSSL", "PIL": "pillow", "pkg_resources": "setuptools<81",
+    "hydra": "hydra-core", "OpenSSL": "pyOpenSSL", "PIL": "pillow", "pkg_resources": "setuptools<81",
     "pyairports": "outlines", "pynvml": "nvidia-ml-py", "skimage": "scikit-image", "sklearn": "scikit-learn",
     "transformer_engine": "transformer-engine[pytorch]", "yaml": "PyYAML", "zmq": "pyzmq",
 }  # fmt: skip
@@ -50,17 +50,20 @@ _TWINS = re.compile(
     r"(?P<one>[\w.-]{1,60}) version \(\S{1,60}\) does not match [\w.-]{1,60} version \((?P<version>[\w.]{1,40})"
 )
 _PIP = re.compile(
-    r"(?:uv )?pip3? install (?:-{1,2}[\w-]{1,30} ){0,3}(?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[\w.,\[\]<>=~!@+-]{1,80})"
+    r"(?:uv )?pip3? install (?:-{1,2}[\w-]{1,30} ){0,3}"
+    r"(?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[\w.,\[\]<>=~!@+-]{1,80})"
 )
 _SAYS = re.compile(
-    r"(?:^|(?<=[.!?:;,)'\"`] )|(?<=\n)|(?<= or ))(?:- )?(?P<says>(?:[Pp]lease|[Tt]ry|[Cc]onsider|Hint:|You (?:can|may|might|need|should"
-    r"|must|have)|To (?:fix|avoid|disable|enable|allow|use|resolve|override|bypass)|[Ss]et|[Uu]se|[Ii]ncrease|[Dd]ecrease"
-    r"|[Rr]educe|[Ll]ower|[Rr]aise|[Mm]ake sure|[Ee]nsure|[Rr]un|[Ii]nstall|[Uu]pgrade|[Ss]pecify|[Pp]ass|[Ee]ither"
-    r"|[Dd]id you mean|[Ee]xpected one of|[Pp]ossible (?:values|choices))\b.{8,220}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
+    r"(?:^|(?<=[.!?:;,)'\"`] )|(?<=\n)|(?<= or ))(?:- )?(?P<says>(?:[Pp]lease|[Tt]ry|[Cc]onsider|Hint:"
+    r"|You (?:can|may|might|need|should|must|have)|To (?:fix|avoid|disable|enable|allow|use|resolve|override|bypass)"
+    r"|[Ss]et|[Uu]se|[Ii]ncrease|[Dd]ecrease|[Rr]educe|[Ll]ower|[Rr]aise|[Mm]ake sure|[Ee]nsure|[Rr]un|[Ii]nstall"
+    r"|[Uu]pgrade|[Ss]pecify|[Pp]ass|[Ee]ither|[Dd]id you mean|[Ee]xpected one of|[Pp]ossible (?:values|choices))\b"
+    r".{8,220}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
 )
 # Words that lead nowhere, or that come with each error of a kind.
 _EMPTY = re.compile(
-    r"(?i)\bissue|\binspect|\bcheck (?:the|your)\b|\breport|traceback|stack ?trace|\babove|root cause|TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING|contact"
+    r"(?i)\bissue|\binspect|\bcheck (?:the|your)\b|\breport|traceback|stack ?trace|\babove|root cause|contact"
+    r"|TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING"
     r"|https?://\S+\.?$|for (?:more|further) (?:info|detail)|PYTORCH_(?:CUDA_)?ALLOC_CONF|HYDRA_FULL_ERROR"
 )
 _USUAL: Final = frozenset({"both", "install", "itself", "please", "version", "where"})
