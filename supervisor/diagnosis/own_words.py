@@ -39,12 +39,18 @@ _NO_ATTRIBUTE = re.compile(
 _NO_ARGUMENT = re.compile(
     r"TypeError: (?:(?P<cls>\w{1,80})\.)?(?P<call>\w{1,80})\(\) got an unexpected keyword argument '(?P<name>\w{1,80})'"
 )
+_NO_MEMBER = re.compile(
+    r"AttributeError: (?:type object )?'(?P<cls>[A-Z]\w{1,80})'(?: object)? has no attribute '(?P<name>\w{1,120})'"
+)
+_OTHER_BUILD = re.compile(
+    r"(?:ImportError|OSError): /\S{1,300}/(?:site|dist)-packages/(?P<top>\w{1,80})/\S{1,200}: undefined symbol: _Z"
+)
 _BOUND = re.compile(
     r"(?:ImportError: )?(?P<want>[A-Za-z][\w.-]{1,60}(?:[<>=!~]=?[\w.*]{1,20},?){1,4}) is required for a normal"
 )
 _REQUIRES = re.compile(
-    r"\brequires?(?: the)? [`'\"]?(?P<name>[A-Za-z][\w-]{1,40}(?:\[\w{1,20}\])?)[`'\"]?(?: package)?(?: version)?:?"
-    r" ?[`'\"(]{0,2}(?P<sign>>=|==|<=|<|>|~=) ?v?(?P<version>\d[\w.]{0,20})"
+    r"(?:\b(?:requires?|needs?)(?: the)? )?[`'\"]?(?P<name>[A-Za-z][\w-]{1,40}(?:\[\w{1,20}\])?)[`'\"]?(?: package)?"
+    r"(?: version)?:? ?[`'\"(]{0,2}(?P<sign>>=|==|<=|~=| with minimum required version) ?v?(?P<version>\d{1,4}\.\d[\w.]{0,20})"
 )
 _TWINS = re.compile(
     r"(?P<one>[\w.-]{1,60}) version \(\S{1,60}\) does not match [\w.-]{1,60} version \((?P<version>[\w.]{1,40})"
@@ -66,7 +72,9 @@ _EMPTY = re.compile(
     r"|TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING"
     r"|https?://\S+\.?$|for (?:more|further) (?:info|detail)|PYTORCH_(?:CUDA_)?ALLOC_CONF|HYDRA_FULL_ERROR"
 )
-_USUAL: Final = frozenset({"both", "install", "itself", "please", "version", "where"})
+_OF_PACKAGES: Final = ("ImportError: ", "Exception: ", "RuntimeError: ", "ModuleNotFoundError: ", "ValueError: ")
+_QUOTED: Final = "It says itself:"
+_USUAL: Final = frozenset({"both", "install", "itself", "please", "says", "version", "where"})
 _LONGEST: Final = 4096
 
 
@@ -80,7 +88,8 @@ def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = ()) -> 
 def missing_from(remedy: str, words: str) -> bool:
     """Do the words tell anything that the remedy does not say already?"""
     told = {word.lower() for word in re.findall(r"[\w-]{5,}", words)} - _USUAL
-    return sum(word in remedy.lower() for word in told) * 2 < max(len(told), 1)
+    known = sum(word in remedy.lower() for word in told)
+    return known * 2 < max(len(told), 1) or (known < len(told) and not words.startswith(_QUOTED))
 
 
 def installed_as(module: str) -> str:
@@ -95,8 +104,9 @@ def _name_packages(said: str, caller: str) -> str:
         return f"pip install '{found['one']}=={found['version']}', or both in one version."
     if found := _PIP.search(said):
         return f"{found[0].rstrip('.,')} (where the job runs)."
-    if found := _REQUIRES.search(said):
-        return f"pip install '{installed_as(found['name'])}{found['sign']}{found['version'].rstrip('.')}'."
+    if said.startswith(_OF_PACKAGES) and (found := _REQUIRES.search(said)):
+        sign = found["sign"] if "=" in found["sign"] else ">="
+        return f"pip install '{installed_as(found['name'])}{sign}{found['version'].rstrip('.')}'."
     if found := _NO_MODULE.match(said):
         if not found["rest"]:
             return f"uv pip install '{installed_as(found['top'])}'."
@@ -106,7 +116,16 @@ def _name_packages(said: str, caller: str) -> str:
     if found := _NO_ARGUMENT.match(said):
         owner = next((package for cls, package in _CLASSES.items() if cls.match(found["cls"] or "")), "")
         if owner:
-            return _say_two(f"the argument {found['name']} of {found['cls']} ({owner})", owner, caller)
+            asks = "" if owner == caller else caller  # it stands in its own file where the argument came from outside
+            return _say_two(f"the argument {found['name']} of {found['cls']} ({owner})", owner, asks)
+    if (found := _NO_MEMBER.match(said)) and caller:
+        asks = installed_as(caller)
+        return (
+            f"{asks} expects {found['name']} of {found['cls']}: upgrade {asks}, or pin what {found['cls']} comes from."
+        )
+    if found := _OTHER_BUILD.match(said):
+        package = installed_as(found["top"])
+        return f"{package} was built for another torch: pip install --force-reinstall --no-cache-dir {package}."
     return ""
 
 
@@ -130,5 +149,5 @@ def _quote_advice(whole: str) -> str:
     for found in _SAYS.finditer(whole):
         says = found["says"].strip(" '\"`,;:")
         if not _EMPTY.search(says):
-            return f'It says itself: "{says}".'
+            return f'{_QUOTED} "{says}".'
     return ""

@@ -22,7 +22,7 @@ def raised_in(package: str, text: str) -> Raised:
         ("", "ImportError: x is missing. Run `pip install liger-kernel`.", "pip install liger-kernel (where"),
         (
             "transformers",
-            "ImportError: huggingface-hub>=0.30.0,<1.0 is required for a normal functioning of this module, but found x",
+            "ImportError: huggingface-hub>=0.30.0,<1.0 is required for a normal functioning of this module, but x",
             "pip install 'huggingface-hub>=0.30.0,<1.0'",
         ),
         (
