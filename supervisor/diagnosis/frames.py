@@ -85,6 +85,7 @@ class Raised:
     own: Frame | None
     cause: Raised | None = None
     in_thread: bool = False  # it ended a thread, and not the process
+    trainer: str = ""  # the last trainer or engine whose own code it came through
 
     @property
     def text(self) -> str:
@@ -145,6 +146,7 @@ class _Open:
     end: int = 0  # the last line of it so far
     last: Frame | None = None
     own: dict[int, Frame] = field(default_factory=dict)
+    trainer: str = ""
     source: str | None = None  # the line of code of the last frame; None: it comes next
     ignored: bool = False  # Python says that it goes on
     in_thread: bool = False
@@ -216,6 +218,7 @@ class Tracebacks:
             now.last = Frame(frame["path"], int(frame["line"]), (frame["function"] or "").partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
             now.end, now.source = number, None
+            now.trainer = package if (package := package_of(now.last)) in _RL else now.trainer
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
@@ -235,7 +238,7 @@ class Tracebacks:
         message = (found["message"] or "").strip()
         if not message and found["type"] == "AssertionError" and (now.source or "").startswith("assert "):
             message = now.source or ""  # a bare assertion says in its code alone what is wrong
-        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause, now.in_thread)
+        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause, now.in_thread, now.trainer)
         if len(self._last) >= MOST_OPEN:
             self._last.clear()
         self._last[key] = raised

@@ -50,7 +50,8 @@ _BOUND = re.compile(
 )
 _REQUIRES = re.compile(
     r"(?:\b(?:requires?|needs?)(?: the)? )?[`'\"]?(?P<name>[A-Za-z][\w-]{1,40}(?:\[\w{1,20}\])?)[`'\"]?(?: package)?"
-    r"(?: version)?:? ?[`'\"(]{0,2}(?P<sign>>=|==|<=|~=| with minimum required version) ?v?(?P<version>\d{1,4}\.\d[\w.]{0,20})"
+    r"(?: version)?:? ?[`'\"(]{0,2}(?P<sign>>=|==|<=|~=| with minimum required version) ?v?"
+    r"(?P<version>\d{1,4}\.\d[\w.]{0,20})"
 )
 _TWINS = re.compile(
     r"(?P<one>[\w.-]{1,60}) version \(\S{1,60}\) does not match [\w.-]{1,60} version \((?P<version>[\w.]{1,40})"
@@ -59,6 +60,11 @@ _PIP = re.compile(
     r"(?:uv )?pip3? install (?:-{1,2}[\w-]{1,30} ){0,3}"
     r"(?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[\w.,\[\]<>=~!@+-]{1,80})"
 )
+_NO_CHOICE = re.compile(
+    r"(?P<program>[\w. -]{1,60}): error: (?:argument \S{1,60}(?: \S{1,40})?: )?"
+    r"invalid choice: '?(?P<value>[\w.-]{1,60})"
+)
+_NO_ROOM = re.compile(r"(?:[\w.]{1,60}: )?CUDA (?:error: )?out of memory|(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b")
 _SAYS = re.compile(
     r"(?:^|(?<=[.!?:;,)'\"`] )|(?<=\n)|(?<= or ))(?:- )?(?P<says>(?:[Pp]lease|[Tt]ry|[Cc]onsider|Hint:"
     r"|You (?:can|may|might|need|should|must|have)|To (?:fix|avoid|disable|enable|allow|use|resolve|override|bypass)"
@@ -73,6 +79,29 @@ _EMPTY = re.compile(
     r"|https?://\S+\.?$|for (?:more|further) (?:info|detail)|PYTORCH_(?:CUDA_)?ALLOC_CONF|HYDRA_FULL_ERROR"
 )
 _OF_PACKAGES: Final = ("ImportError: ", "Exception: ", "RuntimeError: ", "ModuleNotFoundError: ", "ValueError: ")
+# The settings that decide how much GPU memory each trainer or engine takes.
+_MEMORY: Final = {
+    "areal": "train_dataset batch_size, actor.mb_spec.max_tokens_per_mb, sglang.mem_fraction_static",
+    "axolotl": "micro_batch_size: 1, sequence_len, gradient_checkpointing: true, deepspeed: zero3, load_in_4bit",
+    "llamafactory": "per_device_train_batch_size: 1, cutoff_len, deepspeed: a ds_z3 file, quantization_bit: 4",
+    "megatron": "--micro-batch-size 1, --recompute-granularity full, --optimizer-cpu-offload, a larger TP, PP or CP",
+    "nemo_rl": "policy.train_micro_batch_size, policy.logprob_batch_size, policy.max_total_sequence_length, "
+    "policy.dtensor_cfg.activation_checkpointing and cpu_offload, policy.generation.vllm_cfg.gpu_memory_utilization",
+    "openrlhf": "--micro_train_batch_size, --micro_rollout_batch_size, --gradient_checkpointing, --adam_offload, "
+    "--zero_stage 3, --vllm_gpu_memory_utilization, --vllm_enable_sleep, --deepspeed_enable_sleep",
+    "prime_rl": "seq_len, [trainer.model.ac] freq = 1, optim_cpu_offload, a chunked loss (fused_lm_head) in "
+    "[trainer.model], more GPUs for the trainer",
+    "sglang": "a lower --mem-fraction-static, --cuda-graph-max-bs, --chunked-prefill-size, --max-running-requests",
+    "skyrl_train": "trainer.micro_train_batch_size_per_gpu, trainer.micro_forward_batch_size_per_gpu, "
+    "generator.gpu_memory_utilization, trainer.policy.fsdp_config.cpu_offload",
+    "slime": "--max-tokens-per-gpu, --recompute-granularity full, --optimizer-cpu-offload, "
+    "--sglang-mem-fraction-static",
+    "trl": "per_device_train_batch_size, num_generations, max_completion_length, gradient_checkpointing, "
+    "vllm_gpu_memory_utilization, vllm_enable_sleep_mode",
+    "verl": "ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (with use_dynamic_bsz "
+    "ppo_max_token_len_per_gpu), fsdp_config.param_offload and optimizer_offload=True, "
+    "model.enable_gradient_checkpointing=True, rollout.gpu_memory_utilization, ulysses_sequence_parallel_size",
+}
 _QUOTED: Final = "It says itself:"
 _USUAL: Final = frozenset({"both", "install", "itself", "please", "says", "version", "where"})
 _LONGEST: Final = 4096
@@ -82,6 +111,8 @@ def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = ()) -> 
     """What to install, upgrade or set by an error's own words, as sentences; nothing where it names nothing."""
     said = (raised.text if raised is not None else text)[:_LONGEST]
     whole = "\n".join((said, *more))
+    if raised is not None and raised.trainer in _MEMORY and _NO_ROOM.match(said):
+        return f"In {raised.trainer}: {_MEMORY[raised.trainer]}."
     return _name_packages(said, package_of(raised.last) if raised is not None else "") or _quote_advice(whole)
 
 
@@ -113,15 +144,18 @@ def _name_packages(said: str, caller: str) -> str:
         return _say_two(f"the module {found['top']}{found['rest']}", found["top"], caller)
     if found := _NO_NAME.match(said) or _NO_ATTRIBUTE.match(said):
         return _say_two(f"{found['name']} of {found['top']}", found["top"], caller)
-    if found := _NO_ARGUMENT.match(said):
-        owner = next((package for cls, package in _CLASSES.items() if cls.match(found["cls"] or "")), "")
-        if owner:
-            asks = "" if owner == caller else caller  # it stands in its own file where the argument came from outside
-            return _say_two(f"the argument {found['name']} of {found['cls']} ({owner})", owner, asks)
-    if (found := _NO_MEMBER.match(said)) and caller:
-        asks = installed_as(caller)
+    if (found := _NO_ARGUMENT.match(said)) and (owner := _owner_of(found["cls"] or "")):
+        asks = "" if owner == caller else caller  # it stands in its own file where the argument came from outside
+        return _say_two(f"the argument {found['name']} of {found['cls']} ({owner})", owner, asks)
+    if found := _NO_MEMBER.match(said):
+        owner, asks = _owner_of(found["cls"]), installed_as(caller)
+        if owner and owner != caller:
+            return _say_two(f"{found['name']} of {found['cls']} ({owner})", owner, caller)
+        if asks:
+            return f"{asks} expects {found['name']} of {found['cls']}: upgrade {asks}, or pin what that class is of."
+    if found := _NO_CHOICE.match(said):
         return (
-            f"{asks} expects {found['name']} of {found['cls']}: upgrade {asks}, or pin what {found['cls']} comes from."
+            f"This version of {found['program']} has no {found['value']}: upgrade it, or take one that the line lists."
         )
     if found := _OTHER_BUILD.match(said):
         package = installed_as(found["top"])
@@ -129,12 +163,16 @@ def _name_packages(said: str, caller: str) -> str:
     return ""
 
 
+def _owner_of(name: str) -> str:
+    return next((package for cls, package in _CLASSES.items() if cls.match(name)), "")
+
+
 def _say_two(what: str, owner: str, caller: str) -> str:
     """Two packages that do not belong together."""
     owner, asks = installed_as(owner), installed_as(caller)
     if not caller:
         return (
-            f"The code wants {what}, which the installed {owner} does not have: pip show {owner}; pip install -U "
+            f"The code wants {what}, which the installed {owner} does not have: pip install -U "
             f"{owner} where it is new, else take the name that it has now, or pin {owner} to an older version."
         )
     if asks == owner:
