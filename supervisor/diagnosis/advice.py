@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from supervisor.diagnosis.frames import Raised, package_of
+from supervisor.diagnosis.frames import Raised
+from supervisor.diagnosis.own_words import name_settings
 
 _ADVICE: Final = {
     re.compile(r".*(?:\b504\b|[Tt]imed? ?out|TimeoutError)"): "What it waited for was too slow: send it fewer requests "
@@ -114,19 +115,17 @@ _ADVICE: Final = {
 
 _READ = re.compile(r"\b(?:config|args|cfg|settings|self\.config)((?:\.[a-z]\w{0,60}){1,5})\b(?!\()")
 """A setting that a line of a program reads."""
-_SETTING = re.compile(r"\b([a-z]{2,20}(?:_[a-z0-9]{2,20}){2,6})\b(?![/.]|\()")
-"""What an error's text names is a setting where it has three words."""
 
 
 def where_to_look(raised: Raised | None, text: str) -> str:
     """What a person can do about an error that has no entry. ``text``: its line."""
-    package = package_of(raised.last) if raised else ""
+    package = raised.package if raised else ""
     own = raised.place if raised else None
     look = f"Look at {own} first. " if own else "Read the lines around it. "
     said = raised.text if raised is not None else text
     look += next((advice + " " for pattern, advice in _ADVICE.items() if pattern.match(said)), "")
-    if (setting := _SETTING.search(said)) is not None:
-        look += f"It names {setting[1]}: change that setting, or leave it out. "
+    if names := name_settings(said):
+        look += names + " "
     elif raised is not None and raised.last is not None and (read := _READ.search(raised.last.code)):
         look += f"That line reads {read[1][1:]}: compare this setting. "
     if raised is not None and raised.trainer and raised.trainer != package:

@@ -93,6 +93,12 @@ class Raised:
         return f"{self.type}: {self.message}" if self.message else self.type
 
     @property
+    def package(self) -> str:
+        """The package that it was raised in, or asked for what a module of torch does not have."""
+        asked = self.last is not None and self.last.function == "__getattr__"
+        return self.trainer if asked else package_of(self.last)
+
+    @property
     def place(self) -> Frame | None:
         """The user's own frame, of this one or of what it began with."""
         return self.own or (self.cause.place if self.cause else None)

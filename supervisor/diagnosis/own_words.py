@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from supervisor.diagnosis.frames import Raised, package_of
+from supervisor.diagnosis.frames import Raised
 
 # What is imported by another name than it is installed by.
 _INSTALLED_AS: Final = {
@@ -72,6 +72,22 @@ _SAYS = re.compile(
     r"|[Uu]pgrade|[Ss]pecify|[Pp]ass|[Ee]ither|[Dd]id you mean|[Ee]xpected one of|[Pp]ossible (?:values|choices))\b"
     r".{8,220}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
 )
+_CHOICES = re.compile(
+    r"(?P<says>(?:(?:[Mm]ust|[Ss]hould|has to) be (?:one of|either)|(?:[Ss]upported|[Aa]llowed|[Aa]vailable|[Vv]alid"
+    r"|[Kk]nown|[Ee]xpected)(?: [\w-]{1,30}){0,4}?(?: are| is|:| one of|: one of)) .{3,160}?)"
+    r"(?:(?=[.!] )|[.!]?(?=$|\n))"
+)
+# What an error's text names is a setting where it has three words, a path of names, two hyphens, or a value.
+_SETTING = re.compile(
+    r"(?<![\w/.@:-])(?:--[a-z][\w-]{2,50}|[a-z]\w{1,30}(?:\.[a-z_]\w{1,40}){1,5}|[a-z]{2,20}(?:_[a-z0-9]{2,20}){2,6}"
+    r"|[a-z]{2,20}(?:_[a-z0-9]{2,20}){1,6}(?= ?=| ?\(\d|`))(?![\w/-]|\(\)|\.\w)"
+)
+_NO_SETTING = re.compile(
+    r"(?:torch|transformers|vllm|verl|trl|numpy|ray|peft|datasets|huggingface|pydantic|self|os|sys|np)\."
+    r"|.*\.(?:py|so|json|toml|ya?ml|safetensors|log|txt|cc?|cpp|cuh?|hpp?|com|org|co|io|ai|net|svc|local)$"
+)
+_OF_PYDANTIC = re.compile(r" ?\[type=\w{1,60}, input_value=[^\n]*")
+_MOST_SETTINGS: Final = 4
 # Words that lead nowhere, or that come with each error of a kind.
 _EMPTY = re.compile(
     r"(?i)\bissue|\binspect|\bcheck (?:the|your)\b|\breport|traceback|stack ?trace|\babove|root cause|contact"
@@ -107,13 +123,17 @@ _USUAL: Final = frozenset({"both", "install", "itself", "please", "says", "versi
 _LONGEST: Final = 4096
 
 
-def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = ()) -> str:
-    """What to install, upgrade or set by an error's own words, as sentences; nothing where it names nothing."""
+def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = (), *, of_settings: bool = False) -> str:
+    """What to install, upgrade or set by an error's own words, as sentences; nothing where it names nothing.
+
+    ``of_settings``: it is about these, so that the ones that it names are worth a look.
+    """
     said = (raised.text if raised is not None else text)[:_LONGEST]
     whole = "\n".join((said, *more))
     if raised is not None and raised.trainer in _MEMORY and _NO_ROOM.match(said):
         return f"In {raised.trainer}: {_MEMORY[raised.trainer]}."
-    return _name_packages(said, package_of(raised.last) if raised is not None else "") or _quote_advice(whole)
+    words = _name_packages(said, raised.package if raised is not None else "") or _quote_advice(whole)
+    return words or (name_settings(whole) if of_settings else "")
 
 
 def missing_from(remedy: str, words: str) -> bool:
@@ -183,8 +203,16 @@ def _say_two(what: str, owner: str, caller: str) -> str:
     )
 
 
+def name_settings(text: str) -> str:
+    """The settings that an error's text names; nothing where there are none."""
+    text = _OF_PYDANTIC.sub("", text)
+    found = [one[0] for one in _SETTING.finditer(text) if not _NO_SETTING.match(one[0])]
+    names = list(dict.fromkeys(found))[:_MOST_SETTINGS]
+    return f"It names {', '.join(names)}: change what does not hold there, or leave it out." if names else ""
+
+
 def _quote_advice(whole: str) -> str:
-    for found in _SAYS.finditer(whole):
+    for found in (*_SAYS.finditer(whole), *_CHOICES.finditer(whole)):
         says = found["says"].strip(" '\"`,;:")
         if not _EMPTY.search(says):
             return f'{_QUOTED} "{says}".'

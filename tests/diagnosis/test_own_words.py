@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.diagnosis.frames import Frame, Raised
-from supervisor.diagnosis.own_words import in_its_words, missing_from
+from supervisor.diagnosis.own_words import in_its_words, missing_from, name_settings
 
 
 def raised_in(package: str, text: str) -> Raised:
@@ -39,6 +41,18 @@ def raised_in(package: str, text: str) -> Raised:
             "RuntimeError: no room. Try lowering `max_num_seqs`. See the stack trace.",
             "Try lowering `max_num_seqs",
         ),
+        (
+            "trl",
+            "ValueError: Unknown loss type: x. Should be one of ['sigmoid', 'hinge']",
+            "Should be one of ['sigmoid', 'hinge']",
+        ),
+        ("torch", "AttributeError: 'GRPOConfig' object has no attribute 'x'", "x of GRPOConfig (trl)"),
+        ("", "x.py: error: argument command: invalid choice: 'vllm-serve' (choose from 'dpo')", "has no vllm-serve"),
+        (
+            "sgl_kernel",
+            "ImportError: /opt/lib/python3.12/site-packages/sgl_kernel/a.so: undefined symbol: _ZN3c10",
+            "sgl-kernel was built for another torch",
+        ),
     ],
 )
 def test_it_says_what_the_line_names(package: str, text: str, part: str) -> None:
@@ -66,3 +80,26 @@ def test_advice_in_the_lines_below_counts() -> None:
 def test_what_the_remedy_says_already_is_not_said_twice() -> None:
     assert not missing_from("Lower max_num_seqs, or gpu_memory_utilization.", "Try max_num_seqs lower.")
     assert missing_from("Install it there.", "uv pip install 'mergekit'.")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "part"), [("verl", "param_offload"), ("trl", "num_generations"), ("prime_rl", "optim_cpu_offload")]
+)
+def test_what_decides_over_memory_is_said_as_that_trainer_calls_it(trainer: str, part: str) -> None:
+    full = Raised("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", 1, 9, None, None)
+    assert part in in_its_words(full.text, replace(full, trainer=trainer))
+
+
+def test_settings_are_named_as_they_stand_and_files_and_modules_are_not() -> None:
+    named = name_settings("Value error, inference.vllm.enable_eplb needs train_batch_size >= 4 (a/train_it_all.py)")
+    assert named.startswith("It names inference.vllm.enable_eplb, train_batch_size:")
+    below = "trainer.optim.foo\nExtra inputs are not permitted [type=extra_forbidden, input_value=1, input_type=int]"
+    assert name_settings(below).startswith("It names trainer.optim.foo:")
+    assert name_settings("torch.cuda.OutOfMemoryError in train_my_model.py at x.example.com") == ""
+
+
+def test_a_module_without_the_attribute_is_no_fault_of_torch() -> None:
+    text = "AttributeError: 'Qwen3Model' object has no attribute 'lm_head'"
+    frame = Frame("/app/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", 1931, "__getattr__")
+    raised = Raised("AttributeError", text.partition(": ")[2], 1, 9, frame, None, trainer="verl")
+    assert "verl expects lm_head of Qwen3Model" in in_its_words(text, raised)
