@@ -29,6 +29,17 @@ _ADVICE: Final = {
     ): "Go back to a step before it; lower the learning rate, use bf16, look at the batch that it came from.",
     re.compile(r"ModuleNotFoundError: "): "Install the package that it names where this part runs (uv pip install "
     "NAME; for an environment also into its pyproject.toml), or a newer version of what imports it.",
+    re.compile(
+        r"(?:NameError|UnboundLocalError|SyntaxError|IndentationError)\b"
+    ): "A mistake in that code itself: mend the line; in an installed package take another version of it.",
+    re.compile(
+        r"TypeError: (?:string|list) indices must be|AttributeError: '(?:str|list|dict|int|float)' object has no attribute"
+    ): "The data has another form than this code expects (a text in place of a dict, messages whose content is a list): "
+    "print it there, and compare with the dataset's columns or with what that version hands over.",
+    re.compile(
+        r"ValueError: (?:too many|not enough) values to unpack"
+    ): "A function hands back another number of values than its caller takes: a reward or generate function of another "
+    "version, or a package that changed what it returns; upgrade or pin the one that was called.",
     re.compile(r"(?:AttributeError|ImportError): "): "Mostly two packages are of versions that do not belong together: "
     "upgrade or pin (downgrade) the one that it was raised in, or the one that calls it.",
     re.compile(
