@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
+from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
-from supervisor.storage.backends import SECRETS
 
 ASK_S = 5.0  # Amazon's own advice for its page
 MOVES_S = 0.5
@@ -35,7 +34,7 @@ class PreemptionWatch:
     ) -> None:
         """``moving`` is how far the publish under way is."""
         self._about = run_file.leaving
-        self._environ = withheld_from_commands(environ, SECRETS)
+        self._environ = environment_of_commands(environ)
         self._post, self._state, self._moving = post, state, moving
         self._lookers: list[Looker] = []
         self._follows = False

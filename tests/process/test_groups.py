@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process import own_cgroup, shim, stop, survivors, transient
+from supervisor.process import own_cgroup, shim_records, stop, survivors, transient
 from tests.process.conftest import BLUNT, LAST_NUMBER, Attempt, kill, next_number, wait_for
 
 FORKS_AND_LEAVES = """
@@ -225,7 +225,7 @@ def test_a_session_under_a_recycled_number_is_somebody_elses(attempt: Attempt, c
 
 
 def test_numbers_go_round_only_after_many_forks() -> None:
-    now = shim.forks()
+    now = shim_records.forks()
     assert now
     assert survivors.may_be_recycled(now) is False
     assert survivors.may_be_recycled(None) is True
