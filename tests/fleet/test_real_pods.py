@@ -90,7 +90,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]
         kill_pod(tmp_path / name)
 
 
-def tick_until(fleet: Assembly, is_so: object, within_s: float = 90.0) -> list[str]:
+def tick_until(fleet: Assembly, is_so: object, within_s: float = 180.0) -> list[str]:
     """Pass after pass, as ``fleet run`` does; returns what was said."""
     assert callable(is_so)
     book, said = fleet.book(), [""]
