@@ -26,6 +26,7 @@ from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Place, Told
+from supervisor.fleet.fleet_file import PlaceTable
 from supervisor.fleet.model import Rented, State
 from supervisor.fleet.observe import find_useful_share, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import Offer, PlaceError
@@ -120,17 +121,20 @@ def up(file: Path, run: str, dry_run: bool) -> int:
     fleet = assemble(file, os.environ)
     [name] = _runs_of(fleet, run)
     _refuse_misfits(fleet, name)
-    tables = [fleet.file.place[one] for one in fleet.file.run[name].places]
-    for account in dict.fromkeys(table.account for table in tables):
-        price, table = max(((one.most_per_hour, one) for one in tables if one.account == account), key=lambda one: one[0])
+    dearest: dict[str, PlaceTable] = {}
+    for one in sorted(
+        (fleet.file.place[one] for one in fleet.file.run[name].places), key=lambda one: one.most_per_hour
+    ):
+        dearest[one.account] = one
+    for account, one in dearest.items():
         try:
-            credit = fleet.provider(table).read_credit()
+            credit, price = fleet.provider(one).read_credit(), one.most_per_hour
         except PlaceError as error:
             print(*wrap(f"How long the credit lasts is unknown. {error}"), sep="\n")
             continue
         if credit is not None and price:
-            told = f"The account at {account} has ${credit:.2f}: {credit / price:.1f} h at ${price:.2f} (most_per_hour)."
-            print(*wrap(told), sep="\n")
+            lasts = f"{credit / price:.1f} h at ${price:.2f} (most_per_hour)"
+            print(*wrap(f"The account at {account} has ${credit:.2f}: {lasts}."), sep="\n")
     up_at = fleet.book().read_clock()
     run_id = fleet.files[name].run.id
     return _order(fleet, run_id, lambda orders: replace(orders, wanted=True, up_at=up_at), dry_run=dry_run)

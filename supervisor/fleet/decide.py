@@ -359,7 +359,8 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
             person=person,
         )
     generation = claim.generation + 1
-    token = hashlib.sha256(f"{rules.run_id} {generation} {seen.now}".encode()).hexdigest()[:6]
+    # S3's clock counts whole seconds, in which one create may be refused and another one follow.
+    token = hashlib.sha256(f"{rules.run_id} {generation} {seen.now} {len(state.asked)}".encode()).hexdigest()[:6]
     label = label_of(rules.run_id, generation, token)
     provider = rules.places[chosen.place]
     machine = name_machine(provider, chosen.offer.machine)

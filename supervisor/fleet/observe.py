@@ -30,7 +30,7 @@ KEPT = 200
 
 
 def doubt_old_listing(state: State, seen: Seen) -> Seen:
-    """A claim or a beat from before the last look is no answer: who holds the run now would be taken for a pod too much.
+    """A claim or a beat from before the last look is no answer: who holds the run now would be a pod too many.
 
     Until ``fleet up``: a person may have deleted the claims, or begun the run anew.
     """
@@ -81,11 +81,7 @@ def observe(state: State, seen: Seen) -> State:
 def _note_asked(state: State, seen: Seen, labels: set[str]) -> dict[str, Intent]:
     """Those that were refused are many, and are forgotten within the hour; one that is listed was none."""
     asked = {label: replace(one, refused=one.refused and label not in labels) for label, one in state.asked.items()}
-    return {
-        label: one
-        for label, one in asked.items()
-        if seen.now - one.at < (HOUR_S if one.refused else ASKED_KEPT_S)
-    }
+    return {label: one for label, one in asked.items() if seen.now - one.at < (HOUR_S if one.refused else ASKED_KEPT_S)}
 
 
 def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:

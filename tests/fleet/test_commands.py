@@ -163,3 +163,14 @@ def test_a_dry_run_says_the_same_and_does_nothing(say: Say, vast: FakeVast, tmp_
     assert "starts since" in say("tick", "--dry-run")[1]
     assert vast.ledger[0].until_s is None
     assert not list((tmp_path / "store/fleet").glob("orders/*"))
+
+
+@pytest.mark.parametrize("words", [("down", "swe"), ("up", "swe")])
+def test_an_order_that_ends_for_want_of_a_key_is_not_written_down(
+    say: Say, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with an error, and the next controller destroyed the pods all the same."""
+    monkeypatch.delenv("VAST_API_KEY")
+    code, said = say(*words)
+    assert (code, "VAST_API_KEY is not set" in said) == (1, True)
+    assert not list((tmp_path / "store").rglob("orders/*"))

@@ -101,3 +101,23 @@ def test_memory_and_steps_are_told_by_one_clock(tmp_path: Path, store: str, soun
     else:
         with pytest.raises(ConfigError, match="two services have two clocks"):
             load_run(path, "swe", found.run["swe"], found.fleet)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ('host = "', 'hots = "x"\nhost = "', r'line 9: \[place.own\] has no setting "hots"; did you mean "host"\?'),
+        ('file = "', 'zzzz = 1\nfile = "', r'\[run.swe\] has no setting "zzzz"; its settings are file, places, '),
+        ('file = "swe.toml"\n', "", r'\[run.swe\] has no "file", which is required: The run file'),
+        ('provider = "ssh"', 'provider = "vast"', "has no `gpu` and no `image` and no `most_per_hour`, which provider"),
+        ("b2://bucket", "b2://b", r"names no bucket of b2: such a name has 6 to 63 letters"),
+    ],
+)
+def test_a_mistake_in_a_table_with_a_name_is_told_with_what_is_near(
+    tmp_path: Path, right: str, wrong: str, told: str
+) -> None:
+    path = write(tmp_path)
+    assert path.read_text().count(right) == 1
+    path.write_text(path.read_text().replace(right, wrong))
+    with pytest.raises(ConfigError, match=told):
+        load(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +16,7 @@ from supervisor.fleet.places.base import Offer, Want
 from supervisor.fleet.places.ssh import FOLDER, Ssh
 from supervisor.practice import gpus
 from supervisor.practice.nvml.build import build
-from tests.fleet.hosts import JOB, processes_of, write_host
+from tests.fleet.hosts import JOB, kill_pod, write_host
 from tests.fleet.test_real_pods import RUN_FILE, published, tick_until
 
 FLEET = """
@@ -76,8 +74,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]
         found._providers[f"ssh/{name}"] = Let(name, (str(write_host(tmp_path, name, environ)),))
     yield found
     for name in ("first", "second"):
-        for pid in processes_of(tmp_path / name):
-            os.kill(pid, signal.SIGKILL)
+        kill_pod(tmp_path / name)
 
 
 def run_to_the_end(fleet: Assembly, folder: Path) -> str:

@@ -15,7 +15,7 @@ import pytest
 from supervisor.fleet import decide, observe
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.places.ssh import FOLDER, Ssh
-from tests.fleet.hosts import JOB, processes_of, write_host
+from tests.fleet.hosts import JOB, kill_pod, processes_of, write_host
 
 STEPS = 60
 
@@ -87,11 +87,10 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]
         found._providers[f"ssh/{name}"] = Ssh(name, (str(write_host(tmp_path, name)),))
     yield found
     for name in ("first", "second"):
-        for pid in processes_of(tmp_path / name):
-            os.kill(pid, signal.SIGKILL)
+        kill_pod(tmp_path / name)
 
 
-def tick_until(fleet: Assembly, is_so: object, within_s: float = 90.0) -> list[str]:
+def tick_until(fleet: Assembly, is_so: object, within_s: float = 180.0) -> list[str]:
     """Pass after pass, as ``fleet run`` does; returns what was said."""
     assert callable(is_so)
     book, said = fleet.book(), [""]
@@ -126,8 +125,7 @@ def test_a_pod_that_vanishes_is_followed_by_the_next_which_finishes(fleet: Assem
     assert any("in first at $0.00 an hour: the run has not begun" in one for one in said), said
     assert (tmp_path / "first/out/said").read_text() == "hello"
     (tmp_path / "first.down").touch()
-    for pid in processes_of(tmp_path / "first"):
-        os.kill(pid, signal.SIGKILL)
+    kill_pod(tmp_path / "first")
     before = published(tmp_path)
     said = tick_until(fleet, lambda: published(tmp_path) == STEPS)
     assert any("It is convicted after 20 s" in one for one in said), said
@@ -144,8 +142,7 @@ def test_a_pod_that_vanishes_is_followed_by_the_next_which_finishes(fleet: Assem
 def test_a_pod_whose_processes_are_gone_is_followed_at_once(fleet: Assembly, tmp_path: Path) -> None:
     """Both signals: no beat for three periods, and a host that answers and has no process of it any more."""
     tick_until(fleet, lambda: published(tmp_path) >= 5)
-    for pid in processes_of(tmp_path / "first"):
-        os.kill(pid, signal.SIGKILL)
+    kill_pod(tmp_path / "first")
     said = tick_until(fleet, lambda: published(tmp_path) == STEPS and not list(tmp_path.glob(f"*/{FOLDER}/*")))
     [renting] = [one for one in said if one.startswith("Renting")]
     assert float(renting.partition("no beat for ")[2].partition(" s")[0]) < 15, "not the whole patience of 20 s"

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ import pytest
 from supervisor.fleet import decide, observe
 from supervisor.fleet.assemble import Assembly, assemble
 from tests.fleet.fake_vast import KEY
-from tests.fleet.hosts import JOB, processes_of
+from tests.fleet.hosts import JOB, processes_of, signal_pod
 from tests.fleet.test_real_pods import RUN_FILE, STEPS, published, tick_until
 from tests.fleet.vast_hosts import VastHosts
 
@@ -114,10 +113,7 @@ def until(is_so: Callable[[], object], within_s: float = 30.0) -> None:
 def freeze(home: Path) -> list[int]:
     """Stop all that runs with this home, with what it starts meanwhile; returns what stands still."""
     frozen: list[int] = []
-    while running := [pid for pid in processes_of(home) if pid not in frozen]:
-        for pid in running:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+    while running := [pid for pid in signal_pod(home, signal.SIGSTOP) if pid not in frozen]:
         frozen += running
     return [pid for pid in processes_of(home) if pid in frozen]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 from supervisor.checkpoints.writers import FencedError
 from supervisor.core import facts as f
+from supervisor.effects import store_work
 from supervisor.effects.claiming import Claiming, claim_once
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers
@@ -456,3 +460,27 @@ def test_a_heartbeat_says_what_is_known_of_its_pod_and_the_release_how_it_ended(
     desk.claiming.give_back(94, "the host has 1 GPU")
     assert desk.asked[-1][1]["code"] == 94
     assert desk.asked[-1][1]["reason"] == "the host has 1 GPU"
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s", "found"),
+    [
+        ('cat >/dev/null; sleep 60 & echo $! >"$0.pid"; echo The host has 1 GPU.', 40.0, "The host has 1 GPU."),
+        ("echo The host has 1 GPU.; exec sleep 60", 1.0, ""),
+        ("echo The host has 1 GPU.; exit 1", 40.0, ""),
+    ],
+    ids=["what it started lives on", "it hangs", "it fails"],
+)
+def test_the_claim_waits_no_longer_for_a_look_at_the_host_than_that_may_take(
+    script: str, limit_s: float, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that a driver holds, or whose children keep its output open, was waited for without an end."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/bash\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    began = time.monotonic()
+    assert store_work.look_at_host(b"{}", {"PATH": os.environ["PATH"]}, limit_s) == found
+    assert time.monotonic() - began < 40
+    if (started := program.with_name("python.pid")).exists():
+        os.kill(int(started.read_text()), signal.SIGKILL)
