@@ -6,12 +6,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from supervisor.core.facts import ErrorSeen, Role
-from supervisor.signatures.words import END, Choices, is_bounded, reach_of, words_of
+from supervisor.signatures.words import END, Choices, is_bounded, may_match_nothing, reach_of, words_of
 
 Kind = Literal["deterministic", "transient"]
 Link = Literal["cause", "failure", "consequence", "end"]
@@ -23,6 +23,7 @@ LONGEST: Final = 4096  # characters of a message that are looked at
 
 _ROLES: Final = frozenset(get_args(Role))
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_MORE_THAN_A_GROUP = re.compile(r"\(\?(?![:!=])")  # flags, names, looks behind: some of them are refused late
 _TEXTS: Final = ("sentence", "remedy", "source")
 _OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "quiet", "only", "frame")
 _KEYS: Final = {"name", "kind", "roles", "pattern", "examples", "others", *_TEXTS, *_OF_DIAGNOSE}
@@ -35,14 +36,15 @@ class SignatureError(ValueError):
 
 @dataclass(frozen=True)
 class Signature:
-    """One known failure. ``pattern`` is matched from the beginning of a message; no ``roles``: it counts in all.
+    """One known failure. ``expression`` is matched from the beginning of a message; no ``roles``: it counts in all.
 
     ``words``: each line that matches holds one of them, at its end where the word ends with ``words.END``. The last
     fields are read by ``diagnose`` alone.
     """
 
     name: str
-    pattern: re.Pattern[str]
+    expression: str
+    reach: int  # no match is longer than so many characters
     words: tuple[str, ...]
     roles: frozenset[Role]
     sentence: str  # what it means
@@ -58,6 +60,11 @@ class Signature:
     quiet: bool = False  # it is also said at the level of ordinary lines
     diagnosed_only: bool = False  # recovery is not told of it
     frame: str = ""  # part of the path in which the exception was raised, where that is known
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when a line is first tried on it: there are hundreds, and most runs need a few."""
+        return re.compile(self.expression, re.S)
 
 
 class Registry:
@@ -118,7 +125,7 @@ class Registry:
 
 def reach(signatures: Sequence[Signature]) -> int:
     """No match of any of them ends further than so many characters from the beginning of its message."""
-    return max((reach_of(signature.pattern.pattern) for signature in signatures), default=0)
+    return max((signature.reach for signature in signatures), default=0)
 
 
 @cache
@@ -177,7 +184,8 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     patterns = _parse_texts(table.get("pattern", []), f"{where}: pattern")
     return Signature(
         name,
-        _compile_patterns(patterns, where),
+        _join_patterns(patterns, where),
+        max(map(reach_of, patterns)),
         _words_of_all(patterns, where),
         frozenset(roles),  # type: ignore[arg-type]  # checked against the roles above
         str(texts["sentence"]),
@@ -196,7 +204,7 @@ def parse(table: Mapping[str, object], where: str) -> Signature:
     )
 
 
-def _compile_patterns(patterns: Sequence[str], where: str) -> re.Pattern[str]:
+def _join_patterns(patterns: Sequence[str], where: str) -> str:
     if not patterns:
         raise SignatureError(f"{where} has no pattern: give the beginning of its line.")
     try:
@@ -206,12 +214,15 @@ def _compile_patterns(patterns: Sequence[str], where: str) -> re.Pattern[str]:
                 raise SignatureError(
                     f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +."
                 )
-        compiled = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.S)
+        joined = "|".join(f"(?:{pattern})" for pattern in patterns)
+        # Only for these can compiling, which takes time, say more than parsing did.
+        doubtful = any(_MORE_THAN_A_GROUP.search(pattern) or may_match_nothing(pattern) for pattern in patterns)
+        matches_nothing = doubtful and re.compile(joined, re.S).match("")
     except re.error as error:
         raise SignatureError(f"{where} is no regular expression: {error}. Mend it.") from None
-    if compiled.match(""):
+    if matches_nothing:
         raise SignatureError(f"{where} matches an empty line, so it would match them all: make it say more.")
-    return compiled
+    return joined
 
 
 def _words_of_all(patterns: Sequence[str], where: str) -> tuple[str, ...]:

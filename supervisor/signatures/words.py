@@ -14,6 +14,9 @@ MOST_TEXTS: Final = 16  # that one run of parts may have
 MEMORY_BYTES: Final = 16 << 20  # at most; with a few megabytes less than it needs, RE2 reads a hundred times as slowly
 END: Final = "\n"  # the last letter of a word that a message must end with
 
+_REPEATS: Final = (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT)
+_WITHOUT_PARTS: Final = (_parser.LITERAL, _parser.NOT_LITERAL, _parser.IN, _parser.ANY, _parser.AT)
+
 # Letters that are themselves however a line was written: as text, or as JSON (docker's also hides <, > and &).
 _PLAIN: Final = frozenset(map(chr, range(0x20, 0x7F))) - frozenset('"\\<>&')
 # Behind a message: the end of the line, JSON's quotation mark, the rest of a frame, "[repeated 3x across cluster]".
@@ -37,12 +40,14 @@ def reach_of(pattern: str) -> int:
     return int(_parse_pattern(pattern).getwidth()[1])
 
 
+def may_match_nothing(pattern: str) -> bool:
+    """Is it possible that an empty line matches? Raises re.error."""
+    return bool(_parse_pattern(pattern).getwidth()[0] == 0)
+
+
 def is_bounded(pattern: str) -> bool:
     """Does it repeat nothing without a limit? Raises re.error."""
-    return not any(
-        str(kind) in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and value[1] == _parser.MAXREPEAT
-        for kind, value in _walk_parts(_parse_pattern(pattern))
-    )
+    return _all_bounded(_parse_pattern(pattern))
 
 
 def finder(words: Iterable[str], *expressions: str) -> Any:
@@ -84,14 +89,16 @@ def _parse_pattern(pattern: str) -> Any:
     return _parser.parse(pattern)
 
 
-def _walk_parts(parsed: Any) -> Iterable[tuple[Any, Any]]:
-    """Every part of a parsed expression, those inside of others included."""
+def _all_bounded(parsed: Any) -> bool:
     for kind, value in parsed:
-        yield kind, value
-        for part in value if isinstance(value, tuple | list) else [value]:
-            for inner in part if isinstance(part, list) else [part]:
-                if isinstance(inner, _parser.SubPattern):
-                    yield from _walk_parts(inner)
+        if kind in _REPEATS and value[1] == _parser.MAXREPEAT:
+            return False
+        if kind not in _WITHOUT_PARTS:
+            for part in value if isinstance(value, tuple | list) else [value]:
+                for inner in part if isinstance(part, list) else [part]:
+                    if isinstance(inner, _parser.SubPattern) and not _all_bounded(inner):
+                        return False
+    return True
 
 
 def _best_words(parsed: Any) -> tuple[str, ...]:
