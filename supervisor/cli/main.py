@@ -130,6 +130,7 @@ def _build_parser() -> argparse.ArgumentParser:
         verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", "simulate.run")
     )
     _add_fleet(verbs)
+    _add_slurm(verbs)
     _add_export(verbs)
     verb("version", "print the version", _show_version)
     return parser
@@ -170,6 +171,27 @@ def _add_fleet(verbs: Any) -> None:
         elif name == "run":
             sub.add_argument("--observe", action="store_true", help="say what would be done, and do nothing")
         sub.add_argument("--file", type=Path, default=Path("fleet.toml"), metavar="FILE", help="default: fleet.toml")
+
+
+def _add_slurm(verbs: Any) -> None:
+    """Commands of a login machine, and those of the job's script (``supervisor.slurm.script``)."""
+    about = "carry a run on a Slurm cluster: submit a job that requeues itself until the run is finished"
+    commands = verbs.add_parser("slurm", help=about, description=about).add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    for name, about in (
+        ("submit", "submit the run's job, unless there is one"),
+        ("script", "print the job's script, for your own sbatch"),
+        ("step", "start the daemon on the machine; the script calls it"),
+        ("tell", "tell the daemon of this machine to publish and leave; the script calls it"),
+        ("ended", "requeue, hold or end the job by the daemon's exit code; the script calls it"),
+    ):
+        sub = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(verb=f"slurm.{name}")
+        sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+        if name == "ended":
+            sub.add_argument("--code", type=_whole_number(), required=True, metavar="N", help="the daemon's exit code")
+            sub.add_argument("--told", action="store_true", help="Slurm had sent SIGTERM to the script before")
 
 
 def _add_export(verbs: Any) -> None:

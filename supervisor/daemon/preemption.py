@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping
 
 from supervisor.base.secrets import withheld_from_commands
@@ -11,6 +12,7 @@ from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
+from supervisor.sensors import slurm
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
 from supervisor.storage.backends import SECRETS
@@ -39,6 +41,8 @@ class PreemptionWatch:
         self._post, self._state, self._moving = post, state, moving
         self._lookers: list[Looker] = []
         self._follows = False
+        job = environ.get(slurm.JOB)
+        self._slurm = slurm.SlurmSensor(job, run_file.slurm.notice, self._environ) if job else None
 
     # ------------------------------------------------------------ hearing of it
 
@@ -54,6 +58,8 @@ class PreemptionWatch:
             return f.LeaveSoon(self._about.within_s, name)
         if number == signal.SIGTERM and self._about.grace_s is not None:
             return f.LeaveSoon(self._about.grace_s, name)
+        if number == signal.SIGTERM and self._slurm is not None:
+            return f.LeaveSoon(self._slurm.left_s(time.time()), f"{name} from Slurm")
         return f.Command("shutdown", name)
 
     def start(self) -> None:
@@ -65,6 +71,8 @@ class PreemptionWatch:
             self._ask_source("url", PageSource(about.url, about.url_matches, about.url_headers))
         if about.command:
             self._ask_source("command", CommandSource(about.command, self._environ))
+        if self._slurm is not None:
+            self._look_for_notice(self._slurm, slurm.LOOK_S, deadline_s=4 * slurm.TIMEOUT_S)
 
     def _ask_source(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
         self._look_for_notice(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)
