@@ -16,7 +16,7 @@ Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\s]+)?$")
 
 
 class Slurm(Section):
-    """What `rl-supervisor slurm` asks of a cluster. Account, partition, time and exclude default to the trainer's own."""
+    """What `rl-supervisor slurm` asks of a cluster (docs/many-machines.md)."""
 
     account: Name | None = None
     """Account that the job is charged to. Default: the trainer's `[slurm]`, else the cluster's."""
@@ -60,7 +60,10 @@ class Slurm(Section):
 
 
 OURS = frozenset(
-    ["--account", "--array", "--comment", "--exclude", "--job-name", "--no-requeue", "--nodes", "--ntasks"]
-    + ["--ntasks-per-node", "--open-mode", "--output", "--partition", "--requeue", "--signal", "--time", "--wrap"]
+    f"--{name}"
+    for name in (
+        *("account", "array", "comment", "exclude", "job-name", "no-requeue", "nodes", "ntasks", "ntasks-per-node"),
+        *("open-mode", "output", "partition", "requeue", "signal", "time", "wrap"),
+    )
 )
 """Options of sbatch that a script of ours has anyway, or that would make it another thing."""

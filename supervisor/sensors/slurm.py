@@ -111,19 +111,18 @@ class SlurmSensor:
         self._failed = False
 
     def look(self) -> Sequence[f.Fact]:
+        told: list[f.Fact] = []
         try:
             if self._kill_wait_s is None:
                 self._kill_wait_s = kill_wait(ask(["scontrol", "show", "config"], self._environ)) or KILL_WAIT_S
-            found = find_jobs([f"--jobs={self._job}"], self._environ)
-            drained = self._look_at_nodes(found[0].nodes) if found else ""
+            for job in find_jobs([f"--jobs={self._job}"], self._environ):
+                told += self._changed_end(job)
+                told += self._changed_nodes(self._look_at_nodes(job.nodes))
         except SlurmError as error:
-            return self.unknown(str(error))
-        told: list[f.Fact] = []
+            return [*told, *self.unknown(str(error))]
         if self._failed:
             self._failed = False
             told.append(f.Remark("slurm", "Slurm answers again."))
-        if found:
-            told += self._changes(found[0], drained)
         return told
 
     def _look_at_nodes(self, nodes: str) -> str:
@@ -133,22 +132,21 @@ class SlurmSensor:
         rows = [line.split("|", 2) for line in dict.fromkeys(lines.splitlines()) if line.count("|") >= 2]
         return "; ".join(f"{name.strip()} is {word}: {why}" for name, word, why in rows if _HALTED.search(word))
 
-    def _changes(self, job: SlurmJob, drained: str) -> list[f.Fact]:
-        told: list[f.Fact] = []
+    def _changed_end(self, job: SlurmJob) -> list[f.Fact]:
         before, self._known = self._known, job
-        if job.ends_at is not None and (before is None or before.ends_at != job.ends_at) and job.state == "RUNNING":
-            end = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(job.ends_at))
-            words = f"Slurm ends job {job.id} on {job.nodes} at {end}. Before that this pod publishes and leaves."
-            told.append(f.Remark("slurm", words))
-        if drained != self._drained:
-            self._drained = drained
-            words = f"Slurm takes machines of job {job.id} out of service: {drained}." if drained else ""
-            told.append(
-                f.Remark(
-                    "slurm", words or "The machines of this job are in service again.", "warning" if drained else "info"
-                )
-            )
-        return told
+        if job.ends_at is None or job.state != "RUNNING" or (before is not None and before.ends_at == job.ends_at):
+            return []
+        end = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(job.ends_at))
+        words = f"Slurm ends job {job.id} on {job.nodes} at {end}. Before that this pod publishes and leaves."
+        return [f.Remark("slurm", words)]
+
+    def _changed_nodes(self, drained: str) -> list[f.Fact]:
+        before, self._drained = self._drained, drained
+        if drained == before:
+            return []
+        words = f"Slurm takes machines of job {self._job} out of service: {drained}." if drained else ""
+        back = f"The machines of job {self._job} are in service again."
+        return [f.Remark("slurm", words or back, "warning" if drained else "info")]
 
     def unknown(self, reason: str) -> Sequence[f.Fact]:
         if self._failed:
