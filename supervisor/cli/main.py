@@ -187,7 +187,7 @@ def _add_slurm(verbs: Any) -> None:
         ("ended", "requeue, hold or end the job by the daemon's exit code; the script calls it"),
     ):
         sub = commands.add_parser(name, help=about, description=about)
-        sub.set_defaults(verb=f"slurm.{name}")
+        sub.set_defaults(verb="slurm.end_job" if name == "ended" else f"slurm.{name}")
         sub.add_argument("run_file", type=Path, metavar="RUN.toml")
         if name == "ended":
             sub.add_argument("--code", type=_whole_number(), required=True, metavar="N", help="the daemon's exit code")
@@ -204,7 +204,7 @@ def _add_export(verbs: Any) -> None:
         commands.add_parser(name, help=about, description=about)
         for name, about in (
             ("sky", "write a managed job of SkyPilot; docs/fleet.md says when to use it"),
-            ("kubernetes", "write a JobSet for Kubernetes; docs/many-machines.md says what it needs"),
+            ("kubernetes", "write a JobSet for Kubernetes; docs/clusters.md says what it needs"),
         )
     )
     gpu = "as SkyPilot spells it; COUNT is needed where the run file has no [gpus]"

@@ -16,7 +16,7 @@ Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[^\s]+)?$")
 
 
 class Slurm(Section):
-    """What `rl-supervisor slurm` asks of a cluster (docs/many-machines.md)."""
+    """What `rl-supervisor slurm` asks of a cluster (docs/clusters.md)."""
 
     account: Name | None = None
     """Account that the job is charged to. Default: the trainer's `[slurm]`, else the cluster's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from supervisor.base.secrets import withheld_from_commands
 from supervisor.config.settings import RunFile
@@ -12,10 +13,20 @@ from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
-from supervisor.sensors import slurm
 from supervisor.sensors.base import Looker, Sensor
-from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
+from supervisor.sensors.leaving import (
+    SIGNALS,
+    SLURM_JOB,
+    CommandSource,
+    FileSource,
+    PageSource,
+    PublishSensor,
+    Trigger,
+)
 from supervisor.storage.backends import SECRETS
+
+if TYPE_CHECKING:
+    from supervisor.sensors.slurm import SlurmSensor
 
 ASK_S = 5.0  # Amazon's own advice for its page
 MOVES_S = 0.5
@@ -41,8 +52,11 @@ class PreemptionWatch:
         self._post, self._state, self._moving = post, state, moving
         self._lookers: list[Looker] = []
         self._follows = False
-        job = environ.get(slurm.JOB)
-        self._slurm = slurm.SlurmSensor(job, run_file.slurm.notice, self._environ) if job else None
+        self._slurm: SlurmSensor | None = None
+        if job := environ.get(SLURM_JOB):
+            from supervisor.sensors.slurm import SlurmSensor  # of no use to most
+
+            self._slurm = SlurmSensor(job, run_file.slurm.notice, self._environ)
 
     # ------------------------------------------------------------ hearing of it
 
@@ -72,7 +86,7 @@ class PreemptionWatch:
         if about.command:
             self._ask_source("command", CommandSource(about.command, self._environ))
         if self._slurm is not None:
-            self._look_for_notice(self._slurm, slurm.LOOK_S, deadline_s=4 * slurm.TIMEOUT_S)
+            self._look_for_notice(self._slurm, self._slurm.interval_s, deadline_s=self._slurm.deadline_s)
 
     def _ask_source(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
         self._look_for_notice(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)

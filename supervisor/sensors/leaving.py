@@ -29,6 +29,8 @@ PAGE_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
 ENDED_LOOK_S = 0.02
 MOST_READS = 64
+SLURM_JOB = "RL_SUPERVISOR_SLURM_JOB"
+"""The number of the job, set by ``rl-supervisor slurm step``: SIGTERM then comes from Slurm or from our script."""
 SIGNALS = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2, "SIGPWR": signal.SIGPWR}
 
 Asked = tuple[str, str] | None

@@ -14,15 +14,12 @@ from dataclasses import dataclass
 
 from supervisor.core import facts as f
 
-JOB = "RL_SUPERVISOR_SLURM_JOB"
-"""The number of the job, set by ``rl-supervisor slurm step``: SIGTERM then comes from Slurm or from our script."""
 EARLY_S = 65.0
 """That signal may come up to a minute early (sbatch(1), ``--signal``)."""
 REQUEUE_S = 20.0
 """Of the time that is left, for the script to requeue the job."""
 KILL_WAIT_S = 30.0
 """Slurm's default ``KillWait``: from SIGTERM to SIGKILL for a job that is cancelled, requeued or preempted."""
-LOOK_S = 60.0
 TIMEOUT_S = 20.0
 FORMAT = "%i|%T|%e|%N|%x|%r"
 _HALTED = re.compile(r"(drain|down|fail|maint|reboot|power|unknown|not_resp)", re.IGNORECASE)
@@ -101,6 +98,8 @@ class SlurmSensor:
     """Looks at our own job. Keeps when it ends, for SIGTERM; tells once of what a person would want to know."""
 
     name = "slurm"
+    interval_s = 60.0
+    deadline_s = 4 * TIMEOUT_S
 
     def __init__(self, job: str, notice_s: float, environ: Mapping[str, str]) -> None:
         """``notice_s``: so long before its end the script of a job hears of it (``--signal=B:TERM@420``)."""

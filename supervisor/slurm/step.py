@@ -14,7 +14,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.effects.claiming import LABEL
 from supervisor.process.run_lock import read_holder
 from supervisor.process.survivors import alive, send_signal
-from supervisor.sensors.slurm import JOB
+from supervisor.sensors.leaving import SLURM_JOB
 
 
 def prepare(run_file: Path, environ: MutableMapping[str, str]) -> None:
@@ -22,7 +22,7 @@ def prepare(run_file: Path, environ: MutableMapping[str, str]) -> None:
     job = environ.get("SLURM_JOB_ID", "")
     if not job:
         raise ConfigError("This is no job of Slurm (SLURM_JOB_ID): start one with `rl-supervisor slurm submit`.")
-    environ[JOB] = job
+    environ[SLURM_JOB] = job
     # In the claim and in each beat: which start of which job holds the run.
     environ.setdefault(LABEL, f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}")
     _read_keys(run_file, environ)

@@ -65,6 +65,10 @@ class SlurmRun(Pod):
         folder = Path(self.store.removeprefix("file://")) / self.run_id
         return sorted(int(path.parent.name.removeprefix("step_")) for path in folder.glob("step_*/manifest.json"))
 
+    def latest(self) -> dict[str, Any]:
+        pointer = Path(self.store.removeprefix("file://")) / self.run_id / "latest.json"
+        return dict(json.loads(pointer.read_text())) if pointer.exists() else {}
+
     def claims(self) -> list[dict[str, Any]]:
         """Each claim there is, in order, with ``released``."""
         folder = Path(self.store.removeprefix("file://")) / self.run_id / "writers"

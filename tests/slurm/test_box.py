@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,16 +20,6 @@ from tests.slurm.run import SlurmRun
 
 pytestmark = pytest.mark.optin
 Run = Callable[..., SlurmRun]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def chain(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmRun]:
-    """A run that needs three jobs of a minute each: it trains on n4 while the other tests run, and is asked last."""
-    settings = {"slurm": {"time": "1", "notice": 30, "gpus_per_node": 0, "options": ["--nodelist=n4"]}}
-    made = SlurmRun(cluster, tmp_path_factory.mktemp("chain") / "r", settings=settings, max_steps=100, step_s=0.5)
-    made.submit()
-    yield made
-    made.close()
 
 
 def on(*nodes: str, **slurm: object) -> dict[str, object]:
@@ -176,19 +166,29 @@ def _node_of(pid: int) -> str:
     return next((word.partition(b"=")[2].decode() for word in words if word.startswith(b"SLURMD_NODENAME=")), "")
 
 
-def test_a_run_longer_than_the_wall_time_is_a_chain_of_jobs(chain: SlurmRun, cluster: Cluster) -> None:
-    """Asked last: it has run beside the others."""
-    restarts = 0
-    while cluster.state(chain.job) != "COMPLETED":
-        if cluster.state(chain.job) == "PENDING" and chain.practice.starts():
-            no_process_stays(chain)
-            cluster.hurry(chain.job)
-            restarts += 1
-            chain.until_starts(restarts + 1)
-        chain.until(lambda: cluster.state(chain.job) in ("PENDING", "COMPLETED"), "the next end", 150)
-    assert restarts >= 2, chain.story()
-    assert max(chain.stored()) == 100 and chain.latest()["step"] == "step_100"
-    assert [claim["released"] for claim in chain.claims()] == [True] * (restarts + 1)
-    resumed = [int(step or 0) for step in chain.resume_steps()]
-    assert resumed == sorted(set(resumed)) and all(step in (0, *range(2, 101, 2)) for step in resumed), resumed
-    no_process_stays(chain)
+def test_a_run_longer_than_the_wall_time_is_a_chain_of_jobs(run: Run, cluster: Cluster) -> None:
+    one = run(settings=on("n4", time="2", notice=30)).submit()
+    newest = []
+    for number in (1, 2):
+        one.until_starts(number)
+        one.until_published(newest[-1] if newest else 0)
+        one.until_state("PENDING", timeout_s=150)  # it has requeued itself
+        no_process_stays(one)
+        newest.append(max(one.stored()))
+        cluster.hurry(one.job)
+    one.until_starts(3)
+    assert one.resume_steps() == [None, *newest], one.story()
+    assert [claim["released"] for claim in one.claims()] == [True, True, False]
+    assert [claim["label"] for claim in one.claims()] == [f"slurm-{one.job}-{number}" for number in (0, 1, 2)]
+
+
+def test_a_finished_run_completes_its_job(run: Run, cluster: Cluster) -> None:
+    one = run(settings=on("n1"), max_steps=6).submit()
+    one.until_state("COMPLETED")
+    assert max(one.stored()) == 6 and one.latest()["step"] == "step_6", one.story()
+    no_process_stays(one)
+    done = one.slurm("submit")
+    assert done.returncode == 0, "a job that is over stands in no one's way"
+    one.job = done.stdout.split()[2].rstrip(".")
+    one.until_state("COMPLETED")
+    assert len(one.practice.starts()) == 1

@@ -12,6 +12,7 @@ from supervisor.checkpoints.writers import same_pod, writer_name
 from supervisor.cli.slurm import submit
 from supervisor.config.run_file import load
 from supervisor.core import facts as f
+from supervisor.practice.run import make_practice
 from supervisor.process.pod_identity import place_of_pod
 from supervisor.sensors import slurm
 from supervisor.slurm.ended import JobEnd
@@ -25,7 +26,7 @@ state_dir = "{folder}/state"
 kind = "command"
 [job.plain]
 start = ["true"]
-resume = ["true"]
+resume = ["true", "{{step}}"]
 [store]
 url = "file://{folder}/store"
 [slurm]
@@ -169,6 +170,21 @@ def test_a_run_is_submitted_once(box: Box, monkeypatch: pytest.MonkeyPatch, caps
         submit(box.run_file)
 
 
+def test_what_the_start_would_refuse_is_refused_before_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, practice = Box(tmp_path), make_practice(tmp_path / "practice", "v0.6")
+    practice.config.write_text(practice.config.read_text() + '[slurm]\npartition = "theirs"\n')
+    text = box.run_file.read_text()
+    job = f'[job]\ndir = "{practice.home}"\nconfig = "{practice.config}"\n'
+    box.run_file.write_text(text.partition("[job]")[0] + job + "[store]" + text.partition("[store]")[2])
+    for name, value in box.environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"has \[slurm\], which hands the run to a cluster"):
+        submit(box.run_file)
+    assert not (box.folder / "script").exists()
+
+
 def test_what_slurm_refuses_is_said_in_its_own_words(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in box.environ.items():
         monkeypatch.setenv(name, value)
@@ -238,6 +254,6 @@ def test_drained_machines_and_a_silent_controller_are_told_once(box: Box) -> Non
     (box.folder / "queue").unlink()
     [silent] = sentences(sensor.look())
     assert silent.startswith("Slurm cannot be asked about job 17: `squeue --noheader")
-    assert sensor.look() == ()
+    assert not sensor.look()
     box.queue("17|RUNNING|1000|n1||None")
     assert sentences(sensor.look()) == ["Slurm answers again."]
