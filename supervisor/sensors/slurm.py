@@ -16,8 +16,8 @@ from supervisor.core import facts as f
 
 EARLY_S = 65.0
 """That signal may come up to a minute early (sbatch(1), ``--signal``)."""
-REQUEUE_S = 20.0
-"""Of the time that is left, for the script to requeue the job."""
+REQUEUE_S = 45.0
+"""Of the time that is left, for the script to requeue the job: a program on a slow file system begins late."""
 KILL_WAIT_S = 30.0
 """Slurm's default ``KillWait``: from SIGTERM to SIGKILL for a job that is cancelled, requeued or preempted."""
 TIMEOUT_S = 20.0

@@ -44,7 +44,11 @@ for try in 1 2 3; do
   [[ $code -gt 128 && -z $told ]] || break
 done
 trap '' TERM # what requeues this job ends this script as well, and must not be ended halfway
-"${{program[@]}}" slurm ended "$run" --code "$code" $told
+${{told:+timeout 30}} "${{program[@]}}" slurm ended "$run" --code "$code" $told
+end=$?
+# The file system that holds the program hangs. A job that runs into its wall time would not come back.
+if [[ $end -eq 124 ]]; then {requeue}; fi
+exit "$end"
 """
 
 
@@ -89,6 +93,7 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
         run=shlex.quote(str(path)),
         setup="".join(f"{line}\n" for line in about.setup),
         srun=srun_line(wishes),
+        requeue='scontrol requeue "$SLURM_JOB_ID"' if about.requeue else ":",
     )
 
 

@@ -235,7 +235,7 @@ def test_how_long_a_job_has_from_sigterm(box: Box) -> None:
     assert sentences(sensor.look()) == [
         "Slurm ends job 17 on n1 at 1970-01-02 03:46 UTC. Before that this pod publishes and leaves."
     ]
-    assert sensor.left_s(100_000 - 430.0) == 410.0, "its wall time, less what requeueing takes"
+    assert sensor.left_s(100_000 - 430.0) == 385.0, "its wall time, less what requeueing takes"
     assert sensor.left_s(100_000 - 5000.0) == 17.0, "cancelled or preempted: KillWait"
     assert sensor.left_s(100_000 - 20.0) == 17.0 and sensor.left_s(100_001.0) == 17.0
     box.queue("17|RUNNING|NONE|n1||None")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,7 +71,11 @@ for try in 1 2 3; do
   [[ $code -gt 128 && -z $told ]] || break
 done
 trap '' TERM # what requeues this job ends this script as well, and must not be ended halfway
-"${{program[@]}}" slurm ended "$run" --code "$code" $told
+${{told:+timeout 30}} "${{program[@]}}" slurm ended "$run" --code "$code" $told
+end=$?
+# The file system that holds the program hangs. A job that runs into its wall time would not come back.
+if [[ $end -eq 124 ]]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$end"
 """
 PROGRAM = ["/env/bin/python", "-P", "-m", "supervisor.cli.main"]
 
@@ -137,6 +144,72 @@ def test_the_gpus_of_an_unknown_trainer_have_to_be_named(tmp_path: Path) -> None
     path.write_text(text.partition("[gpus]")[0] + "[store]" + text.partition("[store]")[2])
     with pytest.raises(ConfigError, match=r"Set \[slurm\] gpus_per_node in"):
         script_of(path)
+
+
+# ---------------------------------------------------------------- the script itself, with stand-ins
+
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+PROGRAM_STANDS_IN = """#!/bin/bash
+echo "$2 ${*:4}" >>"$BOX/calls"
+case $2 in
+  step)
+    code=$(sed -n "$(grep -c ^step "$BOX/calls")p" "$BOX/codes")
+    [[ $code == stays ]] || exit "$code"
+    trap 'exit 0' TERM
+    echo $$ >"$BOX/pid"
+    while :; do sleep 0.1; done ;;
+  tell) kill -TERM "$(cat "$BOX/pid")" 2>/dev/null ;;
+  ended) [[ -e $BOX/hangs ]] && exit 124; exit 7 ;;
+esac
+"""
+
+
+def run_script(folder: Path, codes: str, *, told: bool = False) -> tuple[int, list[str]]:
+    """How the script ends, and how it called the program. ``told``: it gets SIGTERM before the daemon is up."""
+    for name, text in (
+        ("srun", SRUN),
+        ("program", PROGRAM_STANDS_IN),
+        ("scontrol", '#!/bin/bash\necho "$*" >>"$BOX/calls"\n'),
+    ):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "codes").write_text(codes)
+    path = write_run(folder)
+    text = make_script(path, load(path), {}, [str(folder / "program")])
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "BOX": str(folder), "SLURM_JOB_ID": "17"}
+    script = subprocess.Popen(["bash", "-c", text], env=env)
+    if told:
+        deadline = time.monotonic() + 20
+        while not (folder / "calls").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        script.send_signal(signal.SIGTERM)
+    code = script.wait(60)
+    return code, (folder / "calls").read_text().splitlines()
+
+
+def test_the_daemons_code_decides_what_follows(tmp_path: Path) -> None:
+    assert run_script(tmp_path, "94\n") == (7, ["step ", "ended --code 94"])
+
+
+def test_killed_nanny_and_daemon_are_replaced_twice_at_most(tmp_path: Path) -> None:
+    assert run_script(tmp_path, "137\n0\n") == (7, ["step ", "step ", "ended --code 0"])
+    (tmp_path / "calls").unlink()
+    assert run_script(tmp_path, "137\n137\n137\n") == (7, [*["step "] * 3, "ended --code 137"])
+
+
+def test_a_signal_reaches_a_daemon_that_has_hardly_begun(tmp_path: Path) -> None:
+    code, calls = run_script(tmp_path, "stays\n", told=True)
+    assert code == 7 and calls[0] == "step " and calls[-1] == "ended --code 0 --told"
+    assert {*calls[1:-1]} == {"tell "}
+
+
+def test_a_program_that_cannot_be_loaded_any_more_does_not_end_the_chain(tmp_path: Path) -> None:
+    (tmp_path / "hangs").touch()
+    assert run_script(tmp_path, "stays\n", told=True)[1][-1] == "requeue 17"
 
 
 def test_it_is_printed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
