@@ -20,6 +20,7 @@ from pathlib import Path
 from supervisor.base.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, ConfigError
 from supervisor.config import run_file
 from supervisor.config.settings import RunFile
+from supervisor.effects.claiming import LABEL
 from supervisor.fleet.fleet_file import BOOT
 from supervisor.storage.backends import keys_of
 
@@ -161,7 +162,8 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
 def _environment(values: Mapping[str, str], names: Iterable[str], secret: str) -> str:
     plain = [f"- {{name: {name}, value: {json.dumps(value)}}}" for name, value in values.items()]
     kept = [f"- {{name: {name}, valueFrom: {{secretKeyRef: {{name: {secret}, key: {name}}}}}}}" for name in names]
-    return "".join(f"                    {line}\n" for line in (*plain, *kept))
+    label = f"- {{name: {LABEL}, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}"  # who holds the run
+    return "".join(f"                    {line}\n" for line in (*plain, label, *kept))
 
 
 def _split_claim(claim: str | None) -> tuple[str | None, str]:

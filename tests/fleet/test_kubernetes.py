@@ -89,7 +89,9 @@ def test_keys_are_named_and_no_value_is_written(tmp_path: Path, monkeypatch: pyt
     text = make_job_set(write_run(tmp_path), Cluster("i"), ["WANDB_API_KEY"])
     assert "the-value" not in text
     _, _, container = head_of(yaml.safe_load(text))
-    given = {one["name"]: one.get("value") or one["valueFrom"]["secretKeyRef"] for one in container["env"]}
+    given = {one["name"]: one.get("value") or one["valueFrom"].get("secretKeyRef") for one in container["env"]}
+    label = next(one for one in container["env"] if one["name"] == "RL_SUPERVISOR_LABEL")
+    assert label["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}} and given.pop(label["name"]) is None
     assert base64.b64decode(given.pop("RL_SUPERVISOR_RUN_FILE_B64")) == (tmp_path / "otter.toml").read_bytes()
     assert given == {
         "RL_SUPERVISOR_RUN": "Sober.otter_2",

@@ -60,6 +60,20 @@ def test_a_requeued_job_goes_on_at_the_newest_step(run: Run, cluster: Cluster) -
     assert refused.returncode == 2 and f"has job {one.job} already, running on n1" in refused.stderr
 
 
+def test_a_preempted_job_goes_on_when_the_other_one_is_done(run: Run, cluster: Cluster) -> None:
+    one = run(settings=on("n1")).submit()
+    one.until_published()
+    words = ["--parsable", "--partition=urgent", "--nodelist=n1", "--exclusive", "--output=/dev/null", "--wrap=true"]
+    other = cluster.do("sbatch", *words).strip()
+    one.until_state("PENDING")
+    no_process_stays(one)
+    newest = max(one.stored())
+    one.until(lambda: cluster.state(other) == "COMPLETED", "the other job is done")
+    cluster.hurry(one.job)
+    one.until_starts(2)
+    assert one.resume_steps() == [None, newest], one.story()
+
+
 def test_a_cancelled_job_publishes_what_is_whole_and_does_not_come_back(run: Run, cluster: Cluster) -> None:
     one = run(settings=on("n1")).submit()
     one.until_published()
