@@ -18,7 +18,7 @@ from typing import Any
 
 NODES = ("n1", "n2", "n3", "n4")
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scontrol")
-KILL_WAIT_S = 12
+KILL_WAIT_S = 30
 LOST_S = 10
 
 CONF = """\
@@ -115,6 +115,10 @@ class Cluster:
 
     def field(self, job: str, letter: str) -> str:
         return self.do("squeue", "-h", "-t", "all", "-j", job, "-o", letter).strip()
+
+    def names(self, nodes: str) -> set[str]:
+        """n[1-2] as names."""
+        return {*self.do("scontrol", "show", "hostnames", nodes).split()} if nodes not in ("", "(null)") else set()
 
     def hurry(self, job: str) -> None:
         """A job that was requeued waits two minutes: not in a test."""

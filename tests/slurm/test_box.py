@@ -104,7 +104,8 @@ def test_an_unfit_machine_is_excluded_and_the_run_goes_on_elsewhere(run: Run, cl
     one = run(settings=on("n1", "n2", setup=setup)).submit()
     one.until(lambda: "unfit" in cluster.field(one.job, "%k"), "it is judged")
     first = (one.folder / "first").read_text().strip()
-    one.until(lambda: cluster.field(one.job, "%x") == f"n[{first[1]},3-4]", f"{first} is excluded")
+    one.until(lambda: first in cluster.names(cluster.field(one.job, "%x")), f"{first} is excluded")
+    assert cluster.names(cluster.field(one.job, "%x")) == {first, "n3", "n4"}
     assert cluster.field(one.job, "%k").startswith(f"{first} is unfit for this run (exit 94): "), one.story()
     assert not one.practice.starts()
     no_process_stays(one)
@@ -113,10 +114,9 @@ def test_an_unfit_machine_is_excluded_and_the_run_goes_on_elsewhere(run: Run, cl
     assert cluster.field(one.job, "%N") == {"n1": "n2", "n2": "n1"}[first]
 
 
-def daemon_and_nanny(one: SlurmRun) -> tuple[int, int]:
-    daemon, nanny = read_holder(one.state_dir / "lock")
-    assert daemon is not None and nanny is not None
-    return daemon[0], nanny[0]
+def daemon_and_nanny(one: SlurmRun) -> list[int]:
+    """Their pids; fewer while the next ones begin."""
+    return [found[0] for found in read_holder(one.state_dir / "lock") if found is not None]
 
 
 def test_a_daemon_that_has_lost_its_nanny_still_leaves_when_the_job_is_cancelled(run: Run, cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_killed_nanny_and_daemon_are_replaced_in_the_same_job_and_the_trainer_ru
     before = daemon_and_nanny(one)
     for pid in reversed(before):
         os.kill(pid, signal.SIGKILL)
-    one.until(lambda: not {*daemon_and_nanny(one)} & {*before}, "the next ones are there")
+    one.until(lambda: len({*daemon_and_nanny(one)} - {*before}) == 2, "the next ones are there")
     one.until_published(max(one.stored()))
     assert len(one.practice.starts()) == 1, one.story()
     assert cluster.do("squeue", "-h", "-j", one.job, "-o", "%T %N").split() == ["RUNNING", "n1"]
