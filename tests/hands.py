@@ -10,7 +10,7 @@ from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.run_context import RunContext
-from supervisor.evidence.scene import Known
+from supervisor.evidence.known import Known
 from supervisor.jobs.base import Job
 from supervisor.process.survivors import Identity
 

@@ -24,11 +24,6 @@ _MOST_OF_ONE = 200  # values of one process: the job's own code chooses how many
 _ENVIRONMENT_BYTES = 1 << 20  # of one process that are read
 _SHORT_TEXT, _MOST_DONE = 300, 4096
 
-_DAEMONS_OWN = (
-    *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY"),
-    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "OTEL_EXPORTER_OTLP_"),
-)
-
 _WORD = re.compile(r"[a-z-]{0,11}|[A-Z]{0,11}")  # WANDB_API_KEY=disabled: a word that any line may hold is no key
 _USERINFO = re.compile(r"://[^/\s:@\"']{0,256}:([^\s/@\"']{8,256})@")
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -90,6 +85,11 @@ def remember(*values: str) -> None:
             _short.cache_clear()
 
 
+def known_secrets() -> tuple[str, ...]:
+    """All values that this process masks, for a child that has to mask them as well."""
+    return _known.values
+
+
 def remember_url(url: str) -> str:
     """Mask this address from now on, and what of it is a key by its length; a short word stays readable elsewhere."""
     _, _, rest = url.partition("://")
@@ -133,13 +133,6 @@ def _secrets_in(variables: Iterable[tuple[str, str]]) -> Iterator[str]:
                 yield from (line for line in lines if len(line) >= _KEY_LENGTH)
         elif "://" in value and (found := _USERINFO.search(value)):
             yield found[1]
-
-
-def withheld_from_commands(environ: Mapping[str, str], keys: tuple[str, ...]) -> dict[str, str]:
-    """The environment of a command that a person named in the run file: without ``keys`` (what the names of a store's
-    begin with), the heartbeat's address, and what a service manager says to the daemon.
-    """
-    return {name: value for name, value in environ.items() if not name.startswith((*keys, *_DAEMONS_OWN))}
 
 
 # ---------------------------------------------------------------- the one masker

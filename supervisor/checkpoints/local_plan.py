@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.durable import make_folders, sync_folder
 from supervisor.storage.base import StoreError
 
 FORMAT = 4
@@ -182,10 +183,10 @@ class LocalPlan:
     def _begin_file(self, lines: list[dict[str, Any]]) -> None:
         temporary = self._path.with_name(f"{self._path.name}.tmp")
         try:
-            _make_folder(self._path.parent)
+            make_folders(self._path.parent)
             _write_lines(temporary, "w", [{"format": FORMAT, "store": self._store_url}, *lines])
             temporary.rename(self._path)
-            _fsync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError:
             with contextlib.suppress(OSError):
                 temporary.unlink()  # a full disk has better use for what was written of it
@@ -238,22 +239,6 @@ def _join_entries(lines: Iterable[Mapping[str, Any]]) -> dict[str, _Entry]:
             entry.found = before.found | entry.found
         found[entry.wanted.name] = entry
     return found
-
-
-def _make_folder(folder: Path) -> None:
-    """With all folders above it that are missing, and so that it is still there after a power cut."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in missing:
-        _fsync_folder(place.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _age_of_file(path: Path) -> int:

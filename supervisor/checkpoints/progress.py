@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -23,32 +22,6 @@ class Moved:
 
 
 Report = Callable[[Moved], None]
-RATE_WINDOW_S = 30.0
-
-
-class RecentRate:
-    """Bytes a second over about the last half minute: an average of hours hides that a link has just become slow."""
-
-    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
-        self._window_s = window_s
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def saw(self, moved: int, now: float) -> None:
-        """``moved`` bytes in all at ``now`` seconds. They may be fewer than before."""
-        self._seen.append((now, moved))
-        self._drop_old_samples(now)
-
-    def bytes_per_s(self, now: float) -> float:
-        """The rate at ``now``; it falls while nothing moves, also when ``saw`` is not called."""
-        seen = list(self._seen)  # another thread may be adding
-        old = [entry for entry in seen if entry[0] <= now - self._window_s]
-        first = old[-1] if old else seen[0] if seen else (now, 0)
-        seconds = now - first[0]
-        return max(0.0, (seen[-1][1] - first[1]) / seconds) if seen and seconds > 0 else 0.0
-
-    def _drop_old_samples(self, now: float) -> None:
-        while len(self._seen) > 1 and self._seen[1][0] <= now - self._window_s:
-            self._seen.popleft()
 
 
 class Meter:

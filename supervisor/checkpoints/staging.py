@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from supervisor.base.durable import make_folders, sync_folder
 from supervisor.checkpoints.placement import REPLACED, RESTORING, Spot, Tree
 from supervisor.storage.base import Kind, StoreError
 
@@ -34,7 +35,7 @@ class Staging:
 
     def begin(self, fingerprint: str) -> None:
         """Start a journal for the content that ``fingerprint`` stands for."""
-        _make_folders(self.journal.parent)
+        make_folders(self.journal.parent)
         self.note(fingerprint)
 
     def read_journal(self, fingerprint: str) -> list[tuple[str, int, str]] | None:
@@ -82,7 +83,7 @@ class Staging:
         """Nothing of the fetching is left, not even after a loss of power."""
         self.close()
         self.journal.unlink(missing_ok=True)
-        _fsync_folder(self.journal.parent)
+        sync_folder(self.journal.parent)
 
     def clear_others(self) -> None:
         """Half-fetched other steps beside ours would only fill the disk. What has no journal is a person's own."""
@@ -105,7 +106,7 @@ class Staging:
             folder = spot.staging_path.parent
             if folder not in devices:
                 _refuse_links(spot.tree, folder)
-                _make_folders(spot.tree.target.parent)
+                make_folders(spot.tree.target.parent)
                 folder.mkdir(parents=True, exist_ok=True)
                 devices[folder] = folder.stat().st_dev
             held = min(expected, _bytes_held(spot))
@@ -160,7 +161,7 @@ class Staging:
                 aside += _into_place(tree)
                 told()
             for folder in {tree.target.parent for tree in of_kind}:  # once, however many files it has
-                _fsync_folder(folder)
+                sync_folder(folder)
                 told()
         return aside
 
@@ -171,7 +172,7 @@ def _into_place(tree: Tree) -> list[Path]:
     if tree.staging_folder.is_dir():
         _commit_records_last(tree.staging_folder)
         for folder, _, _ in os.walk(tree.staging_folder):
-            _fsync_folder(Path(folder))
+            sync_folder(Path(folder))
     if tree.target.is_symlink() or tree.target.exists():
         number = 1
         while (free := tree.target.with_name(f"{REPLACED}{tree.target.name}-{number}")).exists():
@@ -242,7 +243,7 @@ def alone_in(output_dir: Path, step: int) -> Iterator[None]:
     Raises kind "transient" while there is one. The lock is the folder's own, so that no file of it stays behind; where
     the file system cannot lock a folder (NFS), no process is kept out.
     """
-    _make_folders(output_dir)
+    make_folders(output_dir)
     folder = os.open(output_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -304,25 +305,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _make_folders(folder: Path) -> None:
-    """With all above it, and each on the disk: a step does not outlive the loss of the folder that it lies in."""
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _amount_in_words(size: int) -> str:

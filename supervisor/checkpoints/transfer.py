@@ -49,6 +49,7 @@ from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source, publish
+from supervisor.checkpoints.read_request import read_request
 from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
 from supervisor.checkpoints.scrub import scrub
@@ -393,7 +394,7 @@ def light_imports() -> Iterator[None]:
 
 def _read_request() -> verbs.Request:
     try:
-        return verbs.read_request(json.load(sys.stdin))
+        return read_request(json.load(sys.stdin))
     except ValueError as error:
         raise StoreError("permanent", f"the request cannot be read: {error}") from error
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base import env_file
+from supervisor.base.beside import Beside
 from supervisor.base.errors import SupervisorError, UsageError
 from supervisor.base.secrets import mask_value, remember_environment
 from supervisor.cli import findings, fixing, patience
@@ -24,7 +25,6 @@ from supervisor.cli.render import Paint
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan, Job, StartRequest
 from supervisor.preflight import examine
-from supervisor.preflight.beside import Beside
 from supervisor.preflight.examine import in_order
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.gate import (

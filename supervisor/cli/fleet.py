@@ -120,15 +120,16 @@ def up(file: Path, run: str, dry_run: bool) -> int:
     fleet = assemble(file, os.environ)
     [name] = _runs_of(fleet, run)
     _refuse_misfits(fleet, name)
-    for provider in {place.provider.name: place.provider for place in fleet.places().values()}.values():
+    tables = [fleet.file.place[one] for one in fleet.file.run[name].places]
+    for account in dict.fromkeys(table.account for table in tables):
+        price, table = max(((one.most_per_hour, one) for one in tables if one.account == account), key=lambda one: one[0])
         try:
-            credit = provider.read_credit()
+            credit = fleet.provider(table).read_credit()
         except PlaceError as error:
             print(*wrap(f"How long the credit lasts is unknown. {error}"), sep="\n")
             continue
-        price = max(fleet.file.place[one].most_per_hour for one in fleet.file.run[name].places)
         if credit is not None and price:
-            told = f"The account at {provider.name} has ${credit:.2f}: at most {credit / price:.0f} h at ${price:.2f}."
+            told = f"The account at {account} has ${credit:.2f}: {credit / price:.1f} h at ${price:.2f} (most_per_hour)."
             print(*wrap(told), sep="\n")
     up_at = fleet.book().read_clock()
     run_id = fleet.files[name].run.id
@@ -255,9 +256,9 @@ def history(file: Path) -> int:
                     (one.how or "") if one.ended is not None else "lives",
                 )
             )
-        sums.append(
-            f"{name}: ${sum_dollars(state):.2f} in all, ${_price_useful_hour(state)} for an hour of useful training"
-        )
+        each = _price_useful_hour(state)
+        useful = "no hour of useful training yet" if each == "?" else f"${each} for an hour of useful training"
+        sums.append(f"{name}: ${sum_dollars(state):.2f} in all, {useful}")
         faults += [f"{machine}: {len(times)}" for machine, times in state.faults.items()]
     heading = "Faults of machines, and bad machines of hosts"
     print("\n".join([*table(rows), "", *sums, *(["", heading, *sorted(faults)] if faults else [])]))
@@ -285,6 +286,7 @@ def _order(fleet: Assembly, run_id: str, change: Callable[[Orders], Orders], *, 
     orders = change(book.read_orders(run_id))
     if dry_run:
         return _pass(fleet, fleet.book({run_id: orders}), dry_run=True)
+    fleet.controller(book, time.sleep)  # where a key is missing nothing is written down
     book.write_orders(run_id, orders)
     try:
         return _pass(fleet, book, dry_run=False)

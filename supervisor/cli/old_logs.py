@@ -8,6 +8,7 @@ from typing import Any
 
 from supervisor.api.client import NotThereError, UnclearError
 from supervisor.journal import attempt_logs
+from supervisor.journal.attempt_folders import attempts
 from supervisor.journal.attempt_logs import AttemptLog, logs_of
 
 
@@ -43,7 +44,7 @@ def _attempt_numbers(state_dir: Path, attempt: int | None) -> list[int]:
         closed = os.path.isdir(folder) or _is_closed(state_dir)  # noqa: PTH112
         why = "you may not read it. Try sudo" if closed else "it holds no attempts"
         raise UnclearError(f"{state_dir} says nothing: {why}.")
-    numbers = attempt_logs.attempts(state_dir)
+    numbers = attempts(state_dir)
     if not numbers:
         raise NotThereError(f"Nothing was ever started from {state_dir}: there is no attempt.")
     if attempt is not None and attempt not in numbers:

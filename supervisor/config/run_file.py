@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -359,11 +359,14 @@ def _home_of(word: str, model: type[BaseModel]) -> str:
 
 
 def _model_at(model: type[BaseModel], key: Key) -> type[BaseModel] | None:
-    for part in key:
+    parts = iter(key)
+    for part in parts:
         field = model.model_fields.get(str(part))
-        inner = next((kind for kind in _models_in(field.annotation)), None) if field else None
-        if inner is None:
+        inner = next(_models_in(field.annotation), None) if field else None
+        if field is None or inner is None:
             return None
+        if get_origin(field.annotation) is dict:  # tables with names that people give: [place.NAME]
+            next(parts, None)
         model = inner
     return model
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from supervisor import __version__
 from supervisor.api import metrics
 from supervisor.api.protocol import VERBS, Reply
+from supervisor.base.errors import SupervisorError
 from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.state import State
@@ -27,7 +30,12 @@ from supervisor.jobs.base import StartRequest
 from supervisor.jobs.wandb_client import notes_of_rollbacks
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal
-from supervisor.views import incidents, status
+from supervisor.process.own_child import OwnChild
+from supervisor.views import status
+
+READ_INCIDENTS = (sys.executable, "-P", "-m", "supervisor.cli.main", "read-state", "--", "incidents")
+INCIDENTS_S = 30.0
+MOST_INCIDENTS_BYTES = 32 << 20
 
 if TYPE_CHECKING:
     from supervisor.effects.notify import Notifier
@@ -58,6 +66,7 @@ class ApiBackend:
         self._house = house
         self._attaching = attaching
         self._began = time.monotonic()
+        self._incidents: tuple[object, list[dict[str, Any]]] = (None, [])
 
     def status(self) -> dict[str, Any]:
         """Everything that `supervisorctl status` shows."""
@@ -127,8 +136,31 @@ class ApiBackend:
         return [asdict(event) for event in self._house.journal.events(after, limit)]
 
     def incidents(self, number: int | None, *, only_open: bool) -> list[dict[str, Any]]:
-        """The run's incidents, newest first, out of the journal; the whole story of one when it is named."""
-        return incidents.read_incidents(self._house.context.run_file.state_dir, number, only_open=only_open)
+        """The run's incidents, newest first, out of the journal; the whole story of one when it is named.
+
+        A child reads them, as ``supervisorctl`` does where no daemon lives. Its answer holds until the next event, for a
+        minute at most.
+        """
+        newest = next((event.id for event in self._house.journal.events(-1, 1)), 0)
+        asked = json.dumps({"number": number, "only_open": only_open})
+        key = (asked, newest, int(self._house.clock.now() / 60))
+        if self._incidents[0] != key:
+            self._incidents = key, self._ask_for_incidents(asked)
+        return self._incidents[1]
+
+    def _ask_for_incidents(self, query: str) -> list[dict[str, Any]]:
+        words = [*READ_INCIDENTS, str(self._house.context.run_file.state_dir), query]
+        try:
+            with OwnChild(words, environ=os.environ) as child:
+                child.wait(time.monotonic() + INCIDENTS_S)
+                child.kill()
+                told = json.loads(child.answer(MOST_INCIDENTS_BYTES))
+        except (OSError, ValueError) as error:
+            raise SupervisorError(f"The journal's incidents could not be read: {error}.") from None
+        if "error" in told:
+            raise SupervisorError(told["error"])
+        found: list[dict[str, Any]] = told["answer"]
+        return found
 
     def log_files(self) -> dict[str, Path]:
         """Newest log of each role, and of each component's captured output."""

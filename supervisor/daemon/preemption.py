@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
+from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.leaving import (
     SIGNALS,
@@ -23,7 +23,6 @@ from supervisor.sensors.leaving import (
     PublishSensor,
     Trigger,
 )
-from supervisor.storage.backends import SECRETS
 
 if TYPE_CHECKING:
     from supervisor.sensors.slurm import SlurmSensor
@@ -48,7 +47,7 @@ class PreemptionWatch:
     ) -> None:
         """``moving`` is how far the publish under way is."""
         self._about = run_file.leaving
-        self._environ = withheld_from_commands(environ, SECRETS)
+        self._environ = environment_of_commands(environ)
         self._post, self._state, self._moving = post, state, moving
         self._lookers: list[Looker] = []
         self._follows = False

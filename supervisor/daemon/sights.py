@@ -11,7 +11,7 @@ from typing import Any
 from supervisor.core.state import Mode, State
 from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.effects.run_context import RunContext
-from supervisor.evidence.scene import Known
+from supervisor.evidence.known import Known
 from supervisor.jobs.wandb_client import notes_of_rollbacks
 from supervisor.journal.journal import Journal
 from supervisor.process.survivors import Identity

@@ -8,10 +8,9 @@ the run has shown that it trains, or where a start is the supervisor's own: a re
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from supervisor.core.facts import Remark
 from supervisor.core.state import State
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
-from supervisor.process.ask_program import wait_or_kill
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
+from supervisor.process.own_child import OwnChild
 
 LIMIT_S = 20.0
 VERB = "start-check"
@@ -108,9 +107,13 @@ class StartCheck:
     def _look_at_start(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
         """What is found, and whether a start would follow if a person overruled all errors of it."""
         settings = self._run.run_file.model_dump_json(exclude_unset=True).encode()
+        words = [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule]
         try:
-            said, complaint, code = self._ask_child(settings, unwanted)
-        except OSError as error:  # no room for a temporary file, no memory for a child
+            with OwnChild(words, environ=self._run.environ, given=settings) as child:
+                code = child.wait(time.monotonic() + LIMIT_S, unwanted)
+                child.kill()
+                said, complaint = child.answer(), child.complaint()
+        except OSError as error:  # no memory for a child
             return self._without_look(f"could not be begun ({error.strerror})")
         if unwanted.is_set():
             return [], False
@@ -120,26 +123,7 @@ class StartCheck:
             told = json.loads(said)
             return [{name: one[name] for name in _SAYS} for one in told["findings"]], bool(told.get("yields", True))
         except (ValueError, KeyError, TypeError, RecursionError):
-            last = complaint.decode(errors="replace").strip().splitlines()
-            return self._without_look(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
-
-    def _ask_child(self, settings: bytes, unwanted: threading.Event) -> tuple[bytes, bytes, int | None]:
-        """What the child said, its complaints, and its exit code; None where it was ended. Raises OSError."""
-        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
-            asked.write(settings)
-            asked.seek(0)
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule],
-                stdin=asked,
-                stdout=said,
-                stderr=complaint,
-                env=self._run.environ,
-                start_new_session=True,
-            )
-            code = wait_or_kill(child, LIMIT_S, unwanted)
-            said.seek(0)
-            complaint.seek(0)
-            return said.read(), complaint.read()[-2000:], code
+            return self._without_look(f"failed ({complaint.rstrip('.') or f'exit code {code}'})")
 
     def _without_look(self, how: str) -> tuple[list[dict[str, Any]], bool]:
         told = (

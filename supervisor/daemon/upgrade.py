@@ -22,7 +22,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -43,6 +42,7 @@ from supervisor.daemon.inbox import Loop
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.journal.journal import Journal
+from supervisor.process.own_child import OwnChild
 
 VARIABLE = "RL_SUPERVISOR_UPGRADED_FROM"
 ORDERS = "RL_SUPERVISOR_ORDERS"
@@ -160,26 +160,14 @@ class Upgrade:
         folder = self._run.run_file.state_dir / "upgrade"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
-        said = folder / "said.txt"
         words = [VERB, str(self._launch.path), str(folder), "onstart" if self._launch.onstart else "run"]
         try:
-            with said.open("wb") as output:
-                child = subprocess.Popen(
-                    [*_program(), *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=self._launch.environ,
-                    start_new_session=True,
-                )
-                try:
-                    code = child.wait(TRIAL_S)
-                except subprocess.TimeoutExpired:
-                    raise SupervisorError(f"it gave no answer in {TRIAL_S:.0f} s") from None
-                finally:
-                    if child.poll() is None:
-                        os.killpg(child.pid, signal.SIGKILL)  # our child, not reaped: the number is its own
-                        child.wait()
+            with OwnChild([*_program(), *words], environ=self._launch.environ, together=True) as child:
+                code = child.wait(time.monotonic() + TRIAL_S)
+                child.kill()
+                said = child.answer()
+            if code is None:
+                raise SupervisorError(f"it gave no answer in {TRIAL_S:.0f} s")
             if code != 0:
                 raise SupervisorError(_complaint(said, code))
             answer = json.loads((folder / ANSWER).read_text())
@@ -314,8 +302,8 @@ def _program() -> list[str]:
     return [sys.executable, *words[: len(words) - len(sys.argv[1:])]]
 
 
-def _complaint(said: Path, code: int) -> str:
-    text = said.read_text(errors="replace").strip()
+def _complaint(said: bytes, code: int) -> str:
+    text = said.decode(errors="replace").strip()
     if "Traceback (most recent call last)" in text:
         text = text.splitlines()[-1]
     text = " ".join(text.split())

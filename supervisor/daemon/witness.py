@@ -21,7 +21,7 @@ from supervisor.core.journal_lost import OldOrders
 from supervisor.core.state import State
 from supervisor.journal.journal import Journal, identity_in
 from supervisor.process.attempts import last_attempt
-from supervisor.process.shim import write_atomically
+from supervisor.process.shim_records import write_atomically
 
 NAME = "witness.json"
 LARGEST = 1 << 16

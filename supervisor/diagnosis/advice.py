@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from supervisor.diagnosis.frames import Raised, package_of
+from supervisor.diagnosis.frames import Raised
+from supervisor.diagnosis.own_words import name_settings
 
 _ADVICE: Final = {
     re.compile(r".*(?:\b504\b|[Tt]imed? ?out|TimeoutError)"): "What it waited for was too slow: send it fewer requests "
@@ -17,15 +18,28 @@ _ADVICE: Final = {
     re.compile(
         r".*(?:\b(?:404|422)\b|Bad Request|\b400\b)"
     ): "The server does not know the address or a field that it was "
-    "sent: its own log says which; take versions of client and server that belong together.",
+    "sent: its own log says which; look at base_url (http://HOST:PORT/v1) and the model's name, and take versions of "
+    "client and server that belong together.",
     re.compile(
         r".*(?:\b50[0-3]\b|Internal Server Error)"
-    ): "The server failed or was not up: its own log of that moment says why.",
+    ): "The server failed or was not up: its own log of that moment says why (an engine: no memory, a prompt beyond "
+    "max_model_len).",
     re.compile(
         r".*(?i:\b(?:nan|inf)\b.*(?:grad|loss|logit|weight)|(?:grad|loss|logit|weight).*\b(?:nan|inf)\b)"
     ): "Go back to a step before it; lower the learning rate, use bf16, look at the batch that it came from.",
     re.compile(r"ModuleNotFoundError: "): "Install the package that it names where this part runs (uv pip install "
     "NAME; for an environment also into its pyproject.toml), or a newer version of what imports it.",
+    re.compile(
+        r"(?:NameError|UnboundLocalError|SyntaxError|IndentationError)\b"
+    ): "A mistake in that code itself: mend the line; in an installed package take another version of it.",
+    re.compile(
+        r"TypeError: (?:string|list) indices must be|AttributeError: '(?:str|list|dict|int|float)' object has no attribute"
+    ): "The data has another form than this code expects (a text in place of a dict, messages whose content is a list): "
+    "print it there, and compare with the dataset's columns or with what that version hands over.",
+    re.compile(
+        r"ValueError: (?:too many|not enough) values to unpack"
+    ): "A function hands back another number of values than its caller takes: a reward or generate function of another "
+    "version, or a package that changed what it returns; upgrade or pin the one that was called.",
     re.compile(r"(?:AttributeError|ImportError): "): "Mostly two packages are of versions that do not belong together: "
     "upgrade or pin (downgrade) the one that it was raised in, or the one that calls it.",
     re.compile(
@@ -47,6 +61,9 @@ _ADVICE: Final = {
     re.compile(
         r"NotImplementedError\b"
     ): "This version cannot combine these options: turn one off, or change the version.",
+    re.compile(r"(?:json\.decoder\.)?JSONDecodeError: (?!.*\(char 0\))"): "What a model or a server wrote is no whole "
+    "JSON: catch the error (give it back to the model, or no reward), let it write more tokens (max_tokens), force the "
+    "form (structured output), and upgrade the package that reads it.",
     re.compile(r"(?:UnicodeDecodeError|(?:json\.decoder\.)?JSONDecodeError)\b"): "A file or an answer is not what was "
     "expected: print its beginning (an error page, an empty or a cut file).",
     re.compile(r"RecursionError\b"): "The input nests too deep: limit the depth, or catch it and give no reward.",
@@ -107,19 +124,23 @@ _ADVICE: Final = {
 }
 
 
-_SETTING = re.compile(r"\b([a-z]{2,20}(?:_[a-z0-9]{2,20}){2,6})\b(?![/.]|\()")
-"""What an error's text names is a setting where it has three words."""
+_READ = re.compile(r"\b(?:config|args|cfg|settings|self\.config)((?:\.[a-z]\w{0,60}){1,5})\b(?!\()")
+"""A setting that a line of a program reads."""
 
 
 def where_to_look(raised: Raised | None, text: str) -> str:
     """What a person can do about an error that has no entry. ``text``: its line."""
-    package = package_of(raised.last) if raised else ""
+    package = raised.package if raised else ""
     own = raised.place if raised else None
     look = f"Look at {own} first. " if own else "Read the lines around it. "
     said = raised.text if raised is not None else text
     look += next((advice + " " for pattern, advice in _ADVICE.items() if pattern.match(said)), "")
-    if (setting := _SETTING.search(said)) is not None:
-        look += f"It names {setting[1]}: change that setting, or leave it out. "
+    if names := name_settings(said):
+        look += names + " "
+    elif raised is not None and raised.last is not None and (read := _READ.search(raised.last.code)):
+        look += f"That line reads {read[1][1:]}: compare this setting. "
+    if raised is not None and raised.trainer and raised.trainer != package:
+        look += f"It came through {raised.trainer}: upgrade {raised.trainer}, too. "
     if package:
         package = package.replace("_", "-")
         look += (

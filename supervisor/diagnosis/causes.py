@@ -21,6 +21,7 @@ from supervisor.diagnosis import standstill
 from supervisor.diagnosis.advice import where_to_look
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
+from supervisor.diagnosis.own_words import in_its_words, missing_from
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
 from supervisor.diagnosis.standstill import who_waits
@@ -57,6 +58,15 @@ _OF_USERS: Final = frozenset({
     "config-file-missing", "openai-key-missing", "file-missing", "batch-not-collated", "shapes-differ",
     "values-not-finite", "dataset-of-another-form", "dataset-empty", "pickled-class-missing", "loop-already-running",
     "text-not-utf8",
+})  # fmt: skip
+_OF_PROGRAMS: Final = frozenset({
+    "arguments-differ", "cuda-call-failed", "cuda-illegal-access", "devices-mixed", "engine-weights-differ",
+    "event-loop-mixed", "graph-used-twice", "index-kernel-out-of-bounds", "number-formats-mixed", "pickle-refused",
+    "shapes-differ", "versions-differ", "weights-not-gathered",
+})  # fmt: skip
+_OF_SETTINGS: Final = frozenset({
+    "command-arguments-wrong", "config-invalid", "engine-config-invalid", "hydra-config-invalid", "sizes-do-not-divide",
+    "trainer-options-disagree",
 })  # fmt: skip
 NO_SAMPLES: Final = "batch-empty"
 ENDED: Final = "ended-from-outside"
@@ -800,6 +810,11 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         roles,
         more=tuple(event.more),
     )
+    words = in_its_words(event.text, event.raised, event.more, of_settings=cause.name in _OF_SETTINGS)
+    if words and missing_from(cause.remedy, words):
+        cause.remedy = f"{words} {cause.remedy}"
+    if cause.name in _OF_PROGRAMS and event.raised is not None and (trainer := event.raised.trainer):
+        cause.remedy += f" It came through {trainer}: if nothing of this is wrong, upgrade {trainer}."
     if raised is not None and (signature is None or _is_of_users(signature.name)):
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:

@@ -85,11 +85,18 @@ class Raised:
     own: Frame | None
     cause: Raised | None = None
     in_thread: bool = False  # it ended a thread, and not the process
+    trainer: str = ""  # the last trainer or engine whose own code it came through
 
     @property
     def text(self) -> str:
         """As Python writes it."""
         return f"{self.type}: {self.message}" if self.message else self.type
+
+    @property
+    def package(self) -> str:
+        """The package that it was raised in, or asked for what a module of torch does not have."""
+        asked = self.last is not None and self.last.function == "__getattr__"
+        return self.trainer if asked else package_of(self.last)
 
     @property
     def place(self) -> Frame | None:
@@ -145,6 +152,7 @@ class _Open:
     end: int = 0  # the last line of it so far
     last: Frame | None = None
     own: dict[int, Frame] = field(default_factory=dict)
+    trainer: str = ""
     source: str | None = None  # the line of code of the last frame; None: it comes next
     ignored: bool = False  # Python says that it goes on
     in_thread: bool = False
@@ -216,6 +224,7 @@ class Tracebacks:
             now.last = Frame(frame["path"], int(frame["line"]), (frame["function"] or "").partition("(")[0].strip())
             now.own[own(now.last.path)] = now.last
             now.end, now.source = number, None
+            now.trainer = package if (package := package_of(now.last)) in _RL else now.trainer
             return None
         text = _GROUP.sub("", text) if text.lstrip().startswith(("|", "+")) else text
         if not text.strip() or text[0] in " \t\u2502\u2570\u256d^~>":
@@ -235,7 +244,7 @@ class Tracebacks:
         message = (found["message"] or "").strip()
         if not message and found["type"] == "AssertionError" and (now.source or "").startswith("assert "):
             message = now.source or ""  # a bare assertion says in its code alone what is wrong
-        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause, now.in_thread)
+        raised = Raised(found["type"], message, now.line, number, now.last, mine, now.cause, now.in_thread, now.trainer)
         if len(self._last) >= MOST_OPEN:
             self._last.clear()
         self._last[key] = raised

@@ -20,6 +20,7 @@ from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role
 from supervisor.diagnosis import journald
 from supervisor.journal import attempt_logs
+from supervisor.journal.attempt_folders import attempts
 from supervisor.views import incidents
 
 MOST_FILES: Final = 2000  # of a folder; the newest count
@@ -131,7 +132,7 @@ def sources(path: Path) -> Sources:
 
 def _logs_of_own_attempts(state_dir: Path, only: int | None) -> list[Source]:
     """The logs of our own attempts, wherever they lie by now."""
-    numbers = attempt_logs.attempts(state_dir) if only is None else [only]
+    numbers = attempts(state_dir) if only is None else [only]
     found = []
     for number in numbers:
         for log in attempt_logs.logs_of(state_dir, number):

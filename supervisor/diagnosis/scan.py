@@ -762,7 +762,10 @@ class _Scan:
         for event, key in self._growing:
             if self._number - event.last.line > PAGE_LINES:
                 continue
-            if key != line.key or not message or line.level is not None or message == event.text:
+            # vLLM's logger writes the head of a line before each line of an exception's text.
+            goes_on = event.raised is not None and self._number == event.last.line + len(event.more) + 1
+            logged = line.level is not None and not (goes_on and line.level == event.level)
+            if key != line.key or not message or logged or message == event.text:
                 left.append((event, key))
                 continue
             if message.startswith(ENDS_MORE):

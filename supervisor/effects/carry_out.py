@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
@@ -30,11 +29,11 @@ from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Job, StartRequest
+from supervisor.jobs.environment import environment_of_commands
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import launch, look_at_component
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings, Process, look_at, read_records
-from supervisor.storage.backends import SECRETS
+from supervisor.process.survivors import Belongings, read_records
 
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
@@ -58,7 +57,7 @@ class Effects:
             run.state_dir, kept.keep_attempts, kept.max_mb, quiet_s, lambda told: run.post(f.Remark("logs", told))
         )
         self.engine = OwnEngine(run, sights, self._hurry, start_check)
-        self.evidence = IncidentEvidence(run, sights, self._evidence_of, self._hurry)
+        self.evidence = IncidentEvidence(run, sights, self._hurry)
         self.root_cause = RootCause(run.post, run.environ)
 
     # ------------------------------------------------------------ dispatch
@@ -281,15 +280,11 @@ class Effects:
 
     def _collect_evidence(self, action: a.CollectEvidence, collect: Callable[[], Path | None]) -> None:
         folder = collect()
-        self._lanes.put("root-cause", lambda: self.root_cause.look(action, folder, self._sights.log_files))
+        self._lanes.put("root-cause", lambda: self._look_at_evidence(action, folder))
 
-    def _evidence_of(self, attempt: int) -> list[Process]:
-        """The attempt's living processes, and those of an inference server of our own."""
-        mine = Belongings(
-            attempt_dir(self.run.state_dir, attempt), (), self.run.run_file.run.id, self._sights.job_processes()
-        ).list_living()
-        server = [look_at(pid) for pid, _ in sorted(self.engine.living_processes())]
-        return [*mine, *(process for process in server if process is not None)]
+    def _look_at_evidence(self, action: a.CollectEvidence, folder: Path | None) -> None:
+        self.evidence.forget_old_bundles(action.incident)
+        self.root_cause.look(action, folder, self._sights.log_files)
 
     def _stop_engine(self, action: a.StopEngine) -> None:
         self.evidence.wait()  # which is collected on the job's lane
@@ -328,7 +323,7 @@ class Effects:
         self.run.post(f.HookDone(action.hook, reason))
 
     def _run_setup(self) -> None:
-        env = withheld_from_commands(self.run.environ, SECRETS)
+        env = environment_of_commands(self.run.environ)
         deadline = time.monotonic() + self.run.run_file.setup.timeout
         reason = ""
         for command in self.run.run_file.setup.commands:

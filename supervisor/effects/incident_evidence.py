@@ -1,47 +1,43 @@
 """Evidence of an incident, as one of the daemon's effects: from the core's order to a bundle that is kept.
 
 The order comes before the one to stop, and the stop waits for the bundle, ``evidence.budget_s`` seconds at most: on the
-same lane because it is behind it, on another one by ``wait``.
+same lane because it is behind it, on another one by ``wait``. A child collects: what it looks at may hang, and takes
+memory. Where its time is over it is left behind, and ends by itself.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.config.settings import RunFile
+from supervisor.base.beside import Beside
+from supervisor.base.secrets import known_secrets
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.effects.own_engine import engine_dir, last_engine
 from supervisor.effects.run_context import RunContext, Sights
-from supervisor.evidence import bundle, keeping, stacks
-from supervisor.evidence.scene import Known, Scene
+from supervisor.evidence import keeping
+from supervisor.evidence.known import Asked, Known, bundles_dir
 from supervisor.process.attempts import attempt_dir
-from supervisor.process.survivors import Belongings, Identity, Process
+from supervisor.process.own_child import OwnChild
 
-FOLDER = "incidents"
-
-
-def bundles_dir(state_dir: Path) -> Path:
-    """Where the bundles of all incidents are. Not in the attempts' folders: those go by their own rules."""
-    return state_dir / FOLDER
+COMMAND = (sys.executable, "-P", "-m", "supervisor.evidence.child")
+LOGS_S = 2.0  # for the job's folders to say where its logs are; a dead mount never does
+HURRY_S = 0.5
 
 
 class IncidentEvidence:
     """Collects bundles and keeps them in number and size. ``take_order`` belongs to the loop, the rest to lanes."""
 
-    def __init__(
-        self, run: RunContext, sights: Sights, living: Callable[[int], Sequence[Process]], hurry: threading.Event
-    ) -> None:
-        """``living`` are an attempt's processes, those of an inference server of our own included; ``hurry``: when
-        set, no more patience.
-        """
+    def __init__(self, run: RunContext, sights: Sights, hurry: threading.Event) -> None:
+        """``hurry``: when set, no more patience."""
         self._run = run
         self._sights = sights
-        self._living = living
         self._hurry = hurry
-        self._parent = bundles_dir(run.state_dir)
         self._ready = threading.Event()
         self._ready.set()
 
@@ -58,55 +54,72 @@ class IncidentEvidence:
         """Until no evidence is being collected: what comes next destroys some. Never longer than the budget."""
         self._ready.wait(self._run.run_file.evidence.budget_s)
 
+    def forget_old_bundles(self, incident: int) -> None:
+        """Delete the oldest that are too many or too large; those of ``incident``, which is open, stay."""
+        about = self._run.run_file.evidence
+        parent = bundles_dir(self._run.state_dir)
+        keeping.forget_bundles(parent, about.keep, int(about.max_mb * 1e6), incident, self._run.journal)
+
     def _collect_bundle(self, action: a.CollectEvidence, known: Known) -> Path | None:
         folder = None
         try:
-            about = self._run.run_file.evidence
-            found = bundle.collect(
-                self._scene_of(action, known),
-                self._parent,
-                budget_s=about.budget_s,
-                hurry=self._hurry,
-                made_room=lambda: self._forget_old_bundles(0, 0, action.incident, known.journal),
-                kept=lambda: self._forget_old_bundles(
-                    about.keep, int(about.max_mb * 1e6), action.incident, known.journal
-                ),
-            )
-            folder, sentence = found.folder, found.sentence
-        except OSError as error:  # whatever it was: the stop that is behind it must come
+            folder, sentence = self._ask_child(action, known)
+        except (OSError, ValueError, LookupError, TypeError) as error:  # whatever it was: the stop behind it must come
             sentence = f"The evidence of incident {action.incident} could not be collected: {error}."
         finally:
             self._ready.set()
         self._run.post(f.Remark("evidence", sentence))
         return folder
 
-    def _forget_old_bundles(self, keep: int, max_bytes: int, incident: int, journal: str) -> None:
-        keeping.forget_bundles(self._parent, keep, max_bytes, incident, journal)
+    def _ask_child(self, action: a.CollectEvidence, known: Known) -> tuple[Path | None, str]:
+        """The bundle's folder, and what came of it in a sentence. Raises OSError where no child can be started."""
+        begun = time.monotonic()
+        until = begun + self._run.run_file.evidence.budget_s
+        asked = self._write_order(action, known, until).as_json()
+        with OwnChild(COMMAND, environ=self._run.environ, given=asked, cwd=Path("/")) as child:
+            code = child.wait(until, self._hurry)
+            if code is None and self._hurry.is_set():
+                child.process.terminate()  # it ends with what there is
+                code = child.wait(min(until, time.monotonic() + HURRY_S))
+            said, complaint = child.answer(), child.complaint()
+        told: dict[str, str] = {}
+        for line in said.rpartition(b"\n")[0].splitlines():
+            told |= json.loads(line)
+        folder = Path(told["folder"]) if "folder" in told else None
+        if "sentence" in told:
+            return folder, told["sentence"]
+        number, seconds = action.incident, time.monotonic() - begun
+        if code is not None:
+            why = complaint or f"exit code {code}"
+            return folder, f"The evidence of incident {number} could not be collected: {why}."
+        return folder, f"The evidence of incident {number} was not ready after {seconds:.1f} s; nothing waits for it."
 
-    def _scene_of(self, action: a.CollectEvidence, known: Known) -> Scene:
-        run_file, job = self._run.run_file, self._run.job
+    def _write_order(self, action: a.CollectEvidence, known: Known, until: float) -> Asked:
+        run_file, job, page = self._run.run_file, self._run.job, known.engine_page
+        looked = Beside(self._sights.log_files)
+        logs = looked.result_or_none(time.monotonic() + min(LOGS_S, run_file.evidence.budget_s / 2))
         served = job.engine() if job is not None else None
-        return Scene(
+        engine = last_engine(run_file.state_dir)
+        trees = [attempt_dir(run_file.state_dir, action.attempt)]
+        trees += [engine_dir(run_file.state_dir, engine)] if engine else []
+        beside = [run_file.job.python.parent] if run_file.job.python else []
+        beside += [run_file.job.dir / ".venv" / "bin"] if run_file.job.dir else []
+        return Asked(
             run=run_file.run.id,
             attempt=action.attempt,
             incident=action.incident,
             reason=action.reason,
-            state_dir=run_file.state_dir,
-            known=known,
-            living=lambda: self._living(action.attempt),
-            shims=lambda: self._shims_of_attempt(action.attempt),
-            logs=self._sights.log_files,
+            state_dir=str(run_file.state_dir),
+            until=until,
+            explain=known.explain(),
+            processes=[(pid, role, title) for pid, (role, title) in known.processes.items()],
+            engine_page=(page[0], page[1].decode(errors="replace")) if page is not None else None,
+            journal=known.journal,
+            trees=[str(folder) for folder in trees],
+            seen=self._sights.job_processes(),
+            logs={role: str(path) for role, path in logs.items()} if logs is not None else None,
             engine_url=served.url if served is not None else None,
-            folders=(job.output_dir if job is not None else run_file.output_dir,),
-            stack_programs=lambda: self._stack_programs(run_file),
+            folders=[str(job.output_dir if job is not None else run_file.output_dir)],
+            py_spy=[str(folder) for folder in beside] if run_file.evidence.py_spy else None,
+            secrets=known_secrets(),
         )
-
-    def _shims_of_attempt(self, attempt: int) -> frozenset[Identity]:
-        return Belongings(attempt_dir(self._run.state_dir, attempt), (), self._run.run_file.run.id).shims
-
-    def _stack_programs(self, run_file: RunFile) -> list[Path]:
-        if not run_file.evidence.py_spy:
-            return []
-        bins = [run_file.job.python.parent] if run_file.job.python else []
-        bins += [run_file.job.dir / ".venv" / "bin"] if run_file.job.dir else []
-        return stacks.programs(self._run.environ.get("PATH", ""), bins, Path(sys.executable).parent)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.jobs.base import LogSource
-from supervisor.journal.attempt_logs import (
+from supervisor.journal.attempt_folders import (
     INDEX,
     KEPT,
     attempts,
@@ -33,7 +33,7 @@ from supervisor.journal.attempt_logs import (
     records,
     words,
 )
-from supervisor.process import shim
+from supervisor.process import shim_records
 
 COPY_BYTES = 16 << 20  # of one file that stays where it is; a start must not wait for more
 COPIES_S = 5.0  # for all of them
@@ -51,7 +51,7 @@ def begin(folder: Path, sources: Sequence[LogSource]) -> None:
     index["before"] = [_end_of_file(path) for _, path in own_files(index, folder, ("shared",))]
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        shim.write_atomically(str(folder / INDEX), index)
+        shim_records.write_atomically(str(folder / INDEX), index)
 
 
 def keep_earlier(state_dir: Path, attempt: int, doomed: Sequence[Path] = ()) -> list[str]:
@@ -132,7 +132,7 @@ def _move_log(folder: Path, role: str, path: Path, aside: Path, problems: list[s
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            waiting = aside / f".attempt-{folder.name}-logs"  # as attempt_logs.waiting wants it
+            waiting = aside / f".attempt-{folder.name}-logs"  # as list_waiting_folders wants it
             _update_copies(
                 folder, problems, waiting=[*dict.fromkeys([*_words_of_name(folder, "waiting"), str(waiting)])]
             )
@@ -163,7 +163,7 @@ def _update_copies(folder: Path, problems: list[str], **changes: object) -> None
     if all(index.get(name, []) == value for name, value in changes.items()):
         return
     try:
-        shim.write_atomically(str(folder / INDEX), {**index, **changes})
+        shim_records.write_atomically(str(folder / INDEX), {**index, **changes})
     except OSError as error:
         problems.append(f"{folder / INDEX} could not be written: {error.strerror}.")
 

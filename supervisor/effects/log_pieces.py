@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from supervisor.effects.log_holes import MIB, first_data
-from supervisor.journal.attempt_logs import PIECE
+from supervisor.journal.attempt_folders import PIECE
 
 PIECE_BYTES = 64 * MIB
 ROUND_PIECES = 8  # of one log in one round; what is more has come faster than it can be compressed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.effects.log_pieces import rotate, squeeze
 from supervisor.effects.log_upkeep import Order, Task, plan
-from supervisor.journal.attempt_logs import list_waiting_folders
+from supervisor.journal.attempt_folders import list_waiting_folders
 
 
 def do(task: Task, order: Order) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from supervisor.effects.log_holes import MIB, data_bytes
-from supervisor.journal.attempt_logs import KEPT, PIECE, attempts, folder_of, list_waiting_folders
+from supervisor.journal.attempt_folders import KEPT, PIECE, attempts, folder_of, list_waiting_folders
 
 LIVING_BYTES = 64 * MIB  # of a captured log that lives, uncompressed; with a small `max_mb` less
 QUIET_S = 20.0  # so long an ended attempt's log must be untouched: something of it may still be dying

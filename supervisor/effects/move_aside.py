@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from supervisor.base.durable import sync_folder
 from supervisor.base.errors import ConfigError, SupervisorError
 
 ASIDE = ".set-aside"
@@ -160,11 +161,7 @@ def _make_folders(folder: Path, top: Path) -> None:
 def _sync_folder(folder: Path) -> None:
     """Make a rename durable. Some network filesystems refuse to sync folders; they have nothing better to offer."""
     with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(folder)
 
 
 # ---------------------------------------------------------------- deleting

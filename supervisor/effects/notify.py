@@ -31,7 +31,7 @@ from supervisor.core.messages import (
 from supervisor.core.state import State
 from supervisor.core.wellness import Tolerance
 from supervisor.effects.notify_targets import SendError, Target, open_targets
-from supervisor.process.shim import write_atomically
+from supervisor.process.shim_records import write_atomically
 
 HOUR_S = 3600.0
 LOOK_S = 30.0  # at most, between two looks at what waits, and at whether publishing lags

@@ -26,7 +26,7 @@ from supervisor.jobs.base import Job, StartRequest, WeightUpdate
 from supervisor.process.attempts import attempt_dir, take_snapshot
 from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import StopReport, stop_attempt
-from supervisor.process.survivors import Belongings, Identity
+from supervisor.process.survivors import Belongings
 
 COMPONENT = "inference"
 NOTE = "weights.json"  # in the server's folder: whether weights are still to be given to it
@@ -138,14 +138,6 @@ class OwnEngine:
                 shutil.rmtree(folder, ignore_errors=True)
 
     # ------------------------------------------------------------ what is its own
-
-    def living_processes(self) -> set[Identity]:
-        """Its living processes, the shim's included: the job's stop never touches them."""
-        number = last_engine(self._run.state_dir)
-        if number == 0:
-            return set()
-        tree = Belongings(engine_dir(self._run.state_dir, number), (), self._run.run_file.run.id)
-        return {process.identity for process in tree.list_living()}
 
     def served_before(self) -> bool:
         """Does a server live that an attempt before this one has used? Its weights are not the base model's."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.process.own_child import OwnChild
 
 COMMAND = (sys.executable, "-P", "-m", "supervisor.cli.main", "diagnose", "--json")
 LIMIT_S = 60.0
@@ -36,7 +37,7 @@ class RootCause:
         self._lock = threading.Lock()
         self._asked = 0
         self._closed = False
-        self.child: subprocess.Popen[bytes] | None = None
+        self.child: OwnChild | None = None
 
     @property
     def looks(self) -> bool:
@@ -55,7 +56,7 @@ class RootCause:
             places = [folder] if kept and folder is not None else sorted(set(log_files().values()))
             if places and (root := _parse_root(self._ask_diagnose(places))) is not None:
                 self._post(f.RootSeen(action.incident, action.attempt, **root))
-        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             pass  # no room for a child, or none of its answers: a person can still ask `diagnose` by hand
         finally:
             with self._lock:
@@ -72,24 +73,17 @@ class RootCause:
         with self._lock:
             if self._closed:
                 return b"{}"
-            child = self.child = subprocess.Popen(
-                [*COMMAND, *map(str, places)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=dict(self._environ),
-                start_new_session=True,
-            )
-        try:
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
-            return child.communicate(timeout=LIMIT_S)[0]
-        finally:
-            with self._lock:
-                self.child = None
-            child.kill()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(1.0)  # one that the kernel holds (a dead network volume) ends when that lets it go
+            child = self.child = OwnChild([*COMMAND, *map(str, places)], environ=self._environ)
+        with child:
+            try:
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, child.process.pid, NICE)
+                child.wait(time.monotonic() + LIMIT_S)
+                return child.answer()
+            finally:
+                with self._lock:
+                    self.child = None
+                child.kill()
 
 
 def _parse_root(said: bytes) -> dict[str, Any] | None:

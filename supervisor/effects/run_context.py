@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.evidence.scene import Known
+from supervisor.evidence.known import Known
 from supervisor.jobs.base import Job
 from supervisor.process.survivors import Identity
 

@@ -24,13 +24,13 @@ from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
 from supervisor.effects import move_aside, run_records
 from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, PROMISED, Claiming
-from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.run_files import describe
 from supervisor.effects.transfers import Transfers, request
 from supervisor.evidence.ends import log_ends
 from supervisor.evidence.keeping import to_send
+from supervisor.evidence.known import bundles_dir
 from supervisor.jobs.base import Job
 from supervisor.journal.series import path_of
 from supervisor.process import pod_identity

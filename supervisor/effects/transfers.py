@@ -12,16 +12,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.base.errors import StoreError
-from supervisor.checkpoints.progress import RecentRate
 from supervisor.checkpoints.verbs import VERBS, Request, StorePlace
 from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile
 
+RATE_WINDOW_S = 30.0
 LINE_LIMIT = 32 << 20  # bytes; a log of 4 MiB has six times that, where JSON escapes each byte
 
 
@@ -41,6 +42,31 @@ def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
 
 class ChildCrashedError(StoreError):
     """The child ended by itself and without an answer: that is our own mistake, or the installation's."""
+
+
+class RecentRate:
+    """Bytes a second over about the last half minute: an average of hours hides that a link has just become slow."""
+
+    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def saw(self, moved: int, now: float) -> None:
+        """``moved`` bytes in all at ``now`` seconds. They may be fewer than before."""
+        self._seen.append((now, moved))
+        self._drop_old_samples(now)
+
+    def bytes_per_s(self, now: float) -> float:
+        """The rate at ``now``; it falls while nothing moves, also when ``saw`` is not called."""
+        seen = list(self._seen)  # another thread may be adding
+        old = [entry for entry in seen if entry[0] <= now - self._window_s]
+        first = old[-1] if old else seen[0] if seen else (now, 0)
+        seconds = now - first[0]
+        return max(0.0, (seen[-1][1] - first[1]) / seconds) if seen and seconds > 0 else 0.0
+
+    def _drop_old_samples(self, now: float) -> None:
+        while len(self._seen) > 1 and self._seen[1][0] <= now - self._window_s:
+            self._seen.popleft()
 
 
 @dataclass

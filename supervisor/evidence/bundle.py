@@ -1,6 +1,6 @@
 """One bundle of evidence for an incident, taken at the moment of the verdict and before anything is killed.
 
-Bounded in time: the stop that follows waits for ``budget_s`` at most, whatever hangs. Bounded in size: each file, each
+Bounded in time: whatever hangs is left behind. Bounded in size: each file, each
 part and the whole, and never more than an eighth of what is free on the disk. Without secrets (``base.secrets``).
 ``bundle.json`` in it says what was collected, how long each part took, and what failed and why.
 """
@@ -22,19 +22,18 @@ from typing import Any
 from supervisor import __version__
 from supervisor.base.secrets import mask_value, remember_processes
 from supervisor.evidence import machine, processes, recorded, stacks
-from supervisor.evidence.collecting import Collector, Part, Sink, begin_in_thread, gather, within
+from supervisor.evidence.collecting import Collector, Part, Sink, gather, within
 from supervisor.evidence.ends import tail_of
+from supervisor.evidence.known import MANIFEST
 from supervisor.evidence.scene import Scene
 from supervisor.process.survivors import Process
 
 FORMAT = "rl-supervisor-evidence"
 VERSION = 1
-MANIFEST = "bundle.json"
 BUNDLE_BYTES = 16 << 20
 LEAST_BYTES = 64 << 10  # with less room than that for it, only the manifest is tried
 FREE_SHARE = 8  # a bundle takes an eighth of what is free, no more
 LIVING_S, SECRETS_S = 2.0, 1.0
-POLL_S = 0.02
 _NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -44,8 +43,6 @@ class Bundle:
 
     folder: Path | None
     sentence: str
-    seconds: float
-    late: tuple[str, ...] = ()
 
 
 def folder_name(incident: int, attempt: int) -> str:
@@ -60,84 +57,60 @@ def collect(
     budget_s: float,
     hurry: threading.Event | None = None,
     more: Sequence[Collector] = (),
-    made_room: Callable[[], None] = lambda: None,
-    kept: Callable[[], None] = lambda: None,
+    made_folder: Callable[[Path], object] = lambda folder: None,
+    made_room: Callable[[], object] = lambda: None,
 ) -> Bundle:
-    """Make a bundle in a new folder below ``parent``; returns after ``budget_s`` at the latest, and raises nothing.
+    """Make a bundle in a new folder below ``parent``, within about ``budget_s``; raises nothing.
 
-    ``hurry``: when set, it ends with what there is. ``more``: further collectors. ``made_room`` deletes old bundles
-    when the disk is full; ``kept`` is called, beside what follows, once the bundle lies there.
+    ``hurry``: when set, it ends with what there is. ``more``: further collectors. ``made_folder`` hears of the folder
+    once it is there; ``made_room`` deletes old bundles when the disk is full.
     """
-    work = _Work(scene, parent, budget_s, more, made_room)
-    thread = threading.Thread(target=work.run, args=(kept,), name="evidence", daemon=True)
-    thread.start()
-    until = work.begun + budget_s
-    while not work.done.wait(POLL_S):
-        if hurry is not None and hurry.is_set():
-            work.cut.set()
-            until = min(until, time.monotonic() + 0.5)
-        if time.monotonic() >= until:
-            work.cut.set()
-            seconds = time.monotonic() - work.begun
-            sentence = (
-                f"The evidence of incident {scene.incident} was not ready after {seconds:.1f} s; nothing waits for it."
-            )
-            return Bundle(work.folder, sentence, seconds)
-    return work.result
+    return _Work(scene, parent, budget_s, hurry or threading.Event(), more, made_folder, made_room).run()
 
 
 @dataclass
 class _Work:
-    """One collecting; ``run`` is a thread of its own, since even writing to the disk may hang."""
+    """One collecting."""
 
     scene: Scene
     parent: Path
     budget_s: float
+    cut: threading.Event
     more: Sequence[Collector]
-    made_room: Callable[[], None]
+    made_folder: Callable[[Path], object]
+    made_room: Callable[[], object]
     begun: float = field(default_factory=time.monotonic)
-    done: threading.Event = field(default_factory=threading.Event)
-    cut: threading.Event = field(default_factory=threading.Event)
     folder: Path | None = None
     left_bytes: int = 0
     written: int = 0
     trouble: str = ""
     parts: list[dict[str, Any]] = field(default_factory=list)
-    result: Bundle = field(default_factory=lambda: Bundle(None, "", 0.0))
 
-    def run(self, kept: Callable[[], None]) -> None:
+    def run(self) -> Bundle:
         """Collect, write, and say what came of it."""
-        wall = time.time()
         try:
-            self._run(wall)
+            self._run(time.time())
         except OSError as error:
             self.trouble = f"{error.filename or self.parent}: {error.strerror}"
-        finally:
-            seconds = time.monotonic() - self.begun
-            self.result = Bundle(self.folder, self._sentence(seconds), seconds, tuple(self._names("late")))
-            self.done.set()
-        kept()
+        return Bundle(self.folder, self._sentence(time.monotonic() - self.begun))
 
     def _run(self, wall: float) -> None:
         scene = self.scene
-        nobody: Sequence[Process] = ()
+        none: Sequence[Process] = ()
         look_s = min(LIVING_S, self.budget_s / 2)
-        logs_found = begin_in_thread(
-            lambda: dict(scene.logs()), None
-        )  # beside the rest: the job's folders may be on a dead mount
-        living = within(look_s, scene.living, nobody)
+        living = within(look_s, scene.living, none)
         known = within(min(SECRETS_S, self.budget_s / 4), lambda: _remember(living), default=False)
         self.folder = self._make_folder()
+        self.made_folder(self.folder)
         self.left_bytes = self._room()
         if not known:
             note = "the environments of the processes were not readable in time: masked is by name and shape alone"
             self.parts.append({"name": "secrets", "state": "late", "seconds": SECRETS_S, "files": {}, "notes": [note]})
-        if (logs := logs_found(self.begun + look_s - time.monotonic())) is None:
-            note = f"where the job's logs are could not be seen within {look_s:.1f} s"
-            self.parts.append({"name": "logs", "state": "late", "seconds": look_s, "files": {}, "notes": [note]})
-        until = self.begun + 0.9 * self.budget_s
-        collectors = [*_collectors(scene, living, logs or {}, self.budget_s), *self.more]
-        gather(collectors, until=until, cut=self.cut, ready=self._keep)
+        if scene.logs is None:
+            note = "where the job's logs are could not be seen in time"
+            self.parts.append({"name": "logs", "state": "late", "seconds": 0.0, "files": {}, "notes": [note]})
+        collectors = [*_collectors(scene, living, self.budget_s), *self.more]
+        gather(collectors, until=self.begun + 0.9 * self.budget_s, cut=self.cut, ready=self._keep)
         self._finish(wall)
 
     # ------------------------------------------------------------ the folder
@@ -209,7 +182,7 @@ class _Work:
             "reason": scene.reason,
             "collected": wall,
             "seconds": round(time.monotonic() - self.begun, 3),
-            "budget_s": self.budget_s,
+            "budget_s": round(self.budget_s, 3),
             "ended_early": self.cut.is_set(),
             "size_bytes": self.written,
             "parts": self.parts,
@@ -247,13 +220,13 @@ def _remember(living: Sequence[Process]) -> bool:
     return True
 
 
-def _collectors(scene: Scene, living: Sequence[Process], logs: Mapping[str, Path], budget_s: float) -> list[Collector]:
+def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> list[Collector]:
     """All parts, those first that matter most where room is scarce."""
     most, some = 0.85 * budget_s, 0.5 * budget_s
     return [
         Collector("reason", lambda sink: _reason(scene, sink), most),
         # Each by itself: one that lies on a dead mount must not cost the others.
-        *(Collector(f"log-{role}", partial(_log, role, path), most) for role, path in logs.items()),
+        *(Collector(f"log-{role}", partial(_log, role, path), most) for role, path in (scene.logs or {}).items()),
         Collector("processes", lambda sink: processes.tree(scene, living, sink), most),
         Collector("commands", lambda sink: processes.commands(scene, living, sink), some),
         Collector("files", lambda sink: processes.open_files(scene, living, sink), some),

@@ -20,7 +20,7 @@ COLLECTOR_BYTES = 2 << 20  # of all that one collector hands over
 CUT = "\n[the rest is left out: it would be longer than {} bytes]\n"
 PIPE_BYTES = 1 << 16
 
-Word = Literal["collected", "failed", "late", "left out"]
+Word = Literal["collected", "failed", "late"]
 T = TypeVar("T")
 
 
@@ -110,11 +110,6 @@ class Part:
     notes: Sequence[str] = ()
 
 
-_behind: dict[str, threading.Thread] = {}
-"""Collectors that were left behind, by name: none is begun a second time while it hangs."""
-_behind_lock = threading.Lock()
-
-
 def gather(
     collectors: Sequence[Collector],
     *,
@@ -130,19 +125,11 @@ def gather(
     done: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     begun = clock()
     sinks = [Sink() for _ in collectors]
-    threads: dict[int, threading.Thread] = {}
     for number, one in enumerate(collectors):
-        with _behind_lock:
-            hanging = (thread := _behind.get(one.name)) is not None and thread.is_alive()
-        if hanging:
-            why = "the one of an earlier incident still hangs"
-            ready(Part(one.name, "left out", 0.0, notes=[why]))
-            continue
-        threads[number] = threading.Thread(
+        threading.Thread(
             target=_run_collector, args=(number, one, sinks[number], done), name=f"evidence-{one.name}", daemon=True
-        )
-        threads[number].start()
-    pending = {number: min(until, begun + collectors[number].limit_s) for number in threads}
+        ).start()
+    pending = {number: min(until, begun + one.limit_s) for number, one in enumerate(collectors)}
     while pending:
         now = clock()
         for number in [n for n, limit in pending.items() if now >= limit or cut.is_set()]:
@@ -150,8 +137,6 @@ def gather(
             del pending[number]
             files, notes = sinks[number].close()
             why = "the collecting was ended early" if cut.is_set() else f"not done after {now - begun:.1f} s"
-            with _behind_lock:
-                _behind[one.name] = threads[number]
             ready(Part(one.name, "late", now - begun, files, [*notes, f"{why}: it is left behind"]))
         if not pending:
             return
@@ -180,11 +165,6 @@ def _run_collector(number: int, one: Collector, sink: Sink, done: queue.SimpleQu
 
 def within(limit_s: float, work: Callable[[], T], default: T) -> T:
     """What ``work`` returns, or ``default`` when that takes too long or fails; then it is left behind."""
-    return begin_in_thread(work, default)(limit_s)
-
-
-def begin_in_thread(work: Callable[[], T], default: T) -> Callable[[float], T]:
-    """The same in two steps: ``work`` begins now, and what is returned waits for it, that many seconds at most."""
     found: queue.SimpleQueue[T] = queue.SimpleQueue()
 
     def run() -> None:
@@ -193,14 +173,11 @@ def begin_in_thread(work: Callable[[], T], default: T) -> Callable[[float], T]:
         except OSError:
             found.put(default)
 
-    def wait(limit_s: float) -> T:
-        try:
-            return found.get(timeout=max(0.0, limit_s))
-        except queue.Empty:
-            return default
-
     threading.Thread(target=run, name="evidence-look", daemon=True).start()
-    return wait
+    try:
+        return found.get(timeout=max(0.0, limit_s))
+    except queue.Empty:
+        return default
 
 
 def output_of(argv: Sequence[str], *, timeout_s: float, limit_bytes: int, env: Mapping[str, str]) -> tuple[str, str]:

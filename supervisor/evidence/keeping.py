@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.checkpoints.log_packing import LOG_LIMIT, UNPACKED_LIMIT, pack
-from supervisor.evidence.bundle import MANIFEST
-from supervisor.evidence.recorded import TRACE
+from supervisor.evidence.known import MANIFEST, TRACE
 
 OF_A_BUNDLE, TRACE_ENDING = "incident-", "-trace.jsonl"  # names in the store
 MANIFEST_BYTES = 4 << 20

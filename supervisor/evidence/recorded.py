@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from supervisor.base.errors import SupervisorError
 from supervisor.evidence.collecting import COLLECTOR_BYTES, Sink
+from supervisor.evidence.known import TRACE
 from supervisor.evidence.scene import Scene
 from supervisor.journal.trace_lines import for_others, journal_lines
 
-TRACE = "trace.jsonl.gz"
 MOST_BYTES = 24 << 20  # of a trace, unpacked
 SAMPLES_S = 900.0
 MOST_SAMPLES = 8000

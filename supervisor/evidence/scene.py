@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from supervisor.evidence.known import Known
 from supervisor.process.survivors import Identity, Process
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the daemon knows besides, taken at the moment of the verdict."""
-
-    explain: Callable[[], Mapping[str, Any]] = dict
-    processes: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # pid -> (role, title)
-    engine_page: tuple[float, bytes] | None = None  # when /metrics was last read (Unix time), and what it said
-    journal: str = ""  # its identity
 
 
 @dataclass(frozen=True)
@@ -32,7 +22,7 @@ class Scene:
     known: Known
     living: Callable[[], Sequence[Process]] = list  # the run's processes; may take long
     shims: Callable[[], frozenset[Identity]] = frozenset
-    logs: Callable[[], Mapping[str, Path]] = dict  # by role; looks at the job's folders, which may hang
+    logs: Mapping[str, Path] | None = None  # by role; None where the job's folders did not answer in time
     engine_url: str | None = None
     folders: Sequence[Path] = ()  # the disks of these matter
     stack_programs: Callable[[], Sequence[Path]] = list  # where py-spy is, none: it is not asked; may hang, too

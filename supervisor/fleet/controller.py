@@ -31,6 +31,7 @@ from supervisor.fleet.model import (
 from supervisor.fleet.observe import (
     HOUR_S,
     count_creates,
+    doubt_old_listing,
     name_machine,
     note_bid,
     note_not_destroyed,
@@ -223,7 +224,7 @@ class Controller:
                 state, offers = self._find_offers(decision.state, decision.action, market)
                 decision = decide(state, run.rules, replace(seen, offers=offers))
         if self._dry:
-            self._watched[name] = (self._watched[name][0], observe(state, seen))
+            self._watched[name] = (self._watched[name][0], observe(state, doubt_old_listing(state, seen)))
             return Told(name, decision, again_s=decision.again_s)
         market.states[name] = decision.state
         if decision.action is None:
@@ -354,7 +355,7 @@ class Controller:
         if not isinstance(decision.action, Destroy):
             return decision
         pod = decision.action.pod
-        [how] = {one.how for one in decision.state.rented if (one.pod.provider, one.id) == _key_of(pod)}
+        [how] = {one.how for one in decision.state.rented if one.pod.key == pod.key}
         provider = self._provider(pod.provider)
         if how not in ("no-boot", "failed") or provider is None:
             return decision
@@ -385,10 +386,6 @@ class Controller:
 
     def _provider(self, name: str) -> Provider | None:
         return next((place.provider for place in self._places.values() if place.provider.name == name), None)
-
-
-def _key_of(pod: Pod) -> tuple[str, str]:
-    return pod.provider, pod.instance.id
 
 
 def _bid(place: Place, offer: Offer) -> Offer | None:

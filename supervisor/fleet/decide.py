@@ -32,6 +32,7 @@ from supervisor.fleet.model import (
 from supervisor.fleet.observe import (
     SECOND_LOOK_S,
     blame_once,
+    doubt_old_listing,
     end,
     find_holder,
     is_missing,
@@ -80,6 +81,7 @@ LONGEST_RETRY_S = 24 * 3600.0
 
 def decide(state: State, rules: Rules, seen: Seen) -> Decision:
     """One look at one run: a new state, one sentence, and at most one action."""
+    seen = doubt_old_listing(state, seen)
     state = _note_offers(observe(state, seen), rules, seen)
     obeyed = _obey(state, seen)
     if obeyed is not None:
@@ -332,7 +334,8 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     reason = _limit_reached(rules, seen)
     if (fruitless := _count_fruitless(state)) >= MOST_FRUITLESS:
         reason = (
-            f"{fruitless:g} pods in a row ended before they trained (an outbid or an unfit one counts half). Look at "
+            f"{fruitless:g} pods in a row ended or fell silent before they trained (an outbid or an unfit one counts "
+            f"half). Look at "
             f"`rl-supervisor fleet history` and at what they printed, mend it, and type: rl-supervisor fleet up"
         )
     none = _say_none(state, seen)
@@ -386,7 +389,7 @@ def note_not_created(state: State, label: str, error: PlaceError, now: float) ->
     intent = state.intent
     if intent is None or intent.label != label or error.kind == "unsure":
         return state
-    asked = {one: at for one, at in state.asked.items() if one != label}
+    asked = {**state.asked, label: replace(state.asked.get(label, intent), refused=True)}
     state = replace(state, intent=None, asked=asked)
     if error.kind == "taken":
         return replace(state, taken={**state.taken, intent.machine or intent.place: now + TAKEN_S})
@@ -411,14 +414,15 @@ def _close(state: State, place: str, error: PlaceError, now: float, count: int) 
 def _count_fruitless(state: State) -> float:
     """How many pods ended, one after the other, before they trained, since a person wanted the run.
 
-    One that was outbid or unfit counts half: a wrong image looks like the one at some providers, and a wrong run file
-    like the other.
+    One that claimed the run and then fell silent is such a pod, too. One that was outbid or unfit counts half: a wrong
+    image looks like the one at some providers, and a wrong run file like the other.
     """
     count = 0.0
     for one in sorted(state.rented, key=lambda one: one.since, reverse=True):
-        if (one.held and one.how != "unfit") or one.since < state.up_at:
+        if (one.trained is not None and one.how != "unfit") or one.since < state.up_at:
             break
-        count += 1.0 if one.how in ("failed", "no-boot", "gone") else 0.5 if one.how in ("outbid", "unfit") else 0.0
+        is_lost = one.how in ("failed", "no-boot", "gone") or (one.held and one.how is None)
+        count += 1.0 if is_lost else 0.5 if one.how in ("outbid", "unfit") else 0.0
     return count
 
 
@@ -560,6 +564,8 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     if one.unpublished == () and (gave_back or not one.held or not state.wanted):
         return True
     known = [*(one.unpublished or ()), *(() if one.step is None else (one.step,))]
+    if one.unpublished == () and one.held and not known:  # it named no step, so it began from what was published then
+        known = [one.published + 1]
     return bool(known) and seen.published is not None and seen.published >= max(known)
 
 

@@ -131,9 +131,8 @@ class PlaceTable(Section):
     def check_needs(self) -> PlaceTable:
         """What each provider must be told."""
         needs = ("host",) if self.provider == "ssh" else ("gpu", "image", "most_per_hour")
-        for name in needs:
-            if not getattr(self, name):
-                raise ValueError(f"has no `{name}`, which provider {self.provider!r} needs")
+        if lacking := [f"`{name}`" for name in needs if not getattr(self, name)]:
+            raise ValueError(f"has no {' and no '.join(lacking)}, which provider {self.provider!r} needs")
         if self.provider == "runpod" and not self.spot and (self.least_down_mbit or self.least_up_mbit):
             raise ValueError("has `least_down_mbit` or `least_up_mbit`: RunPod takes these for spot pods only")
         return self

@@ -198,6 +198,8 @@ class B2Keys:
 
 def choose_keys(store_url: str, given: Mapping[str, str], made: B2Keys) -> Keys:
     """``made``, where the store is on B2 and ``[run.NAME.env]`` (``given``) has no key for it."""
+    if store_url.startswith("file:"):
+        return GivenKeys(f"{store_url} is a folder: a pod has these steps only where it shares that very folder.")
     if not store_url.startswith("b2:"):
         told = f"Only B2 lets a controller make a key for each pod. Pods get the keys of [run.{made.name}.env]."
         return GivenKeys(told)

@@ -46,6 +46,11 @@ class Pod:
     generation: int  # the one it was made for
     instance: Instance
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """An id alone is not enough: it is not documented that a provider gives none twice."""
+        return self.provider, self.instance.id, self.instance.label
+
 
 @dataclass(frozen=True)
 class Offered:
@@ -146,10 +151,11 @@ class Rented:
     disk_per_hour: float = 0.0  # the part of its price that a bid does not include
     bid: float | None = None  # to which its bid was raised since its last beat; 0 where the provider refused
     bid_at: float = 0.0  # and when
-    woke_at: float = 0.0  # when it was last listed as running after it was listed as stopped
+    woke_at: float = 0.0  # when it was first listed as running again, since its last beat, after it was stopped
     unheard_s: float = 0.0  # of its time the store was away
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat
+    published: int = 0  # newest published step at its last beat
     trained: Trained | None = None
     unpublished: tuple[int, ...] | None = ()  # by its last beat; a pod that never held the run has none
     missing_since: float | None = None  # the first of the looks in a row that found it stopped or not listed
@@ -182,6 +188,7 @@ class Intent:
     machine: str = ""
     disk_per_hour: float = 0.0
     made: bool = False  # the provider confirmed it
+    refused: bool = False  # the provider refused it, which has been wrong, too: a pod of it may be listed all the same
 
 
 @dataclass(frozen=True)

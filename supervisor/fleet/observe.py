@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from supervisor.base.errors import EXIT_POD_UNFIT
-from supervisor.fleet.model import Claim, How, Pod, Rented, Seen, State, Trained
+from supervisor.core.words import span
+from supervisor.fleet.model import Claim, How, Intent, Pod, Rented, Seen, State, Trained
 
 SECOND_LOOK_S = 30.0
 """A list that lacks an instance once may be late or cut. Two looks this far apart say that it is gone."""
+OLDER_S = 10.0
+"""Upload times of the same store may be so far out of order. What is older than that is an old listing."""
+OLD_LISTING_S = 600.0
+"""A store that shows what is old for so long will not mend it by itself."""
 SHOWN_BY_S = 120.0
 """A create that worked is listed by then."""
 ENDS_WITHIN_S = 300.0
@@ -24,11 +29,31 @@ KEPT = 200
 """Pods that are over, and are still remembered."""
 
 
+def doubt_old_listing(state: State, seen: Seen) -> Seen:
+    """A claim or a beat from before the last look is no answer: who holds the run now would be taken for a pod too much.
+
+    Until ``fleet up``: a person may have deleted the claims, or begun the run anew.
+    """
+    claim = seen.claim
+    if claim is None or state.up_at > state.heard_at or not state.heard_at:
+        return seen
+    if claim.generation < state.generation:
+        why = f"of generation {claim.generation}, and showed one of generation {state.generation} before"
+    elif claim.generation == state.generation and claim.beat_at < state.beat_at - OLDER_S:
+        why = f"that is {span(state.beat_at - claim.beat_at)} older than the last one it showed"
+    else:
+        return seen
+    told = f"its store shows a heartbeat {why}. Where its claims were deleted on purpose: rl-supervisor fleet up"
+    return replace(
+        seen, claim=None, published=None, no_answer=told, store_needs_person=seen.now - state.heard_at >= OLD_LISTING_S
+    )
+
+
 def observe(state: State, seen: Seen) -> State:
     """The state after a look."""
-    listed = {(pod.provider, pod.instance.id): pod for pod in seen.pods}
-    known = {(one.pod.provider, one.id) for one in state.rented}
-    rented = [_look_at(one, listed.get((one.pod.provider, one.id)), seen) for one in state.rented]
+    listed = {pod.key: pod for pod in seen.pods}
+    known = {one.pod.key for one in state.rented}
+    rented = [_look_at(one, listed.get(one.pod.key), seen) for one in state.rented]
     rented += [_meet(pod, state, seen) for key, pod in listed.items() if key not in known]
     lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.is_living]
     intent = state.intent
@@ -45,12 +70,22 @@ def observe(state: State, seen: Seen) -> State:
         intent=intent,
         given_up=tuple(one for one in state.given_up if one.provider in seen.away and one.label not in labels),
         rented=(*over[-KEPT:], *(one for one in rented if one.is_living)),
-        asked={label: one for label, one in state.asked.items() if seen.now - one.at < ASKED_KEPT_S},
+        asked=_note_asked(state, seen, labels),
         forgotten_dollars=state.forgotten_dollars + sum(one.dollars for one in forgotten),
     )
     for one in lost:
         state = note_fault(state, one.pod, seen.now)
     return replace(state, store_is_away=True) if seen.claim is None else _observe_claim(state, seen, seen.claim)
+
+
+def _note_asked(state: State, seen: Seen, labels: set[str]) -> dict[str, Intent]:
+    """Those that were refused are many, and are forgotten within the hour; one that is listed was none."""
+    asked = {label: replace(one, refused=one.refused and label not in labels) for label, one in state.asked.items()}
+    return {
+        label: one
+        for label, one in asked.items()
+        if seen.now - one.at < (HOUR_S if one.refused else ASKED_KEPT_S)
+    }
 
 
 def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
@@ -66,7 +101,14 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
     for one in state.rented:
         if one is holder:
             trained = _note_trained(one.trained, claim, seen.published)
-            one = replace(one, held=True, step=claim.step, unpublished=claim.unpublished, trained=trained)
+            one = replace(
+                one,
+                held=True,
+                step=claim.step,
+                unpublished=claim.unpublished,
+                trained=trained,
+                published=seen.published or 0,
+            )
             if claim.beat_at > one.bid_at:
                 one = replace(one, bid=None)
         elif skipped and one.is_living:
@@ -134,8 +176,8 @@ def sum_price_now(state: State) -> float:
 
 
 def count_creates(state: State, now: float) -> int:
-    """Pods that were asked for within the last hour."""
-    return sum(now - one.at < HOUR_S for one in state.asked.values())
+    """Pods that were asked for within the last hour, and not refused."""
+    return sum(now - one.at < HOUR_S and not one.refused for one in state.asked.values())
 
 
 def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
@@ -163,8 +205,7 @@ def note_bid(state: State, pod: Pod, bid: float, at: float) -> State:
 
 
 def _change_pod(state: State, pod: Pod, change: Callable[[Rented], Rented]) -> State:
-    key = (pod.provider, pod.instance.id)
-    rented = (change(one) if (one.pod.provider, one.id) == key else one for one in state.rented)
+    rented = (change(one) if one.pod.key == pod.key else one for one in state.rented)
     return replace(state, rented=tuple(rented))
 
 
@@ -232,7 +273,7 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
         one = replace(one, seen_at=seen.now, dollars=one.dollars + hours * price_now(one))
     if pod is not None:
-        price, woke = pod.instance.per_hour, one.pod.instance.phase == "stopped"
+        price, woke = pod.instance.per_hour, _has_woken(one, seen)
         # A machine that is just made, or stopped, may be listed without a price or with 0.
         one = replace(one, pod=pod, per_hour=price if price and 0 < price < MOST_PRICE else one.per_hour)
         if pod.instance.phase != "stopped":
@@ -245,6 +286,12 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     if pod is None and is_missing(one):
         return replace(one, ended=seen.now, how=one.how or ("outbid" if one.pod.instance.spot else "gone"))
     return one
+
+
+def _has_woken(one: Rented, seen: Seen) -> bool:
+    """Was it stopped at the last look? Once between two beats: a list that says both by turns wakes nothing."""
+    beat_at = 0.0 if seen.claim is None else seen.claim.beat_at
+    return one.pod.instance.phase == "stopped" and one.woke_at <= beat_at
 
 
 def _has_beaten(one: Rented, seen: Seen) -> bool:

@@ -45,6 +45,14 @@ NEVER = (
 """Globs of names that do not pass whatever `pass_env` says."""
 
 
+NOT_FOR_COMMANDS = (
+    *SECRETS,
+    *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY"),
+    *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "OTEL_EXPORTER_OTLP_"),
+)
+"""What the names begin with that a command of the run file does not get."""
+
+
 ONE_WANDB_RUN = "all attempts are one W&B run"
 _HEALTH = "the run's own page in W&B shows its health"
 _MARK = "the job's processes are known by it"
@@ -71,6 +79,13 @@ REASONS = {
     "WANDB_X_STATS_SAMPLING_INTERVAL": _HEALTH,
 }
 """Why the supervisor sets a variable of the job, as clauses."""
+
+
+def environment_of_commands(environ: Mapping[str, str]) -> dict[str, str]:
+    """The daemon's own for a command that a person named in the run file: without the store's keys, the heartbeat's
+    address, and what a service manager says to the daemon.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(NOT_FOR_COMMANDS)}
 
 
 def set_variables(fixed: Mapping[str, str], environ: Mapping[str, str]) -> list[Change]:

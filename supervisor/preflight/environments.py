@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.beside import side_by_side
 from supervisor.config.toml_positions import Key
 from supervisor.preflight import installed, look
-from supervisor.preflight.beside import side_by_side
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import Packages
 from supervisor.preflight.subject import Check, Subject

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from supervisor.base.beside import Beside
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import EMPTY_BYTES, HostLook
@@ -19,7 +20,6 @@ from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
 from supervisor.preflight import installed, prompts
 from supervisor.preflight import volumes as volumes_of
-from supervisor.preflight.beside import Beside
 from supervisor.preflight.site import Gpu, GpuProcess, Refused, Site
 from supervisor.primerl import command
 from supervisor.process import attached, ports, survivors

@@ -23,6 +23,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from supervisor.base import http
+from supervisor.base.beside import Beside, side_by_side
 from supervisor.base.errors import SupervisorError
 from supervisor.base.retry import Retry
 from supervisor.checkpoints.catalogue import get_run_files
@@ -33,7 +34,6 @@ from supervisor.effects.run_files import MASKED, RUN
 from supervisor.jobs.downloads import token_file
 from supervisor.journal import journal
 from supervisor.preflight import disk_space, installed, look, resume
-from supervisor.preflight.beside import Beside, side_by_side
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.reading import ANY_MODEL
 from supervisor.preflight.subject import Subject

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.journal import attempt_logs
+from supervisor.journal.attempt_folders import attempts
 from supervisor.preflight.reading import sources
 from supervisor.preflight.site import Refused
 from supervisor.preflight.subject import Subject
@@ -100,7 +101,7 @@ def _whole_number(value: object) -> bool:
 def find_refused_prompts(state_dir: Path | None, own: Sequence[Path]) -> tuple[Refused, ...]:
     """Requests that did not fit, by the ends of the logs of the last attempts; else of the job's ``own`` files."""
     if state_dir is not None:
-        for number in reversed(attempt_logs.attempts(state_dir)[-LATEST_ATTEMPTS:]):
+        for number in reversed(attempts(state_dir)[-LATEST_ATTEMPTS:]):
             logs = [one for one in attempt_logs.logs_of(state_dir, number) if one.role in _ROLES]
             lines = ((str(one.pieces[-1]), attempt_logs.last_lines(one, LINES)) for one in logs)
             if found := _refused_lengths(lines):

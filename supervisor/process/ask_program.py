@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from supervisor.jobs.base import Component
 from supervisor.process import launch
+from supervisor.process.own_child import NEVER, OwnChild
 
-LONGEST = 1 << 20
-POLL_S = 0.05
-REAP_S = 1.0
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "",  # a look must not take GPU memory from a job that trains there
     "WANDB_MODE": "disabled",
@@ -58,35 +52,10 @@ def ask(
         # By these every process of it is known, whatever became of its parents.
         marked = {**env, **QUIET, **launch.markers(scratch, run_id)}
         words = [word.replace("{scratch}", name) for word in argv]
-        output = scratch / "said"
-        with output.open("wb") as said:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                env=marked,
-                start_new_session=True,
-            )
+        with OwnChild(words, environ=marked, cwd=cwd, together=True) as child:
             try:
-                code = wait_or_kill(child, timeout_s, unwanted or threading.Event())
+                code = child.wait(time.monotonic() + timeout_s, unwanted or NEVER)
             finally:
+                child.kill()
                 launch.abandon(Component("preflight", words, cwd, marked), scratch, run_id, None)
-        with output.open("rb") as said:
-            return Answer(code, said.read(LONGEST).decode("utf-8", "replace"))
-
-
-def wait_or_kill(child: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event) -> int | None:
-    """Its exit code; None when its session was killed, because it took too long or is not needed any more."""
-    until = time.monotonic() + limit_s
-    try:
-        while child.poll() is None and time.monotonic() < until and not unwanted.wait(POLL_S):
-            pass
-    finally:
-        code = child.poll()
-        if code is None:
-            os.killpg(child.pid, signal.SIGKILL)  # our child, not reaped: the number is its own
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(REAP_S)  # one that the kernel holds (a dead network volume) ends when that lets it go
-    return code
+            return Answer(code, child.answer().decode("utf-8", "replace"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError
-from supervisor.process import launch, shim
+from supervisor.process import launch, shim_records
 from supervisor.process.launch import ShimState
 from supervisor.process.survivors import Identity, alive
 
@@ -36,7 +36,7 @@ class Attached:
     @property
     def alive(self) -> bool:
         """Is exactly this process there?"""
-        return self.boot_id == shim.boot_id() and alive(self.process)
+        return self.boot_id == shim_records.boot_id() and alive(self.process)
 
 
 def write_record(folder: Path, component: str, process: Identity, title: str, captured: Path | None = None) -> Attached:
@@ -47,7 +47,7 @@ def write_record(folder: Path, component: str, process: Identity, title: str, ca
     if not alive(process):
         raise SupervisorError(f"Process {process[0]} has ended: there is nothing to attach to.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-    record = Attached(component, process, shim.boot_id(), started_wall(process[1]), title)
+    record = Attached(component, process, shim_records.boot_id(), started_wall(process[1]), title)
     if captured is not None:
         link = folder / f"{component}.log"
         link.unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def write_record(folder: Path, component: str, process: Identity, title: str, ca
         "started_wall": record.started_wall,
         "title": title,
     }
-    shim.write_atomically(str(folder / f"{component}{ENDING}"), data)
+    shim_records.write_atomically(str(folder / f"{component}{ENDING}"), data)
     return record
 
 

@@ -26,7 +26,7 @@ from typing import IO, Literal
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.secrets import mask_texts, remember_environment
 from supervisor.jobs.base import Component
-from supervisor.process import own_cgroup, ports, shim, transient
+from supervisor.process import own_cgroup, ports, shim_records, transient
 from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import (
     ATTEMPT_MARKER,
@@ -41,6 +41,7 @@ from supervisor.process.survivors import (
 
 How = Literal["auto", "systemd", "fork"]
 COMPONENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+SHIM = Path(__file__).absolute().with_name("shim.py")
 HANDSHAKE_S = 30.0  # a shim answers within 0.1 s; a pod that swaps may take its time
 MEMORY = Path("/dev/shm")  # noqa: S108
 SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -102,7 +103,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     ports.wait_until_free(component.name, component.ports, hosts=component.hosts, unwanted=unwanted)
     unit = transient.unit_name(run_id, attempt_dir.name, component.name) if way == "systemd" else None
     group = own_cgroup.make_group(run_id, attempt_dir, component.name) if way == "fork" else None
-    spec: shim.Spec = {
+    spec: shim_records.Spec = {
         "name": component.name,
         "argv": list(component.argv),
         "shown_argv": mask_texts(component.argv),
@@ -171,7 +172,7 @@ def look_at_component(attempt_dir: Path, component: str) -> ShimState:
         return ended
     if record is None:
         return ShimState("absent", reason=f"{component} was never started in {attempt_dir}")
-    if record.boot_id != shim.boot_id():
+    if record.boot_id != shim_records.boot_id():
         return from_record("lost", record, f"the machine was rebooted since {component} was started")
     if alive(record.shim):
         # The disk may be too full or too slow for the exit record: then the shim's name tells the end.
@@ -268,7 +269,7 @@ def markers(attempt_dir: Path, run_id: str) -> dict[str, str]:
     return {RUN_MARKER: run_id, ATTEMPT_MARKER: str(attempt_dir)}
 
 
-def write_spec(spec: shim.Spec, attempt_dir: Path) -> Path:
+def write_spec(spec: shim_records.Spec, attempt_dir: Path) -> Path:
     """Put the spec where only our user and the shim can read it: in memory, else (no /dev/shm) beside the records."""
     problem: OSError | None = None
     for folder in (MEMORY, attempt_dir):
@@ -294,7 +295,7 @@ def write_spec(spec: shim.Spec, attempt_dir: Path) -> Path:
 
 def shim_argv(spec: Path, label: str, *options: str) -> list[str]:
     """Command line of a shim; the interpreter is the daemon's own, the environment variables of Python are ignored."""
-    return [sys.executable, "-I", "-S", "-X", "utf8", str(Path(shim.__file__).absolute()), *options, str(spec), label]
+    return [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), *options, str(spec), label]
 
 
 def start_forked(spec: Path, label: str, environment: dict[str, str], complaints: IO[bytes]) -> None:
@@ -322,13 +323,13 @@ def start_forked(spec: Path, label: str, environment: dict[str, str], complaints
         first.wait()
 
 
-def wait_for_answer(reply: Path, complaints: IO[bytes]) -> shim.Answer | None:
+def wait_for_answer(reply: Path, complaints: IO[bytes]) -> shim_records.Answer | None:
     """The shim's answer, None when it complained or did not answer in time."""
     deadline = time.monotonic() + HANDSHAKE_S
     pause = 0.005
     while time.monotonic() < deadline:
         with contextlib.suppress(FileNotFoundError):
-            answer: shim.Answer = json.loads(reply.read_bytes())
+            answer: shim_records.Answer = json.loads(reply.read_bytes())
             return answer
         complaints.seek(0)
         if complaints.read(1):

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.checkpoints.writers import UNKNOWN
-from supervisor.process import shim
+from supervisor.process import shim_records
 
 INSTANCE = ("VAST_CONTAINERLABEL", "VAST_CONTAINER_ID", "RUNPOD_POD_ID")
 """The provider's own name for what is rented (docs.vast.ai, docs.runpod.io): it survives a stop and a new container."""
@@ -73,7 +73,7 @@ def _boot(root: Path) -> str:
     """This boot, its pid namespace, and when process 1 of it began; "" where the first two are hidden."""
     boot = _boot_id(root)
     namespace = _namespace(root)
-    first = shim.start_ticks(1) if root == Path("/") else 0
+    first = shim_records.start_ticks(1) if root == Path("/") else 0
     return f"{boot} {namespace} {first}" if boot and namespace else ""
 
 

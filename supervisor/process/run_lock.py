@@ -21,8 +21,8 @@ from typing import IO
 from supervisor.base import logs
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.base.socket_paths import try_to_lock
-from supervisor.process import shim
 from supervisor.process.known_names import NANNY
+from supervisor.process.shim_records import start_ticks
 from supervisor.process.survivors import Identity, alive, send_signal
 
 WANTED = "lock.wanted"
@@ -113,7 +113,7 @@ def _wait_for_place(handle: IO[str], path: Path, run_id: str, holder: Identity) 
     given = False
     try:
         with contextlib.suppress(OSError):  # a full disk: then it goes on when that one ends
-            wanted.write_text(f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}\n")
+            wanted.write_text(f"{os.getpid()}-{start_ticks(os.getpid()) or 0}\n")
             given = True
         while alive(holder) or not try_to_lock(handle.fileno()):
             if not alive(holder) and read_holder(path)[0] not in (None, holder):
@@ -135,7 +135,7 @@ def _wait_for_place(handle: IO[str], path: Path, run_id: str, holder: Identity) 
 
 def _write_holder(handle: IO[str], nanny: Identity | None) -> None:
     """The holder and its nanny; a full disk costs the line and nothing else."""
-    words = [f"{os.getpid()}-{shim.start_ticks(os.getpid()) or 0}", *([f"{nanny[0]}-{nanny[1]}"] if nanny else [])]
+    words = [f"{os.getpid()}-{start_ticks(os.getpid()) or 0}", *([f"{nanny[0]}-{nanny[1]}"] if nanny else [])]
     try:
         handle.truncate(0)
         handle.write(" ".join(words) + "\n")

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.process import own_cgroup, shim
+from supervisor.process import own_cgroup, shim_records
 
 RUN_MARKER = "RL_SUPERVISOR_RUN"
 ATTEMPT_MARKER = "RL_SUPERVISOR_ATTEMPT"
@@ -78,12 +78,12 @@ class Record:
     @property
     def of_these_pids(self) -> bool:
         """Do its numbers mean anything here? Not after a reboot, nor in a container that was started again."""
-        return self.boot_id == shim.boot_id() and self.init in (None, shim.start_ticks(1))
+        return self.boot_id == shim_records.boot_id() and self.init in (None, shim_records.start_ticks(1))
 
 
 def look_at(pid: int) -> Process | None:
     """The process ``pid``, None when there is none."""
-    found = shim.stat_fields(pid)
+    found = shim_records.stat_fields(pid)
     if found is None:
         return None
     name, f = found
@@ -268,7 +268,7 @@ def may_be_recycled(forks_then: int | None) -> bool:
 
     Numbers are given in a circle of ``pid_max``. Half of it is left out of account, for numbers in use are skipped.
     """
-    now = shim.forks()
+    now = shim_records.forks()
     if forks_then is None or now is None:
         return True
     try:
@@ -350,7 +350,7 @@ def hanging_threads(pid: int) -> list[int]:
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            fields = shim.stat_fields(int(name))
+            fields = shim_records.stat_fields(int(name))
             if fields and fields[1][0] == "D":
                 found.append(int(name))
     return found

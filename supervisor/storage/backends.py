@@ -27,6 +27,8 @@ class Backend:
     """Settings of [store] that work with some backends only (``endpoint``, ``region``, ``limit_mbit``)."""
     library: str = ""
     """What pip installs for it besides, as the extra of rl-supervisor with the scheme's name does."""
+    names: str = ""
+    """What the names of its buckets are like."""
 
     @property
     def module(self) -> str:
@@ -43,6 +45,7 @@ BACKENDS = (
         keys=("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY"),
         secrets=("B2_", "BACKBLAZE_"),
         takes=("limit_mbit",),
+        names="6 to 63 letters, digits and dashes",
     ),
     Backend(
         "s3",
@@ -52,6 +55,7 @@ BACKENDS = (
         secrets=("AWS_",),
         takes=("endpoint", "region"),
         library="botocore>=1.37,<2",
+        names="3 to 63 small letters, digits, dots and dashes",
     ),
     Backend("file", "/folder", r"/.+"),
 )
@@ -67,7 +71,12 @@ def backend_of(url: str) -> Backend | None:
 def url_problem(url: str) -> str:
     """Why this is no URL of a store; "" where it is one."""
     fits = any(re.fullmatch(f"{backend.scheme}://{backend.pattern}", url) for backend in BACKENDS)
-    return "" if fits else f"{url!r} is none of {FORMS}"
+    if fits:
+        return ""
+    backend = backend_of(url)
+    if backend is not None and backend.names:
+        return f"{url!r} names no bucket of {backend.scheme}: such a name has {backend.names}"
+    return f"{url!r} is none of {FORMS}"
 
 
 def keys_of(url: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from supervisor.base.durable import sync_folder
 from supervisor.storage import hashing, source
 from supervisor.storage.base import Finishing, Part, Progress, Sink, StoredFile, StoreError, unheard
 from supervisor.storage.common import CountingStore
@@ -174,7 +175,7 @@ class FileStore(CountingStore):
                 if _identity(path.lstat()) != file.file_id:
                     return  # this version is gone; another one has its name
                 path.unlink()
-                _fsync_folder(path.parent)
+                sync_folder(path.parent)
             except FileNotFoundError:  # the file, or with its last file the folder: another thread was faster
                 return
             for folder in path.parents:
@@ -264,7 +265,7 @@ class FileStore(CountingStore):
         fresh = claim or not os.path.lexists(target)
         if not self._exists():
             self.root.mkdir(exist_ok=True)
-            _fsync_folder(self.root.parent)
+            sync_folder(self.root.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary, descriptor = _begin(target.parent)
         try:
@@ -279,7 +280,7 @@ class FileStore(CountingStore):
         finally:
             os.close(descriptor)  # not before it has its name: the lock goes with it
         for folder in target.parents:
-            _fsync_folder(folder)
+            sync_folder(folder)
             if folder == self.root:
                 break
 
@@ -358,7 +359,7 @@ def _drop_if_dead(path: Path) -> bool:
         if not _is_dead(descriptor):
             return False
         path.unlink(missing_ok=True)
-        _fsync_folder(path.parent)
+        sync_folder(path.parent)
         return True
     finally:
         os.close(descriptor)
@@ -403,11 +404,3 @@ def _read_exactly(descriptor: int, offset: int, size: int) -> bytes:
         offset += len(piece)
         size -= len(piece)
     return b"".join(pieces)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

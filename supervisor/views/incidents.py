@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import SupervisorError
-from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.evidence.keeping import Kept, bundles
+from supervisor.evidence.known import bundles_dir
 from supervisor.journal.journal import open_read_only
 
 QUIET = ("step", "published", "pruned", "swept", "store-checked", "skipped", "config-changed", "claimed")

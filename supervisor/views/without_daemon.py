@@ -14,6 +14,7 @@ from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role, StepDone
 from supervisor.evidence.ends import tail_of
 from supervisor.journal import attempt_logs
+from supervisor.journal.attempt_folders import attempts
 from supervisor.journal.journal import open_read_only
 from supervisor.primerl.logs import parse_line
 from supervisor.process import attached, run_lock
@@ -142,7 +143,7 @@ def _sentence_of_line(line: str) -> str:
 
 def _living_job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
     """What lives of the newest attempt; None where nothing does."""
-    numbers = attempt_logs.attempts(state_dir)
+    numbers = attempts(state_dir)
     if not numbers:
         return None
     folder = attempt_dir(state_dir, numbers[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.checkpoints.progress import RecentRate
+from supervisor.effects.transfers import RecentRate
 
 
 def test_a_link_that_becomes_slow_shows_within_half_a_minute() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.core.facts import Role
 from supervisor.diagnosis.causes import Diagnosis, diagnose
-from supervisor.diagnosis.scan import BLOCK_BYTES, scan
+from supervisor.diagnosis.scan import LINE_BYTES, scan
 from supervisor.diagnosis.telling import text
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Signature
@@ -193,9 +193,10 @@ def test_of_logs_that_stand_in_one_file_each_has_last_words_of_its_own() -> None
     assert read("all.txt", None, "==> a.txt <==", *handled, "==> b.txt <==", *["working"] * 10).root is None
 
 
-def test_last_words_are_found_across_the_pieces_that_a_log_is_read_in() -> None:
+def test_last_words_are_found_across_the_pieces_that_a_log_is_read_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.diagnosis.scan.BLOCK_BYTES", LINE_BYTES)  # the least that it may be
     for shift in range(-200, 200, 7):
-        lines = ["x" * 99] * ((BLOCK_BYTES + shift) // 100)
+        lines = ["x" * 99] * ((LINE_BYTES + shift) // 100)
         found = read("out.txt", None, *lines, *OF_WANDB, *AFTER["what W&B says at an exit"])
         assert found.root is not None, shift
         assert found.root.first.line == len(lines) + len(OF_WANDB)

@@ -16,7 +16,8 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.evidence.scene import Known, Scene
+from supervisor.evidence.known import Known
+from supervisor.evidence.scene import Scene
 from supervisor.journal.journal import Journal
 from supervisor.process.survivors import Process, look_at
 from tests.core.world import World
@@ -89,7 +90,7 @@ def scene(folder: Path, living: Sequence[Process] = (), **more: Any) -> Scene:
         state_dir=folder,
         known=known,
         living=lambda: list(living),
-        logs=lambda: logs,
+        logs=logs,
         stack_programs=lambda: programs,
         **more,
     )

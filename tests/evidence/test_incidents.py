@@ -11,9 +11,8 @@ import pytest
 
 from supervisor.api.protocol import Api
 from supervisor.cli import ctl
-from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.evidence.bundle import collect
-from supervisor.evidence.scene import Known
+from supervisor.evidence.known import Known, bundles_dir
 from supervisor.journal.journal import Journal
 from supervisor.views import incidents
 from tests.people.conftest import serve, sockets  # noqa: F401 - fixtures

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from supervisor.base import secrets
 from supervisor.config.settings import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.effects import incident_evidence
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.incident_evidence import bundles_dir
-from supervisor.evidence import bundle
-from supervisor.evidence.collecting import Collector
+from supervisor.evidence.known import bundles_dir
 from tests import hands
 from tests.core.world import GIB, World
 
 from .rig import until
+
+HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
 def effects_of(
@@ -62,9 +65,7 @@ def test_an_engine_that_is_restarted_alone_is_looked_at_before_it_is_killed(tmp_
 
 
 def test_a_stop_waits_for_the_budget_and_no_longer(tmp_path: Path, monkeypatch: Any) -> None:
-    let_go = threading.Event()
-    hang = Collector("hangs-in-the-order", lambda sink: let_go.wait(30) and None, 30)
-    monkeypatch.setattr(bundle, "_collectors", lambda *_: [hang])
+    monkeypatch.setattr(incident_evidence, "COMMAND", HANGS)
     posted: list[f.Fact] = []
     effects = effects_of(tmp_path, posted, budget_s=1.0)
     stopped: list[float] = []
@@ -74,7 +75,7 @@ def test_a_stop_waits_for_the_budget_and_no_longer(tmp_path: Path, monkeypatch: 
     effects.do(a.Stop(1, "vLLM hangs.", 60.0))
     until(lambda: stopped, "the job is stopped")
     assert 0.8 < stopped[0] - began < 2.0
-    let_go.set()
+    assert any(isinstance(fact, f.Remark) and "was not ready after 1.0 s" in fact.sentence for fact in posted)
     effects.close()
 
 
@@ -106,9 +107,7 @@ def test_a_dead_volume_below_the_jobs_logs_delays_no_stop_and_costs_no_bundle(tm
 
 
 def test_a_second_request_to_stop_ends_the_collecting(tmp_path: Path, monkeypatch: Any) -> None:
-    let_go = threading.Event()
-    hang = Collector("hangs-for-a-person", lambda sink: let_go.wait(30) and None, 30)
-    monkeypatch.setattr(bundle, "_collectors", lambda *_: [hang])
+    monkeypatch.setattr(incident_evidence, "COMMAND", HANGS)
     effects = effects_of(tmp_path, [], budget_s=60)
     stopped: list[float] = []
     effects._stop_attempt = lambda action: stopped.append(time.monotonic())  # type: ignore[method-assign]
@@ -116,5 +115,26 @@ def test_a_second_request_to_stop_ends_the_collecting(tmp_path: Path, monkeypatc
     effects.do(a.Stop(1, "vLLM hangs.", 60.0))
     effects.hurry()
     until(lambda: stopped, "the job is stopped", timeout_s=5)
-    let_go.set()
+    effects.close()
+
+
+def test_a_child_that_fails_is_a_sentence_and_delays_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(incident_evidence, "COMMAND", (sys.executable, "-c", "raise SystemExit('no module of ours')"))
+    posted: list[f.Fact] = []
+    effects = effects_of(tmp_path, posted)
+    effects.do(a.CollectEvidence(1, 1, "vLLM hangs."))
+    until(lambda: posted, "it is told")
+    assert posted == [f.Remark("evidence", "The evidence of incident 1 could not be collected: no module of ours.")]
+    effects.close()
+
+
+def test_the_child_masks_what_this_process_masks(tmp_path: Path) -> None:
+    """A secret that the child cannot know from its own environment, in a log of the job."""
+    secrets.remember("a plain sentence that is a secret")
+    (tmp_path / "trainer.log").write_text("it said a plain sentence that is a secret\n")
+    effects = effects_of(tmp_path, [], lambda: {"trainer": tmp_path / "trainer.log"})
+    effects.do(a.CollectEvidence(1, 1, "vLLM hangs."))
+    log = bundles_dir(tmp_path / "state") / "0001-attempt-0001" / "trainer.log"
+    until(log.exists, "the log is kept")
+    until(lambda: log.read_text() == "it said ***\n", "the secret is masked")
     effects.close()

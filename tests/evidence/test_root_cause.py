@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects import root_cause
-from supervisor.evidence import bundle
+from supervisor.evidence.known import bundles_dir
 
 from .rig import until
 from .test_order import effects_of
@@ -48,13 +48,9 @@ def test_the_evidence_of_an_incident_is_diagnosed_and_its_root_posted(tmp_path: 
     effects.close()
 
 
-def test_where_no_evidence_can_be_kept_the_logs_themselves_are_looked_at(tmp_path: Path, monkeypatch: Any) -> None:
-    """A full disk of state and a job that fails, at once."""
-
-    def no_room(self: Any) -> Path:
-        raise OSError(28, "No space left on device", str(tmp_path))
-
-    monkeypatch.setattr(bundle._Work, "_make_folder", no_room)
+def test_where_no_evidence_can_be_kept_the_logs_themselves_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    bundles_dir(tmp_path / "state").write_text("a file where the folder of the bundles should be")
     posted: list[f.Fact] = []
     logs = logs_in(tmp_path)
     effects = effects_of(tmp_path, posted, lambda: logs)
@@ -100,4 +96,4 @@ def test_a_daemon_that_ends_takes_the_look_with_it(tmp_path: Path, monkeypatch: 
     child = effects.root_cause.child
     assert child is not None
     effects.close()
-    until(lambda: child.poll() is not None, "the child is gone", 20)
+    until(lambda: child.process.poll() is not None, "the child is gone", 20)

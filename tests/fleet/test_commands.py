@@ -133,7 +133,7 @@ def test_down_ends_what_is_rented_and_up_wants_it_again(say: Say, vast: FakeVast
     assert "The run is down." in say("tick")[1]
     code, said = say("up", "swe")
     assert code == 0
-    assert "The account at vast has $25.50: at most 6 h at $4.00." in said
+    assert "The account at vast has $25.50: 6.4 h at $4.00 (most_per_hour)." in said
     assert len(vast.living()) == 1
 
 

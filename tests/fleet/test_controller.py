@@ -15,7 +15,7 @@ from supervisor.base.secrets import remember
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.decide import decide
 from supervisor.fleet.model import Claim, Create, Destroy, Intent, Offered, Pod, Rented, Seen, State
-from supervisor.fleet.observe import find_useful_share, note_fault, observe, sum_dollars, sum_useful_s
+from supervisor.fleet.observe import count_creates, find_useful_share, note_fault, observe, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
@@ -599,7 +599,7 @@ def test_creates_that_made_nothing_do_not_count_and_one_without_an_answer_does()
         book = VirtualBook(world)
         world.provider.faults["create"] = [fault]
         world.controller(book).tick()
-        assert len(book.states[RUN].asked) - len(world.pods) == counted, fault
+        assert count_creates(book.states[RUN], world.now) - len(world.pods) == counted, fault
 
 
 def test_hours_are_useful_from_the_first_step_to_the_newest_that_is_published() -> None:

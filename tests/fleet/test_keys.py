@@ -517,7 +517,7 @@ def test_another_kind_of_store_is_said(tmp_path: Path, b2: B2Server) -> None:
     url = (tmp_path / "store").as_uri()
     fleet = Controlled(write_fleet(tmp_path, b2, url=url, more="\n"), b2)
     fleet.tick(dry=True)
-    note = "Only B2 lets a controller make a key for each pod. Pods get the keys of [run.swe.env]."
+    note = f"{url} is a folder: a pod has these steps only where it shares that very folder."
     assert fleet.fleet.key_notes() == {"swe": note}
     fleet.tick()
     assert "B2_APPLICATION_KEY" not in fleet.vast.orders[0].env

@@ -22,7 +22,7 @@ from supervisor.cli import incidents as pages
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.journal import attempt_logs
+from supervisor.journal import attempt_folders, attempt_logs
 from supervisor.journal.clock import Clock
 from supervisor.journal.journal import Journal, identity_in
 from supervisor.process import attached, launch, shim
@@ -161,9 +161,9 @@ def test_any_record_of_an_attached_process_is_read_or_left_out(tmp_path: Path, d
 @example(data=dumped({**INDEX, "at": 10**400}))
 @example(data=dumped({**INDEX, "left": [{"path": "\0"}], "waiting": ["\0", 5]}))
 def test_any_index_of_an_attempts_logs_is_read_or_empty(tmp_path: Path, data: bytes) -> None:
-    folder = attempt_logs.folder_of(tmp_path, 1)
+    folder = attempt_folders.folder_of(tmp_path, 1)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / attempt_logs.INDEX).write_bytes(data)
+    (folder / attempt_folders.INDEX).write_bytes(data)
     (folder / "job.log").write_bytes(b"a line\n")
     assert any(log.role == "job" for log in attempt_logs.logs_of(tmp_path, 1))
 
@@ -360,6 +360,6 @@ def test_any_bundle_is_shown_as_far_as_it_can_be_read(
 
 
 def incidents_manifest() -> str:
-    from supervisor.evidence.bundle import MANIFEST as name
+    from supervisor.evidence.known import MANIFEST as name
 
     return name

@@ -16,7 +16,7 @@ from supervisor.cli import post_mortem, web
 from supervisor.cli.document import Bullets, Document, Paragraph, Section, Table, mark_down, to_html, to_markdown
 from supervisor.cli.hand_on import HOST, clean_texts, hide_hosts
 from supervisor.core import facts as f
-from supervisor.evidence.bundle import MANIFEST
+from supervisor.evidence.known import MANIFEST
 from supervisor.views import run_report
 from tests.people.test_report import Kept, a_bad_night, another_pod, asked, leave, run_file  # noqa: F401 (a fixture)
 

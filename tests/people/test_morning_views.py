@@ -22,7 +22,7 @@ from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.journal.journal import Journal
 from supervisor.primerl.logs import SIGNATURES
-from supervisor.process import run_lock, shim
+from supervisor.process import run_lock, shim_records
 from supervisor.signatures.xids import WHAT_TO_DO
 from supervisor.views import incidents, status, without_daemon
 from tests.core.world import World
@@ -269,9 +269,9 @@ def test_a_parent_that_starts_the_daemon_again_is_waited_for(tmp_path: Path) -> 
     world = World()
     world.running_at(12)
     recorded(tmp_path, world)
-    me = f"{os.getpid()}-{shim.start_ticks(os.getpid())}"
+    me = f"{os.getpid()}-{shim_records.start_ticks(os.getpid())}"
     (tmp_path / "lock").write_text(f"1-1 {me}\n")
-    assert run_lock.read_holder(tmp_path / "lock")[1] == (os.getpid(), shim.start_ticks(os.getpid()))
+    assert run_lock.read_holder(tmp_path / "lock")[1] == (os.getpid(), shim_records.start_ticks(os.getpid()))
     said = render.headline_without_daemon(without_daemon.look(tmp_path, "r1"), COMMANDS)
     assert f"Its parent (process {os.getpid()}) starts it again: nothing to type." in said
     (tmp_path / "lock").write_text(f"{me}\n")

@@ -17,7 +17,7 @@ from supervisor.cli import ctl as supervisorctl
 from supervisor.cli import which
 from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.jobs.base import LogSource
-from supervisor.journal.attempt_logs import folder_of
+from supervisor.journal.attempt_folders import folder_of
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.beside import Beside, side_by_side
 from supervisor.cli import check
 from supervisor.cli.main import main
 from supervisor.config.settings import RunFile
 from supervisor.preflight import dry_run, environments, online
-from supervisor.preflight.beside import Beside, side_by_side
 from supervisor.preflight.finding import Finding
 from supervisor.storage.base import StoreError
 from tests.preflight.subjects import subject
@@ -95,7 +95,7 @@ HANGS = """
 import sys
 from pathlib import Path
 from supervisor.cli import patience
-from supervisor.preflight.beside import Beside
+from supervisor.base.beside import Beside
 fifo = Path(sys.argv[2])
 if sys.argv[1] == "beside":
     Beside(fifo.read_text)

@@ -17,7 +17,7 @@ from supervisor.config.settings import RunFile
 from supervisor.preflight import installed, look, online, volumes
 from supervisor.preflight.look import Needs
 from supervisor.preflight.volumes import Mount
-from supervisor.process import attached, shim
+from supervisor.process import attached, shim_records
 from supervisor.sensors import gpu_survey
 
 FAKE_NVML = """
@@ -141,7 +141,10 @@ def test_who_listens_on_a_port_is_told_and_a_free_port_is_not_mentioned() -> Non
         held = look.find_other_listeners([port, 1], {})
         assert list(held) == [port]
         assert f"pid {os.getpid()}" in held[port]
-        assert look.find_other_listeners([port], {}, lambda: {(os.getpid(), shim.start_ticks(os.getpid()) or 0)}) == {}
+        assert (
+            look.find_other_listeners([port], {}, lambda: {(os.getpid(), shim_records.start_ticks(os.getpid()) or 0)})
+            == {}
+        )
     assert look.find_other_listeners([port], {}) == {}
 
 
@@ -153,17 +156,17 @@ def write_record(state: Path, attempt: int, pid: int, ticks: int) -> None:
         "shim_start_ticks": ticks,
         "child_pid": pid,
         "child_start_ticks": ticks,
-        "boot_id": shim.boot_id(),
+        "boot_id": shim_records.boot_id(),
         "started_wall": 1.0,
         "how": "fork",
         "unit": None,
-        "init_start_ticks": shim.start_ticks(1),
+        "init_start_ticks": shim_records.start_ticks(1),
     }
     (folder / "rl.shim.json").write_text(json.dumps(record))
 
 
 def test_an_attempt_lives_while_its_process_does_and_a_recycled_number_is_not_it(tmp_path: Path) -> None:
-    ticks = shim.start_ticks(os.getpid()) or 0
+    ticks = shim_records.start_ticks(os.getpid()) or 0
     assert not look.lives(tmp_path)
     write_record(tmp_path, 1, os.getpid(), ticks + 1)
     assert not look.lives(tmp_path)
@@ -173,7 +176,7 @@ def test_an_attempt_lives_while_its_process_does_and_a_recycled_number_is_not_it
 
 def test_a_job_that_a_person_started_and_we_watch_lives_too(tmp_path: Path) -> None:
     attached.write_record(
-        tmp_path / "attempts/0001", "job", (os.getpid(), shim.start_ticks(os.getpid()) or 0), "python"
+        tmp_path / "attempts/0001", "job", (os.getpid(), shim_records.start_ticks(os.getpid()) or 0), "python"
     )
     assert look.lives(tmp_path)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from supervisor.daemon import start_check
 from supervisor.daemon.start_check import StartCheck
 from supervisor.jobs.base import Job
 from supervisor.primerl import open_job
-from supervisor.process import ask_program
+from supervisor.process import own_child
 from supervisor.process.attempts import attempt_dir, take_snapshot
 from tests.hands import context
 
@@ -164,19 +162,10 @@ def test_a_program_that_is_not_there_costs_no_run(start: Start) -> None:
     assert "could not be begun (No such file or directory)" in start.told[0][1]
 
 
-def test_without_room_for_a_temporary_file_the_run_starts(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    start.begin()
-    assert "could not be begun (No space left on device)" in start.told[0][1]
-
-
 def test_a_child_that_the_kernel_holds_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a dead network volume: SIGKILL does nothing until the volume answers."""
     monkeypatch.setattr(start_check, "LIMIT_S", 0.2)
-    monkeypatch.setattr(ask_program, "REAP_S", 0.2)
+    monkeypatch.setattr(own_child, "REAP_S", 0.2)
     monkeypatch.setattr(os, "killpg", lambda pid, number: None)
     start.child("exec sleep 4")
     began = time.monotonic()

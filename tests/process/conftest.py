@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -113,6 +114,24 @@ def kill(identities: Sequence[survivors.Identity]) -> None:
     for identity in identities:
         survivors.send_signal(identity, signal.SIGKILL)
     wait_for(lambda: not any(map(survivors.alive, identities)), f"{identities} end")
+
+
+LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@contextmanager
+def next_number(pid: int) -> Iterator[None]:
+    """What is started in here is likely to get this pid. Raises OSError where numbers cannot be chosen.
+
+    Behind it, numbers go on where they were: else all that the machine starts from now on would be given those that
+    ended a moment ago, and another test that still knows one of them would end a stranger.
+    """
+    before = LAST_NUMBER.read_text()
+    LAST_NUMBER.write_text(str(pid - 1))
+    try:
+        yield
+    finally:
+        LAST_NUMBER.write_text(before)
 
 
 class PlainHands:

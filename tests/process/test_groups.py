@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.process import own_cgroup, shim, stop, survivors, transient
-from tests.process.conftest import BLUNT, Attempt, kill, wait_for
+from supervisor.process import own_cgroup, shim_records, stop, survivors, transient
+from tests.process.conftest import BLUNT, LAST_NUMBER, Attempt, kill, next_number, wait_for
 
 FORKS_AND_LEAVES = """
 # Each generation forks the next one and ends: whoever lists processes names one that is gone already.
@@ -187,8 +187,8 @@ time.sleep(60)
 def daemonize_as(number: int) -> bool:
     """Start a daemon of the usual kind, whose session's leader has this very number and has ended."""
     for _ in range(200):
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(number - 1))
-        pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", LEAVES_A_DAEMON], {})
+        with next_number(number):
+            pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", LEAVES_A_DAEMON], {})
         if pid != number:
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -197,11 +197,17 @@ def daemonize_as(number: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("change", [{"forks": 1}, {"init_start_ticks": 1}, {"boot_id": "another"}])
+AS_MANY_AS_THERE_CAN_BE = 1 << 22
+"""Numbers on Linux, whatever /proc/sys/kernel/pid_max is here."""
+
+
+@pytest.mark.parametrize(
+    "change", [{"forks": -AS_MANY_AS_THERE_CAN_BE}, {"init_start_ticks": 1}, {"boot_id": "another"}]
+)
 def test_a_session_under_a_recycled_number_is_somebody_elses(attempt: Attempt, change: dict[str, object]) -> None:
     """All numbers went round (or the container, or the machine, began anew), and a daemon got the old shim's."""
-    if not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK):
-        pytest.skip("numbers cannot be chosen here (no /proc/sys/kernel/ns_last_pid for this user)")
+    if not os.access(LAST_NUMBER, os.W_OK):
+        pytest.skip(f"numbers cannot be chosen here (no {LAST_NUMBER} for this user)")
     launched = attempt.start("pass")
     attempt.ended()
     wait_for(lambda: not survivors.look_at(launched.shim_pid), "the shim ends")
@@ -219,7 +225,7 @@ def test_a_session_under_a_recycled_number_is_somebody_elses(attempt: Attempt, c
 
 
 def test_numbers_go_round_only_after_many_forks() -> None:
-    now = shim.forks()
+    now = shim_records.forks()
     assert now
     assert survivors.may_be_recycled(now) is False
     assert survivors.may_be_recycled(None) is True

@@ -15,7 +15,8 @@ from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.effects.log_round import do
 from supervisor.effects.log_upkeep import Order, plan
 from supervisor.jobs.base import LogSource
-from supervisor.journal.attempt_logs import folder_of, last_lines, logs_of, read_index
+from supervisor.journal.attempt_folders import folder_of, read_index
+from supervisor.journal.attempt_logs import last_lines, logs_of
 
 
 @pytest.fixture

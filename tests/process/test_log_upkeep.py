@@ -21,7 +21,8 @@ from supervisor.effects.log_pieces import rotate, squeeze
 from supervisor.effects.log_round import do
 from supervisor.effects.log_upkeep import LogUpkeep, Order, plan
 from supervisor.jobs.base import LogSource
-from supervisor.journal.attempt_logs import folder_of, last_lines, logs_of
+from supervisor.journal.attempt_folders import folder_of
+from supervisor.journal.attempt_logs import last_lines, logs_of
 from supervisor.sensors.follow import Follower
 
 LINE = 64  # bytes

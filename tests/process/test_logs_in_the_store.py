@@ -11,8 +11,8 @@ from supervisor.checkpoints.log_packing import unpack
 from supervisor.config.settings import load
 from supervisor.core import actions as a
 from supervisor.effects.carry_out import Effects
-from supervisor.effects.incident_evidence import bundles_dir
 from supervisor.evidence.bundle import folder_name
+from supervisor.evidence.known import bundles_dir
 from supervisor.storage.base import StoreError
 from tests import hands
 

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.base.secrets import mask_texts
-from supervisor.process import shim, survivors
+from supervisor.process import shim, shim_records, survivors
 from supervisor.process.launch import launch, look_at_component
 from tests.process.conftest import Attempt, gone, wait_for
 
@@ -291,8 +291,8 @@ def test_a_disk_that_filled_up_after_the_start_still_takes_the_exit_record(tmp_p
                 filler.write(b"x" * 4096)
         record = mount / "job.exit.json"
         with pytest.raises(OSError, match="No space left"):
-            shim.write_atomically(str(record), {"exit_code": 9})
-        shim.write_atomically(str(record), {"exit_code": 9}, reserved=reserved)
+            shim_records.write_atomically(str(record), {"exit_code": 9})
+        shim_records.write_atomically(str(record), {"exit_code": 9}, reserved=reserved)
         assert json.loads(record.read_text()) == {"exit_code": 9}
     finally:
         subprocess.run(["umount", str(mount)], check=True)
@@ -356,9 +356,9 @@ def test_a_link_in_the_place_of_a_record_leads_nowhere(tmp_path: Path) -> None:
     victim.write_text("a person's key")
     record = tmp_path / "job.exit.json"
     for planted, write in (
-        (f"{record}.tmp", lambda: shim.write_atomically(str(record), {"exit_code": 0})),
+        (f"{record}.tmp", lambda: shim_records.write_atomically(str(record), {"exit_code": 0})),
         (f"{record}.reserved", lambda: shim.reserve(f"{record}.reserved")),
-        (f"{record}.reserved", lambda: shim.write_atomically(str(record), {}, reserved=f"{record}.reserved")),
+        (f"{record}.reserved", lambda: shim_records.write_atomically(str(record), {}, reserved=f"{record}.reserved")),
     ):
         Path(planted).unlink(missing_ok=True)
         Path(planted).symlink_to(victim)

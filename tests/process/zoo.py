@@ -31,7 +31,7 @@ from supervisor.process.attempts import attempt_dir
 from supervisor.process.survivors import Identity
 from supervisor.sensors.processes import Identity as Seen
 from supervisor.sensors.processes import process_sensors
-from tests.process.conftest import PRELUDE, Attempt, PlainHands, kill, wait_for
+from tests.process.conftest import PRELUDE, Attempt, PlainHands, kill, next_number, wait_for
 
 CLOSED_WITHIN_S = 5.0
 ROLES = ("launcher", "trainer", "engine", "washed", "retitled", "regrouped", "stopped", "forker")
@@ -287,8 +287,8 @@ def recycled(pid: int) -> subprocess.Popen[bytes] | None:
     """A stranger that is given this number, which was another's before; None where that cannot be had."""
     for _ in range(20):
         try:
-            Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-            found = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+            with next_number(pid):
+                found = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
         except OSError:
             return None
         if found.pid == pid:

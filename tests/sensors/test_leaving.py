@@ -18,11 +18,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.base import http
-from supervisor.base.secrets import withheld_from_commands
 from supervisor.core import facts as f
+from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors import leaving
 from supervisor.sensors.leaving import CommandSource, FileSource, PageSource, PublishSensor, Trigger, within
-from supervisor.storage.backends import SECRETS
 
 
 class Notices:
@@ -266,7 +265,7 @@ def test_a_command_that_prints_without_end_is_heard_all_the_same() -> None:
 
 def test_a_command_is_given_no_key_of_the_store_and_no_address_of_the_heartbeat() -> None:
     ours = {"B2_APPLICATION_KEY": "k", "AWS_SESSION_TOKEN": "t", "RL_HEARTBEAT_URL": "u", "NOTIFY_SOCKET": "@n"}
-    assert withheld_from_commands({**ours, "PATH": "/bin", "RUNPOD_API_KEY": "r"}, SECRETS) == {
+    assert environment_of_commands({**ours, "PATH": "/bin", "RUNPOD_API_KEY": "r"}) == {
         "PATH": "/bin",
         "RUNPOD_API_KEY": "r",
     }

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("sources")  # all modules are parsed once, 
 ROOT = Path(__file__).parents[2]
 STARTERS = {
     *("subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"),
-    *("os.execve", "os.execv", "os.execvp", "os.execvpe", "os.posix_spawn", "os.posix_spawnp"),
+    *("os.execve", "os.execv", "os.execvp", "os.execvpe", "os.posix_spawn", "os.posix_spawnp", "OwnChild"),
 }
 SHELLS = {
     *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "pty.spawn"),
@@ -31,6 +31,7 @@ STARTED_IN = {
     "effects/carry_out.py",
     "evidence/collecting.py",  # py-spy and its like, by words
     "process/launch.py",  # the shim, by words
+    "process/own_child.py",  # for those below that ask a child one thing, by words
     "cli/ctl.py",  # becomes rl-supervisor for the live screen
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
@@ -39,6 +40,7 @@ STARTED_IN = {
     "cli/wandb_page.py",  # our own child that asks W&B; what it asks goes over standard input
     "cli/wandb_sync.py",  # `wandb sync` with the folders of the run, by words
     "effects/notify_targets.py",  # our own child that asks apprise; the message goes over standard input
+    "effects/incident_evidence.py",  # our own child that collects evidence
     "effects/log_upkeep.py",
     "effects/store_work.py",  # our own look at the host, before the claim
     "effects/root_cause.py",  # our own diagnose, beside the daemon

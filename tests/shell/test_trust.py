@@ -16,7 +16,7 @@ import pytest
 from supervisor.base import secrets, trust
 from supervisor.base.errors import ConfigError
 from supervisor.config.run_file import load
-from supervisor.process import shim
+from supervisor.process import shim_records
 from tests.shell.conftest import STRANGER, as_root
 
 ROOT = Path(__file__).parents[2]
@@ -263,7 +263,7 @@ def lives(etc: Path) -> Iterator[Callable[..., None]]:
         env = {**os.environ, "RL_SUPERVISOR_ATTEMPT": str(marked or folder)}
         one = subprocess.Popen(["/bin/sleep", "60"], env=env, user=uid)
         running.append(one)
-        record = {"shim_pid": one.pid, "shim_start_ticks": shim.start_ticks(one.pid)}
+        record = {"shim_pid": one.pid, "shim_start_ticks": shim_records.start_ticks(one.pid)}
         (folder / "rl.shim.json").write_text(json.dumps(record))
 
     yield start

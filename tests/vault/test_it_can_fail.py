@@ -56,7 +56,7 @@ def test_files_are_not_fsynced(folder: Pod, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_folders_are_not_fsynced(folder: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_store, "_fsync_folder", lambda folder: None)
+    monkeypatch.setattr(file_store, "sync_folder", lambda folder: None)
     found_by_killing(folder, "further", "")
 
 

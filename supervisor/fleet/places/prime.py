@@ -77,7 +77,8 @@ class Prime:
                 raise self._rest.unread(LIST, "the number of its pods is missing, or changed between two pages")
             listed, total = listed + len(page), count
             rows |= {self._read_id(LIST, row): row for row in page}
-            if len(rows) >= total:  # a pod that moved from page to page hid another one
+            # A pod that moved from page to page may hide another one, and one that is listed twice on one page does not.
+            if max(len(rows), len(page)) >= total:
                 return [_read_pod(pod_id, row) for pod_id, row in rows.items() if row.get("status") not in OVER]
             if not page:
                 break

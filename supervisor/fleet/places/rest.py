@@ -15,6 +15,10 @@ from supervisor.fleet.places.base import ErrorKind, PlaceError
 from supervisor.fleet.places.fields import Row, read_object
 
 ANSWER_BYTES = 8 << 20
+MOST_SLEEP_S = 10.0
+"""What must not be asked for longer than that is not waited for."""
+MOST_QUIET_S = 900.0
+"""For so long at most nothing is asked because a server wants that (Retry-After)."""
 KINDS_BY_STATUS: Mapping[int, ErrorKind] = {401: "key", 403: "key", 402: "credit", 429: "rate"}
 SENTENCES: Mapping[ErrorKind, str] = {
     "key": "{name} refused the API key and did not {task} ({clause}). Check the key.",
@@ -57,11 +61,12 @@ class Rest:
         self._name, self._url, self._timeout_s = name, url, timeout_s
         self._clock, self._sleep = clock, sleep
         self._asked_at: dict[Endpoint, float] = {}
+        self._quiet_until: dict[Endpoint, float] = {}
 
     def ask(
         self, endpoint: Endpoint, method: str, path: str, body: Row | None = None, *, listen_s: float | None = None
     ) -> http.Page:
-        """The answer, of any status. Raises PlaceError where there is none.
+        """The answer, of any status. Raises PlaceError where there is none, or where the server asked for a pause.
 
         ``listen_s``: it is a stream of events, and what comes within so many seconds is enough.
         """
@@ -69,11 +74,14 @@ class Rest:
         headers = {"Authorization": f"Bearer {self.key}", "Accept": accept}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        early_s = self._asked_at.get(endpoint, -math.inf) + endpoint.gap_s - self._clock()
+        quiet_s = self._quiet_until.get(endpoint, -math.inf) - self._clock()
+        if quiet_s > MOST_SLEEP_S:
+            raise self.failure(endpoint, "rate", "it asked for a pause", round(quiet_s))
+        early_s = max(quiet_s, self._asked_at.get(endpoint, -math.inf) + endpoint.gap_s - self._clock())
         if early_s > 0:
             self._sleep(early_s)
         try:
-            return http.ask(
+            page = http.ask(
                 self._url + path,
                 method,
                 headers,
@@ -82,6 +90,9 @@ class Rest:
                 limit_bytes=ANSWER_BYTES,
                 is_stream=listen_s is not None,
             )
+            if page.status in (429, 503) and page.retry_after_s:
+                self._quiet_until[endpoint] = self._clock() + min(page.retry_after_s, MOST_QUIET_S)
+            return page
         except http.NoAnswerError as error:
             raise self.failure(endpoint, endpoint.no_answer if error.connected else "away", str(error)) from None
         finally:

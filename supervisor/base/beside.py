@@ -18,7 +18,7 @@ class Beside(Generic[T]):
 
     def __init__(self, what: Callable[[], T]) -> None:
         self._seen: Future[T] = Future()
-        threading.Thread(target=self._look, args=(what,), daemon=True, name="preflight-look").start()
+        threading.Thread(target=self._look, args=(what,), daemon=True, name="look-beside").start()
 
     def result(self, until: float | None) -> T:
         """What was seen, waited for until then (monotonic time; None: as long as it takes).

@@ -1,0 +1,219 @@
+"""What helps as an error's own line has it: the packages and settings that it names, and the advice that it gives.
+
+Entries are of classes of errors: which package is to be installed or upgraded stands in the line and its frames alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from supervisor.diagnosis.frames import Raised
+
+# What is imported by another name than it is installed by.
+_INSTALLED_AS: Final = {
+    "antlr4": "antlr4-python3-runtime==4.9.3", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv", "fla": "flash-linear-attention", "git": "GitPython", "google": "protobuf",
+    "hydra": "hydra-core", "OpenSSL": "pyOpenSSL", "PIL": "pillow", "pkg_resources": "setuptools<81",
+    "pyairports": "outlines", "pynvml": "nvidia-ml-py", "skimage": "scikit-image", "sklearn": "scikit-learn",
+    "transformer_engine": "transformer-engine[pytorch]", "yaml": "PyYAML", "zmq": "pyzmq",
+}  # fmt: skip
+_CLASSES: Final = {
+    re.compile(r"(?:GRPO|RLOO|SFT|DPO|PPO|KTO|ORPO|Reward|Online\w{0,6})(?:Config|Trainer)$"): "trl",
+    re.compile(r"(?:Seq2Seq)?Train(?:er|ingArguments)$|PreTrained\w{1,40}$|AutoTokenizer$"): "transformers",
+    re.compile(r"(?:Accelerator|FullyShardedDataParallelPlugin|DataLoaderConfiguration)$"): "accelerate",
+    re.compile(r"Lora(?:Config|Model|Layer)$|PeftModel\w{0,40}$"): "peft",
+    re.compile(
+        r"(?:LLM|(?:Async)?EngineArgs|(?:Async)?LLMEngine|SamplingParams|(?:Vllm|Model|Cache|Scheduler|LoRA)Config"
+        r"|LoRARequest|OpenAIServing\w{1,40}|AsyncLLM|Worker\w{0,40})$"
+    ): "vllm",
+    re.compile(r"(?:Async)?(?:Client|HTTPTransport)$"): "httpx",
+    re.compile(r"(?:Async)?(?:OpenAI|AzureOpenAI)$"): "openai",
+}
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<top>\w{1,80})(?P<rest>(?:\.\w{1,80})*)'")
+_NO_NAME = re.compile(r"ImportError: cannot import name '(?P<name>\w{1,120})' from '(?P<top>\w{1,80})[.\w]{0,160}'")
+_NO_ATTRIBUTE = re.compile(
+    r"AttributeError: module '(?P<top>\w{1,80})[.\w]{0,160}' has no attribute '(?P<name>\w{1,120})'"
+)
+_NO_ARGUMENT = re.compile(
+    r"TypeError: (?:(?P<cls>\w{1,80})\.)?(?P<call>\w{1,80})\(\) got an unexpected keyword argument '(?P<name>\w{1,80})'"
+)
+_NO_MEMBER = re.compile(
+    r"AttributeError: (?:type object )?'(?P<cls>[A-Z]\w{1,80})'(?: object)? has no attribute '(?P<name>\w{1,120})'"
+)
+_OTHER_BUILD = re.compile(
+    r"(?:ImportError|OSError): /\S{1,300}/(?:site|dist)-packages/(?P<top>\w{1,80})/\S{1,200}: undefined symbol: _Z"
+)
+_BOUND = re.compile(
+    r"(?:ImportError: )?(?P<want>[A-Za-z][\w.-]{1,60}(?:[<>=!~]=?[\w.*]{1,20},?){1,4}) is required for a normal"
+)
+_REQUIRES = re.compile(
+    r"(?:\b(?:requires?|needs?)(?: the)? )?[`'\"]?(?P<name>[A-Za-z][\w-]{1,40}(?:\[\w{1,20}\])?)[`'\"]?(?: package)?"
+    r"(?: version)?:? ?[`'\"(]{0,2}(?P<sign>>=|==|<=|~=| with minimum required version) ?v?"
+    r"(?P<version>\d{1,4}\.\d[\w.]{0,20})"
+)
+_TWINS = re.compile(
+    r"(?P<one>[\w.-]{1,60}) version \(\S{1,60}\) does not match [\w.-]{1,60} version \((?P<version>[\w.]{1,40})"
+)
+_PIP = re.compile(
+    r"(?:uv )?pip3? install (?:-{1,2}[\w-]{1,30} ){0,3}"
+    r"(?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|[\w.,\[\]<>=~!@+-]{1,80})"
+)
+_NO_CHOICE = re.compile(
+    r"(?P<program>[\w. -]{1,60}): error: (?:argument \S{1,60}(?: \S{1,40})?: )?"
+    r"invalid choice: '?(?P<value>[\w.-]{1,60})"
+)
+_NO_ROOM = re.compile(r"(?:[\w.]{1,60}: )?CUDA (?:error: )?out of memory|(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b")
+_SAYS = re.compile(
+    r"(?:^|(?<=[.!?:;,)'\"`] )|(?<=\n)|(?<= or ))(?:- )?(?P<says>(?:[Pp]lease|[Tt]ry|[Cc]onsider|Hint:"
+    r"|You (?:can|may|might|need|should|must|have)|To (?:fix|avoid|disable|enable|allow|use|resolve|override|bypass)"
+    r"|[Ss]et|[Uu]se|[Ii]ncrease|[Dd]ecrease|[Rr]educe|[Ll]ower|[Rr]aise|[Mm]ake sure|[Ee]nsure|[Rr]un|[Ii]nstall"
+    r"|[Uu]pgrade|[Ss]pecify|[Pp]ass|[Ee]ither|[Dd]id you mean|[Ee]xpected one of|[Pp]ossible (?:values|choices))\b"
+    r".{8,220}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
+)
+_CHOICES = re.compile(
+    r"(?P<says>(?:(?:[Mm]ust|[Ss]hould|has to) be (?:one of|either)|(?:[Ss]upported|[Aa]llowed|[Aa]vailable|[Vv]alid"
+    r"|[Kk]nown|[Ee]xpected)(?: [\w-]{1,30}){0,4}?(?: are| is|:| one of|: one of)) .{3,160}?)"
+    r"(?:(?=[.!] )|[.!]?(?=$|\n))"
+)
+# What an error's text names is a setting where it has three words, a path of names, two hyphens, or a value.
+_SETTING = re.compile(
+    r"(?<![\w/.@:-])(?:--[a-z][\w-]{2,50}|[a-z]\w{1,30}(?:\.[a-z_]\w{1,40}){1,5}|[a-z]{2,20}(?:_[a-z0-9]{2,20}){2,6}"
+    r"|[a-z]{2,20}(?:_[a-z0-9]{2,20}){1,6}(?= ?=| ?\(\d|`))(?![\w/-]|\(\)|\.\w)"
+)
+_NO_SETTING = re.compile(
+    r"(?:torch|transformers|vllm|verl|trl|numpy|ray|peft|datasets|huggingface|pydantic|self|os|sys|np)\."
+    r"|.*\.(?:py|so|json|toml|ya?ml|safetensors|log|txt|cc?|cpp|cuh?|hpp?|com|org|co|io|ai|net|svc|local)$"
+)
+_OF_PYDANTIC = re.compile(r" ?\[type=\w{1,60}, input_value=[^\n]*")
+_MOST_SETTINGS: Final = 4
+# Words that lead nowhere, or that come with each error of a kind.
+_EMPTY = re.compile(
+    r"(?i)\bissue|\binspect|\bcheck (?:the|your)\b|\breport|traceback|stack ?trace|\babove|root cause|contact"
+    r"|TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING"
+    r"|https?://\S+\.?$|for (?:more|further) (?:info|detail)|PYTORCH_(?:CUDA_)?ALLOC_CONF|HYDRA_FULL_ERROR"
+)
+_OF_PACKAGES: Final = ("ImportError: ", "Exception: ", "RuntimeError: ", "ModuleNotFoundError: ", "ValueError: ")
+# The settings that decide how much GPU memory each trainer or engine takes.
+_MEMORY: Final = {
+    "areal": "train_dataset batch_size, actor.mb_spec.max_tokens_per_mb, sglang.mem_fraction_static",
+    "axolotl": "micro_batch_size: 1, sequence_len, gradient_checkpointing: true, deepspeed: zero3, load_in_4bit",
+    "llamafactory": "per_device_train_batch_size: 1, cutoff_len, deepspeed: a ds_z3 file, quantization_bit: 4",
+    "megatron": "--micro-batch-size 1, --recompute-granularity full, --optimizer-cpu-offload, a larger TP, PP or CP",
+    "nemo_rl": "policy.train_micro_batch_size, policy.logprob_batch_size, policy.max_total_sequence_length, "
+    "policy.dtensor_cfg.activation_checkpointing and cpu_offload, policy.generation.vllm_cfg.gpu_memory_utilization",
+    "openrlhf": "--micro_train_batch_size, --micro_rollout_batch_size, --gradient_checkpointing, --adam_offload, "
+    "--zero_stage 3, --vllm_gpu_memory_utilization, --vllm_enable_sleep, --deepspeed_enable_sleep",
+    "prime_rl": "seq_len, [trainer.model.ac] freq = 1, optim_cpu_offload, a chunked loss (fused_lm_head) in "
+    "[trainer.model], more GPUs for the trainer",
+    "sglang": "a lower --mem-fraction-static, --cuda-graph-max-bs, --chunked-prefill-size, --max-running-requests",
+    "skyrl_train": "trainer.micro_train_batch_size_per_gpu, trainer.micro_forward_batch_size_per_gpu, "
+    "generator.gpu_memory_utilization, trainer.policy.fsdp_config.cpu_offload",
+    "slime": "--max-tokens-per-gpu, --recompute-granularity full, --optimizer-cpu-offload, "
+    "--sglang-mem-fraction-static",
+    "trl": "per_device_train_batch_size, num_generations, max_completion_length, gradient_checkpointing, "
+    "vllm_gpu_memory_utilization, vllm_enable_sleep_mode",
+    "verl": "ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (with use_dynamic_bsz "
+    "ppo_max_token_len_per_gpu), fsdp_config.param_offload and optimizer_offload=True, "
+    "model.enable_gradient_checkpointing=True, rollout.gpu_memory_utilization, ulysses_sequence_parallel_size",
+}
+_QUOTED: Final = "It says itself:"
+_USUAL: Final = frozenset({"both", "install", "itself", "please", "says", "version", "where"})
+_LONGEST: Final = 4096
+
+
+def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = (), *, of_settings: bool = False) -> str:
+    """What to install, upgrade or set by an error's own words, as sentences; nothing where it names nothing.
+
+    ``of_settings``: it is about these, so that the ones that it names are worth a look.
+    """
+    said = (raised.text if raised is not None else text)[:_LONGEST]
+    whole = "\n".join((said, *more))
+    if raised is not None and raised.trainer in _MEMORY and _NO_ROOM.match(said):
+        return f"In {raised.trainer}: {_MEMORY[raised.trainer]}."
+    words = _name_packages(said, raised.package if raised is not None else "") or _quote_advice(whole)
+    return words or (name_settings(whole) if of_settings else "")
+
+
+def missing_from(remedy: str, words: str) -> bool:
+    """Do the words tell anything that the remedy does not say already?"""
+    told = {word.lower() for word in re.findall(r"[\w-]{5,}", words)} - _USUAL
+    known = sum(word in remedy.lower() for word in told)
+    return known * 2 < max(len(told), 1) or (known < len(told) and not words.startswith(_QUOTED))
+
+
+def installed_as(module: str) -> str:
+    """The name by which a package is installed."""
+    return _INSTALLED_AS.get(module, module.replace("_", "-"))
+
+
+def _name_packages(said: str, caller: str) -> str:
+    if found := _BOUND.match(said):
+        return f"pip install '{found['want'].rstrip(',')}'."
+    if found := _TWINS.search(said):
+        return f"pip install '{found['one']}=={found['version']}', or both in one version."
+    if found := _PIP.search(said):
+        return f"{found[0].rstrip('.,')} (where the job runs)."
+    if said.startswith(_OF_PACKAGES) and (found := _REQUIRES.search(said)):
+        sign = found["sign"] if "=" in found["sign"] else ">="
+        return f"pip install '{installed_as(found['name'])}{sign}{found['version'].rstrip('.')}'."
+    if found := _NO_MODULE.match(said):
+        if not found["rest"]:
+            return f"uv pip install '{installed_as(found['top'])}'."
+        return _say_two(f"the module {found['top']}{found['rest']}", found["top"], caller)
+    if found := _NO_NAME.match(said) or _NO_ATTRIBUTE.match(said):
+        return _say_two(f"{found['name']} of {found['top']}", found["top"], caller)
+    if (found := _NO_ARGUMENT.match(said)) and (owner := _owner_of(found["cls"] or "")):
+        asks = "" if owner == caller else caller  # it stands in its own file where the argument came from outside
+        return _say_two(f"the argument {found['name']} of {found['cls']} ({owner})", owner, asks)
+    if found := _NO_MEMBER.match(said):
+        owner, asks = _owner_of(found["cls"]), installed_as(caller)
+        if owner and owner != caller:
+            return _say_two(f"{found['name']} of {found['cls']} ({owner})", owner, caller)
+        if asks:
+            return f"{asks} expects {found['name']} of {found['cls']}: upgrade {asks}, or pin what that class is of."
+    if found := _NO_CHOICE.match(said):
+        return (
+            f"This version of {found['program']} has no {found['value']}: upgrade it, or take one that the line lists."
+        )
+    if found := _OTHER_BUILD.match(said):
+        package = installed_as(found["top"])
+        return f"{package} was built for another torch: pip install --force-reinstall --no-cache-dir {package}."
+    return ""
+
+
+def _owner_of(name: str) -> str:
+    return next((package for cls, package in _CLASSES.items() if cls.match(name)), "")
+
+
+def _say_two(what: str, owner: str, caller: str) -> str:
+    """Two packages that do not belong together."""
+    owner, asks = installed_as(owner), installed_as(caller)
+    if not caller:
+        return (
+            f"The code wants {what}, which the installed {owner} does not have: pip install -U "
+            f"{owner} where it is new, else take the name that it has now, or pin {owner} to an older version."
+        )
+    if asks == owner:
+        return f"{owner} has files of two versions: pip uninstall -y {owner}; pip install --no-cache-dir {owner}."
+    return (
+        f"{asks} wants {what}, which the installed {owner} does not have: pip install -U {asks} where {owner} is the "
+        f"newer one, else pip install -U {owner}; or pin {owner} to the version that {asks} was made for."
+    )
+
+
+def name_settings(text: str) -> str:
+    """The settings that an error's text names; nothing where there are none."""
+    text = _OF_PYDANTIC.sub("", text)
+    found = [one[0] for one in _SETTING.finditer(text) if not _NO_SETTING.match(one[0])]
+    names = list(dict.fromkeys(found))[:_MOST_SETTINGS]
+    return f"It names {', '.join(names)}: change what does not hold there, or leave it out." if names else ""
+
+
+def _quote_advice(whole: str) -> str:
+    for found in (*_SAYS.finditer(whole), *_CHOICES.finditer(whole)):
+        says = found["says"].strip(" '\"`,;:")
+        if not _EMPTY.search(says):
+            return f'{_QUOTED} "{says}".'
+    return ""
