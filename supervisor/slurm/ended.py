@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, SupervisorError
+from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
 from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
 from supervisor.views import without_daemon
@@ -95,16 +96,17 @@ class JobEnd:
         return code
 
     def _why(self) -> str:
-        """The daemon's own last word, from the journal; "" where that says none."""
+        """The daemon's own last word, from the journal; "" where that says none. All users of a cluster see comments."""
         found: Mapping[str, object] = {}
         with contextlib.suppress(SupervisorError, OSError):
             found = without_daemon.look(self._run.state_dir, self._run.run.id)
-        return str(found.get("why") or "") if found.get("ended") is not None else ""
+        why = str(found.get("why") or "") if found.get("ended") is not None else ""
+        return " ".join(mask_secrets(why).split())
 
     def _comment(self, what: str, then: str) -> None:
         """Both stay whole; why it is so, between them, is cut where it is long."""
-        self._say(" ".join(f"{what} {self._why()} {then}".split()))
-        why = " ".join(self._why().split())
+        why = self._why()
+        self._say(" ".join(f"{what} {why} {then}".split()))
         short = why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]}..."
         text = " ".join(f"{what} {short} {then}".split())
         self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)

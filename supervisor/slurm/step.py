@@ -24,7 +24,7 @@ def prepare(run_file: Path, environ: MutableMapping[str, str]) -> None:
         raise ConfigError("This is no job of Slurm (SLURM_JOB_ID): start one with `rl-supervisor slurm submit`.")
     environ[SLURM_JOB] = job
     # In the claim and in each beat: which start of which job holds the run.
-    environ.setdefault(LABEL, f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}")
+    environ[LABEL] = f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
     _read_keys(run_file, environ)
 
 
