@@ -96,7 +96,7 @@ class JobEnd:
         return code
 
     def _why(self) -> str:
-        """The daemon's own last word, from the journal; "" where that says none. All users of a cluster see comments."""
+        """The daemon's own last word, from the journal; "" without one. All users of a cluster see comments."""
         found: Mapping[str, object] = {}
         with contextlib.suppress(SupervisorError, OSError):
             found = without_daemon.look(self._run.state_dir, self._run.run.id)
