@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-fleet test soak audit lint bench simulation setup clean
+.PHONY: demo demo-fleet test soak slurm audit lint bench simulation setup clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m supervisor.practice.demo
@@ -16,6 +16,10 @@ test: lint
 
 soak: $(VENV)/.installed-dev
 	FUZZ=soak $(BIN)/python -m pytest -m 'soak or fuzz'
+
+# On a real Slurm of four nodes on this machine: root, and Debian's slurm-wlm.
+slurm: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 0 -m optin -rs --timeout 400 tests/slurm
 
 audit: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.audit

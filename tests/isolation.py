@@ -37,7 +37,7 @@ KEPT = (
     ),
     *("PRIME_RL_VENVS", "RL_SUPERVISOR_TEST_PRIME_RL", "RL_SUPERVISOR_VLLM_PYTHON"),
     *("SYSTEMD_BOX", "SYSTEMD_BOX_DIR", "IMAGE_TRAINER"),
-    *("PRIME_PYTHON", "RUNPOD_PYTHON", "SKY_PYTHON", "VAST_PYTHON"),
+    *("PRIME_PYTHON", "RUNPOD_PYTHON", "SKY_PYTHON", "VAST_PYTHON", "JOBSET_CRD"),
 )
 """Variables that tests may see, patterns as of a shell. A list of those to hide would never be whole."""
 OUTSIDE: Mapping[str, str] = dict(os.environ)

@@ -130,6 +130,7 @@ def _build_parser() -> argparse.ArgumentParser:
         verb("simulate", "try the decisions on a virtual pod, with a virtual clock and a seed", "simulate.run")
     )
     _add_fleet(verbs)
+    _add_slurm(verbs)
     _add_export(verbs)
     verb("version", "print the version", _show_version)
     return parser
@@ -172,23 +173,60 @@ def _add_fleet(verbs: Any) -> None:
         sub.add_argument("--file", type=Path, default=Path("fleet.toml"), metavar="FILE", help="default: fleet.toml")
 
 
+def _add_slurm(verbs: Any) -> None:
+    """Commands of a login machine, and those of the job's script (``supervisor.slurm.script``)."""
+    about = "carry a run on a Slurm cluster: submit a job that requeues itself until the run is finished"
+    commands = verbs.add_parser("slurm", help=about, description=about).add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    for name, about in (
+        ("submit", "submit the run's job, unless there is one"),
+        ("script", "print the job's script, for your own sbatch"),
+        ("step", "start the daemon on the machine; the script calls it"),
+        ("tell", "tell the daemon of this machine to publish and leave; the script calls it"),
+        ("ended", "requeue, hold or end the job by the daemon's exit code; the script calls it"),
+    ):
+        sub = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(verb="slurm.end_job" if name == "ended" else f"slurm.{name}")
+        sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+        if name == "ended":
+            sub.add_argument("--code", type=_whole_number(), required=True, metavar="N", help="the daemon's exit code")
+            sub.add_argument("--told", action="store_true", help="Slurm had sent SIGTERM to the script before")
+
+
 def _add_export(verbs: Any) -> None:
     """A run file in another program's words."""
     about = "write what another program needs to hold the run"
     commands = verbs.add_parser("export", help=about, description=about).add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    about = "write a managed job of SkyPilot; docs/fleet.md says when to use it"
-    sub = commands.add_parser("sky", help=about, description=about)
-    sub.set_defaults(verb="export.sky")
-    sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+    sky, kubernetes = (
+        commands.add_parser(name, help=about, description=about)
+        for name, about in (
+            ("sky", "write a managed job of SkyPilot; docs/fleet.md says when to use it"),
+            ("kubernetes", "write a JobSet for Kubernetes; docs/clusters.md says what it needs"),
+        )
+    )
     gpu = "as SkyPilot spells it; COUNT is needed where the run file has no [gpus]"
-    sub.add_argument("--gpu", required=True, metavar="KIND[:COUNT]", help=gpu)
-    sub.add_argument("--image", metavar="IMAGE", help="Docker image of the pod, with rl-supervisor in it")
-    sub.add_argument("--package", metavar="WHAT", help="or what pip installs on the pod: a git URL, a wheel's URL")
-    sub.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: RUN.sky.yaml in this folder")
-    about = "a variable that the pod gets beside the store's keys; may be given several times"
-    sub.add_argument("--secret", action="append", default=[], metavar="NAME", help=about)
+    sky.add_argument("--gpu", required=True, metavar="KIND[:COUNT]", help=gpu)
+    number = _whole_number("a number of GPUs is wanted")
+    kubernetes.add_argument("--gpus", type=number, metavar="COUNT", help="where the run file has no [gpus]")
+    resource = "what the cluster calls a GPU (nvidia.com/gpu)"
+    kubernetes.add_argument("--gpu-resource", default="nvidia.com/gpu", metavar="NAME", help=resource)
+    kubernetes.add_argument("--claim", metavar="NAME:/PATH", help="mount this PersistentVolumeClaim there")
+    kubernetes.add_argument("--secret-name", metavar="NAME", help="the Secret that holds the keys; default: RUN-keys")
+    kubernetes.add_argument("--queue", metavar="NAME", help="the local queue of Kueue that admits it")
+    for name, sub in (("sky", sky), ("kubernetes", kubernetes)):
+        sub.set_defaults(verb=f"export.{name}")
+        sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+        image = "Docker image of the pod, with rl-supervisor in it"
+        sub.add_argument("--image", metavar="IMAGE", required=name == "kubernetes", help=image)
+        sub.add_argument("--package", metavar="WHAT", help="or what pip installs on the pod: a git URL, a wheel's URL")
+        ending = "sky" if name == "sky" else "jobset"
+        default = f"default: RUN.{ending}.yaml in this folder"
+        sub.add_argument("-o", "--output", type=Path, metavar="FILE", help=default)
+        about = "a variable that the pod gets beside the store's keys; may be given several times"
+        sub.add_argument("--secret", action="append", default=[], metavar="NAME", help=about)
 
 
 def _add_store_commands(verb: AddVerb) -> None:

@@ -19,6 +19,7 @@ from supervisor.config import run_place
 from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs, Notify
 from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
+from supervisor.config.slurm import Slurm
 from supervisor.core.settings import DeadlineSettings, DiskSettings, RecoverySettings, Seconds, StoreSettings
 from supervisor.storage.backends import BACKENDS, backend_of, url_problem
 
@@ -327,6 +328,7 @@ class RunFile(Section):
     logs: Logs = Logs()
     report: Report = Report()
     leaving: Leaving = Leaving()
+    slurm: Slurm = Slurm()
     heartbeat: Heartbeat = Heartbeat()
     evidence: Evidence = Evidence()
     supervision: Supervision = Supervision()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
@@ -12,7 +14,18 @@ from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
 from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors.base import Looker, Sensor
-from supervisor.sensors.leaving import SIGNALS, CommandSource, FileSource, PageSource, PublishSensor, Trigger
+from supervisor.sensors.leaving import (
+    SIGNALS,
+    SLURM_JOB,
+    CommandSource,
+    FileSource,
+    PageSource,
+    PublishSensor,
+    Trigger,
+)
+
+if TYPE_CHECKING:
+    from supervisor.sensors.slurm import SlurmSensor
 
 ASK_S = 5.0  # Amazon's own advice for its page
 MOVES_S = 0.5
@@ -38,6 +51,11 @@ class PreemptionWatch:
         self._post, self._state, self._moving = post, state, moving
         self._lookers: list[Looker] = []
         self._follows = False
+        self._slurm: SlurmSensor | None = None
+        if job := environ.get(SLURM_JOB):
+            from supervisor.sensors.slurm import SlurmSensor  # of no use to most
+
+            self._slurm = SlurmSensor(job, run_file.slurm.notice, self._environ)
 
     # ------------------------------------------------------------ hearing of it
 
@@ -53,6 +71,8 @@ class PreemptionWatch:
             return f.LeaveSoon(self._about.within_s, name)
         if number == signal.SIGTERM and self._about.grace_s is not None:
             return f.LeaveSoon(self._about.grace_s, name)
+        if number == signal.SIGTERM and self._slurm is not None:
+            return f.LeaveSoon(self._slurm.left_s(time.time()), f"{name} from Slurm")
         return f.Command("shutdown", name)
 
     def start(self) -> None:
@@ -64,6 +84,8 @@ class PreemptionWatch:
             self._ask_source("url", PageSource(about.url, about.url_matches, about.url_headers))
         if about.command:
             self._ask_source("command", CommandSource(about.command, self._environ))
+        if self._slurm is not None:
+            self._look_for_notice(self._slurm, self._slurm.interval_s, deadline_s=self._slurm.deadline_s)
 
     def _ask_source(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
         self._look_for_notice(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)

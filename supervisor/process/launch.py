@@ -236,8 +236,10 @@ def _words(component: str) -> str:
 
 
 def choose(how: How) -> Literal["systemd", "fork"]:
-    """Which way to start. "auto" takes systemd only as root: a user's manager ends when the user logs out."""
-    if how == "fork" or (how == "auto" and os.geteuid() != 0):
+    """Which way to start. "auto" takes systemd only as root, since a user's manager ends when the user logs out, and
+    never in a job of Slurm, whose limits and end a service of systemd would escape.
+    """
+    if how == "fork" or (how == "auto" and (os.geteuid() != 0 or "SLURM_JOB_ID" in os.environ)):
         return "fork"
     missing = transient.why_not()
     if not missing:

@@ -21,6 +21,8 @@ from supervisor.checkpoints.writers import UNKNOWN
 
 INSTANCE = ("VAST_CONTAINERLABEL", "VAST_CONTAINER_ID", "RUNPOD_POD_ID")
 """The provider's own name for what is rented (docs.vast.ai, docs.runpod.io): it survives a stop and a new container."""
+SLURM_NODE = "SLURMD_NODENAME"
+"""Slurm's name of the machine, in the environment of each of its tasks."""
 LARGEST_ENVIRONMENT = 1 << 20
 FIRST_PIDS = "pid:[4026531836]"  # the machine's own processes (PROC_PID_INIT_INO in include/linux/proc_ns.h)
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -47,6 +49,9 @@ def _instance(environ: Mapping[str, str], root: Path) -> str:
     for name in INSTANCE:
         if value := environ.get(name) or first.get(name, ""):
             return f"{name}={value}"
+    if node := environ.get(SLURM_NODE):
+        # A name may go to another machine (nodes of a cloud), or to several on one (in tests): only with this boot.
+        return f"slurm={environ.get('SLURM_CLUSTER_NAME', '')}/{node}/{_boot_id(root)}"
     in_container = (
         _namespace(root) != FIRST_PIDS
         or any((root / mark.lstrip("/")).exists() for mark in CONTAINER_MARKS)
@@ -66,13 +71,17 @@ def _product(root: Path) -> str:
 
 def _boot(root: Path) -> str:
     """This boot, its pid namespace, and when process 1 of it began; "" where the first two are hidden."""
-    try:
-        boot = (root / "proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    boot = _boot_id(root)
     namespace = _namespace(root)
     first = proc_stat.start_ticks(1) if root == Path("/") else 0
     return f"{boot} {namespace} {first}" if boot and namespace else ""
+
+
+def _boot_id(root: Path) -> str:
+    try:
+        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _namespace(root: Path) -> str:

@@ -27,6 +27,8 @@ WRITTEN_S = 0.1
 MOST_WITHIN_S = 86_400.0
 PAGE_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
+SLURM_JOB = "RL_SUPERVISOR_SLURM_JOB"
+"""The number of the job, set by ``rl-supervisor slurm step``: SIGTERM then comes from Slurm or from our script."""
 SIGNALS = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2, "SIGPWR": signal.SIGPWR}
 
 Asked = tuple[str, str] | None

@@ -25,6 +25,7 @@ PAGES = (
     "docs/tasks.md",
     "docs/systemd.md",
     "docs/containers.md",
+    "docs/clusters.md",
     "docs/leaving.md",
     "docs/store.md",
     "docs/evidence.md",

@@ -1,0 +1,194 @@
+"""A run file as a JobSet for Kubernetes, for clusters where a queue (Kueue) and their own controllers hold the run.
+
+Facts from kubernetes-sigs/jobset 08dfbdfd (config/components/crd: ``jobset.x-k8s.io/v1alpha2``) and Kubernetes 1.31,
+where ``podFailurePolicy`` is stable: an *Ignore*d end is replaced and not counted; *FailJob* fails the Job with the
+reason ``PodFailurePolicy``, at which the JobSet's rule fails it, too. A pod that is evicted, preempted or drained has
+the condition ``DisruptionTarget``. A pod that ends with 0 completes the Job even where it was told to end (SIGTERM), so
+the container's command makes 75 of that.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.base.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, ConfigError
+from supervisor.config import run_file
+from supervisor.config.settings import RunFile
+from supervisor.effects.claiming import LABEL
+from supervisor.fleet.fleet_file import BOOT
+from supervisor.storage.backends import keys_of
+
+GRACE_S = 420
+"""From SIGTERM to SIGKILL: as TimeoutStopSec= of the unit, the time of a stop and a last publish."""
+MOST_NAME = 40
+"""Of a JobSet: Kubernetes adds the job's name and numbers, and has room for 63 letters."""
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+HEAD = f"""\
+# Process 1 of the head. $1: how rl-supervisor is found or installed, and started.
+told=''
+trap 'told=1; kill -TERM "$child" 2>/dev/null' TERM
+bash -c "$1" boot --foreground &
+child=$!
+[ -n "$told" ] && kill -TERM "$child"
+while [ -d "/proc/$child" ]; do sleep 1 & wait $!; done
+wait "$child"
+code=$?
+# Told to end, it has not finished the run, and 0 would complete the Job.
+case $told-$code in 1-{EXIT_PERSON_NEEDED} | 1-{EXIT_POD_UNFIT}) ;; 1-*) code={EXIT_TRY_AGAIN} ;; esac
+exit "$code"
+"""
+JOB_SET = """\
+# A JobSet that runs {path}. It wants the JobSet controller in the cluster, and the secret first:
+#   kubectl create secret generic {secret}{literals}
+#   kubectl apply -f FILE
+# See it:  kubectl get jobset {name}; kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: {name}
+{labels}\
+spec:
+  failurePolicy:
+    maxRestarts: 3
+    rules:
+      - name: personNeeded
+        action: FailJobSet
+        onJobFailureReasons: [PodFailurePolicy]
+  replicatedJobs:
+    - name: head
+      replicas: 1
+      template:
+        spec:
+          parallelism: 1
+          completions: 1
+          backoffLimit: 6
+          podReplacementPolicy: Failed  # two pods never live at once
+          podFailurePolicy:
+            rules:
+              - action: FailJob  # a person is needed
+                onExitCodes: {{containerName: head, operator: In, values: [{person}]}}
+              - action: Ignore  # evicted, preempted, drained
+                onPodConditions:
+                  - {{type: DisruptionTarget, status: "True"}}
+              - action: Ignore  # try again; this pod is unfit
+                onExitCodes: {{containerName: head, operator: In, values: [{again}, {unfit}]}}
+          template:
+            spec:
+              restartPolicy: Never
+              terminationGracePeriodSeconds: {grace}
+              containers:
+                - name: head
+                  image: {image}
+                  command:
+                    - bash
+                    - -c
+                    - |
+{head}\
+                    - head
+                    - |
+{boot}\
+                  env:
+{envs}\
+                  resources:
+                    limits:
+                      {resource}: {gpus}
+                  volumeMounts:
+                    - {{name: shm, mountPath: /dev/shm}}
+{mounts}\
+              volumes:
+                - name: shm
+                  emptyDir: {{medium: Memory}}
+{volumes}"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What only the cluster's people know. ``claim``: ``NAME:/PATH`` of a PersistentVolumeClaim; ``queue``: Kueue's."""
+
+    image: str
+    gpus: int | None = None
+    resource: str = "nvidia.com/gpu"
+    package: str | None = None
+    claim: str | None = None
+    secret: str | None = None
+    queue: str | None = None
+
+
+def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
+    """The YAML. ``secrets``: names of variables that the pod gets beside the store's keys. Raises ConfigError."""
+    file = run_file.load(path)
+    claim, folder = _split_claim(cluster.claim)
+    _check_store(path, file, folder)
+    name = re.sub(r"[^a-z0-9]+", "-", file.run.id.lower())[:MOST_NAME].strip("-") or "run"
+    secret = cluster.secret or f"{name}-keys"
+    for what, value in (("--secret-name", secret), ("--queue", cluster.queue), ("--claim", claim)):
+        if value is not None and not NAME.fullmatch(value):
+            raise ConfigError(f"{what} {value} is no name in Kubernetes: small letters, digits and dashes.")
+    names = list(dict.fromkeys([*keys_of(file.store.url or ""), *secrets]))
+    values = {
+        "RL_SUPERVISOR_RUN": file.run.id,
+        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode(path.read_bytes()).decode(),
+        **({} if cluster.package is None else {"RL_SUPERVISOR_PACKAGE": cluster.package}),
+    }
+    return JOB_SET.format(
+        path=path.name,
+        secret=secret,
+        literals="".join(f" --from-literal={one}=..." for one in names),
+        name=name,
+        labels="" if cluster.queue is None else f"  labels:\n    kueue.x-k8s.io/queue-name: {cluster.queue}\n",
+        person=EXIT_PERSON_NEEDED,
+        again=EXIT_TRY_AGAIN,
+        unfit=EXIT_POD_UNFIT,
+        grace=GRACE_S,
+        image=json.dumps(cluster.image),
+        head=textwrap.indent(HEAD, " " * 22),
+        boot=textwrap.indent(BOOT, " " * 22),
+        envs=_environment(values, names, secret),
+        resource=json.dumps(cluster.resource),
+        gpus=_count_gpus(path, file, cluster.gpus),
+        mounts="" if claim is None else f"                    - {{name: data, mountPath: {json.dumps(folder)}}}\n",
+        volumes=""
+        if claim is None
+        else f"                - name: data\n                  persistentVolumeClaim: {{claimName: {claim}}}\n",
+    )
+
+
+def _environment(values: Mapping[str, str], names: Iterable[str], secret: str) -> str:
+    plain = [f"- {{name: {name}, value: {json.dumps(value)}}}" for name, value in values.items()]
+    kept = [f"- {{name: {name}, valueFrom: {{secretKeyRef: {{name: {secret}, key: {name}}}}}}}" for name in names]
+    label = f"- {{name: {LABEL}, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}"  # who holds the run
+    return "".join(f"                    {line}\n" for line in (*plain, label, *kept))
+
+
+def _split_claim(claim: str | None) -> tuple[str | None, str]:
+    if claim is None:
+        return None, ""
+    name, colon, folder = claim.partition(":")
+    if not colon or not folder.startswith("/") or folder == "/":
+        raise ConfigError(f"--claim {claim} is no NAME:/PATH, as in training:/data.")
+    return name, folder.rstrip("/")
+
+
+def _check_store(path: Path, file: RunFile, folder: str) -> None:
+    url = file.store.url
+    on_claim = folder and url is not None and url.startswith(f"file://{folder}/")
+    if url is None or (url.startswith("file:") and not on_claim):
+        raise ConfigError(
+            f"{path} keeps its steps where no other pod has them ([store] url). Name a bucket, or a folder below the "
+            "path of a claim that all pods may mount (--claim NAME:/PATH)."
+        )
+
+
+def _count_gpus(path: Path, file: RunFile, asked: int | None) -> int:
+    used = len({*file.gpus.inference, *file.gpus.trainer})
+    if not (asked or used):
+        raise ConfigError(f"{path} does not say how many GPUs the run uses ([gpus]): --gpus COUNT")
+    if asked and used and asked != used:
+        raise ConfigError(f"{path} uses {used} GPUs ([gpus]), and --gpus names {asked}.")
+    return asked or used

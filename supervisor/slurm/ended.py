@@ -1,0 +1,125 @@
+"""What follows when the daemon of a job has ended: the exit contract (``supervisor.base.errors``) in Slurm's words.
+
+``scontrol requeue`` ends the script that asks for it, and a held job is no longer ended halfway: so what must not be
+lost (the comment, the exclusion) is done before the job may start again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+
+from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, SupervisorError
+from supervisor.base.secrets import mask_secrets
+from supervisor.config.settings import RunFile
+from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
+from supervisor.views import without_daemon
+
+LONGEST_WHY = 200  # characters of a job's comment
+TRIES = 10
+TRY_S = 1.0
+
+
+class JobEnd:
+    """One job of Slurm at its end. ``say`` writes into the job's log."""
+
+    def __init__(
+        self,
+        run: RunFile,
+        log: str,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._run, self._log, self._environ = run, log, environ
+        self._say, self._sleep = say, sleep
+        self._id = environ.get("SLURM_JOB_ID", "")
+
+    def decide(self, code: int, *, told: bool) -> int:
+        """Requeue, hold or let it end; the exit code of the script. ``told``: Slurm had sent SIGTERM before."""
+        job = self._look()
+        if job is not None and job.state != "RUNNING":
+            self._say(f"Slurm ends this job itself ({job.state.lower()}): nothing is requeued here.")
+            return code
+        if code == EXIT_PERSON_NEEDED:
+            return self._hold(code)
+        if not self._run.slurm.requeue:
+            self._say(f"The daemon ended with {code}, and [slurm] requeue is false: the job ends.")
+            return code
+        if code == EXIT_POD_UNFIT:
+            return self._exclude(job, code)
+        if code == EXIT_FINISHED and not told:
+            self._say("The run is finished, or a person shut it down: the job ends.")
+            return code
+        if told or code == EXIT_TRY_AGAIN or code > 128:
+            why = "Slurm wants the machine back" if told else f"the daemon ended with {code}"
+            return self._requeue(why, code)
+        self._comment(f"rl-supervisor ended with {code}.", f"See {self._log}.")
+        return code
+
+    def _look(self) -> SlurmJob | None:
+        try:
+            return next(iter(find_jobs([f"--jobs={self._id}"], self._environ)), None)
+        except SlurmError as error:
+            self._say(f"The state of job {self._id} is not known: {error}.")
+            return None
+
+    def _requeue(self, why: str, code: int) -> int:
+        self._say(f"Requeueing job {self._id}: {why}. Slurm starts it again in two minutes at the earliest.")
+        return code if self._try(["scontrol", "requeue", self._id]) else self._stays(code)
+
+    def _hold(self, code: int) -> int:
+        """A person is needed. The job waits in the queue, with the reason where ``squeue`` and ``scontrol`` show it."""
+        self._comment("A person is needed (exit 93):", f"See {self._log}. Then: scontrol release {self._id}")
+        if not self._run.slurm.requeue:
+            return code
+        self._say(f"Holding job {self._id}. When the cause is mended: scontrol release {self._id}")
+        return code if self._try(["scontrol", "requeuehold", "State=SpecialExit", self._id]) else self._stays(code)
+
+    def _exclude(self, job: SlurmJob | None, code: int) -> int:
+        """This machine is unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
+        node = self._environ.get("SLURMD_NODENAME", "")
+        self._comment(f"{node} is unfit for this run (exit 94):", f"See {self._log}.")
+        self._say(f"Requeueing job {self._id} without {node}, which is unfit.")
+        if not self._try(["scontrol", "requeuehold", self._id]):
+            return self._stays(code)
+        excluded = ",".join(dict.fromkeys([*([job.excluded] if job and job.excluded else []), node]))
+        if not self._try(["scontrol", "update", f"JobId={self._id}", f"ExcNodeList={excluded}"]):
+            self._say(f"{node} could not be excluded: the job may come back to it.")
+        self._try(["scontrol", "release", self._id])
+        return code
+
+    def _stays(self, code: int) -> int:
+        told = f"Job {self._id} could not be requeued, so it ends with {code}. The run goes on with a new job"
+        self._say(f"{told}: rl-supervisor slurm submit")
+        return code
+
+    def _why(self) -> str:
+        """The daemon's own last word, from the journal; "" without one. All users of a cluster see comments."""
+        found: Mapping[str, object] = {}
+        with contextlib.suppress(SupervisorError, OSError):
+            found = without_daemon.look(self._run.state_dir, self._run.run.id)
+        why = str(found.get("why") or "") if found.get("ended") is not None else ""
+        return " ".join(mask_secrets(why).split())
+
+    def _comment(self, what: str, then: str) -> None:
+        """Both stay whole; why it is so, between them, is cut where it is long."""
+        why = self._why()
+        self._say(" ".join(f"{what} {why} {then}".split()))
+        short = why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]}..."
+        text = " ".join(f"{what} {short} {then}".split())
+        self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
+
+    def _try(self, words: list[str], tries: int = TRIES) -> bool:
+        """A controller that is restarted, or a job that is just being taken down, says no for a moment."""
+        for number in range(tries):
+            try:
+                ask(words, self._environ)
+            except SlurmError as error:
+                if number in (0, tries - 1):
+                    self._say(f"{error}.")
+                self._sleep(TRY_S)
+            else:
+                return True
+        return False

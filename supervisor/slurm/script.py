@@ -1,0 +1,171 @@
+"""The batch script of a run: what it asks of Slurm, and the one ``srun`` line that starts the daemon.
+
+Why it is as it is, tried on Slurm 22.05:
+
+- Before the wall time only the script gets SIGTERM (``B:``), and it tells the daemon (``supervisor.slurm.step``).
+  ``scancel --signal`` would tell each process of the step, the trainer as well, and srun that gets SIGTERM kills the
+  step.
+- Nothing here ends a process by its name: other jobs of this user may be on the machine.
+- What follows from an exit code is not written in bash: ``supervisor.slurm.ended`` knows it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.config.settings import RunFile
+from supervisor.primerl import configs, open_job
+
+SCRIPT = """\
+#!/bin/bash
+# Made by: rl-supervisor slurm script {shown}. What it asks for stands in [slurm] of that file.
+{options}
+set -u
+program=({program}) run={run}
+{setup}\
+told='' sent=''
+trap 'told=--told' TERM
+for try in 1 2 3; do
+  {srun} "${{program[@]}}" slurm step "$run" &
+  step=$!
+  while [[ -d /proc/$step ]]; do
+    # The daemon publishes and leaves. It may not have begun yet when the signal comes.
+    if [[ -n $told && -z $sent ]] && "${{program[@]}}" slurm tell "$run"; then sent=1; fi
+    sleep 1
+  done
+  wait "$step"
+  code=$?
+  # Where nanny and daemon were killed, the next ones look after what lives here, without the queue.
+  [[ $code -gt 128 && -z $told ]] || break
+done
+trap '' TERM # what requeues this job ends this script as well, and must not be ended halfway
+${{told:+timeout 30}} "${{program[@]}}" slurm ended "$run" --code "$code" $told
+end=$?
+# The file system that holds the program hangs. A job that runs into its wall time would not come back.
+if [[ $end -eq 124 ]]; then {requeue}; fi
+exit "$end"
+"""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is asked of the cluster: the run file's words, then the trainer's."""
+
+    name: str
+    account: str | None
+    partition: str | None
+    time: str | None
+    nodes: int
+    gpus_per_node: int
+    exclude: str
+
+
+def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: list[str]) -> str:
+    """The script for sbatch. ``program``: the words that start rl-supervisor on the machines. Raises ConfigError."""
+    wishes, about, path = read_wishes(path, file, environ), file.slurm, path.absolute()
+    if any("\n" in part for part in (str(path), *program)):
+        raise ConfigError(f"{path!s} has a line break in its name: no script can name it.")
+    asked = {
+        "job-name": wishes.name,
+        "account": wishes.account,
+        "partition": wishes.partition,
+        "time": wishes.time,
+        "nodes": str(wishes.nodes),
+        "ntasks-per-node": "1",
+        "gres": f"gpu:{wishes.gpus_per_node}" if wishes.gpus_per_node else None,
+        "exclude": wishes.exclude or None,
+        "output": log_of(path, "%j"),
+        "open-mode": "append",
+        "signal": f"B:TERM@{about.notice}",
+    }
+    lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value]
+    lines.append("#SBATCH --requeue" if about.requeue else "#SBATCH --no-requeue")
+    lines += [f"#SBATCH {option}" for option in about.options]
+    return SCRIPT.format(
+        shown=shlex.quote(path.name),
+        options="\n".join(lines),
+        program=shlex.join(program),
+        run=shlex.quote(str(path)),
+        setup="".join(f"{line}\n" for line in about.setup),
+        srun=srun_line(wishes),
+        requeue='scontrol requeue "$SLURM_JOB_ID"' if about.requeue else ":",
+    )
+
+
+def srun_line(wishes: Wishes) -> str:
+    """How the daemon is started: one task on each machine, with all that the job has there.
+
+    The daemon and all that it starts descend from this task: Slurm ends what a task leaves behind.
+    """
+    return f"srun --nodes={wishes.nodes} --ntasks={wishes.nodes} --kill-on-bad-exit=1"
+
+
+def log_of(path: Path, job: str) -> str:
+    """Where the job's output goes: beside the run file, which all machines of the cluster see."""
+    return str(path.absolute().with_name(f"{path.stem}.slurm-{job}.log"))
+
+
+def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes:
+    """Raises ConfigError where the run cannot go to a cluster so."""
+    about = file.slurm
+    if about.nodes + about.spares > 1:
+        raise ConfigError(
+            f"{path} asks for {about.nodes + about.spares} machines ([slurm] nodes, spares): a run over several "
+            "machines is not supported yet. Set nodes to 1 and spares to 0."
+        )
+    if file.store.url is None:
+        raise ConfigError(
+            f"{path} has no [store] url. A job may go on at another machine while the first copy still lives, and the "
+            "store tells which one writes: name a bucket, or a folder that all machines see (file:///shared/folder)."
+        )
+    theirs = _trainers_own(file)
+    exclude = ",".join(about.exclude) or theirs.get("exclude", "")
+    return Wishes(
+        file.run.id,
+        about.account or theirs.get("account"),
+        about.partition or theirs.get("partition"),
+        about.time or theirs.get("time"),
+        about.nodes + about.spares,
+        _count_gpus(path, file, environ),
+        exclude,
+    )
+
+
+def _trainers_own(file: RunFile) -> dict[str, str]:
+    """``[slurm]`` of prime-rl's configuration (account, partition, time, exclude since 1826b1892, 2026-02-24)."""
+    if file.job.kind not in ("rl", "sft"):
+        return {}
+    settings = configs.load(configs.sources(file.job), file.job.args)
+    found = {name: settings.get(f"slurm.{name}") for name in ("account", "partition", "time", "exclude")}
+    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+
+
+def _count_gpus(path: Path, file: RunFile, environ: Mapping[str, str]) -> int:
+    if file.slurm.gpus_per_node is not None:
+        return file.slurm.gpus_per_node
+    if named := len({*file.gpus.inference, *file.gpus.trainer}):
+        return named
+    if file.job.kind == "command":
+        return 0
+    without_gpus = {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    try:
+        plan = open_job(file, without_gpus).gpus()
+    except SupervisorError as error:
+        raise ConfigError(
+            f"How many GPUs this run needs is not known here: {error} Set [slurm] gpus_per_node in {path}."
+        ) from None
+    return len({*plan.inference, *plan.trainer})
+
+
+def own_program(executable: str) -> list[str]:
+    """The words that start this very program: its interpreter, as it is reached from here, and the command's module.
+
+    ``executable`` is ``sys.executable``: an environment on a shared file system is the same on all machines.
+    """
+    # -P: a folder that happens to be named as ours, where the job was submitted, is not imported.
+    return [os.path.abspath(executable), "-P", "-m", "supervisor.cli.main"]  # noqa: PTH100 (the environment's own link)
