@@ -16,8 +16,18 @@ HOUR_S = 3600.0
 
 
 def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
-    """run, at, state, sentence, since, facts [[name, value]], money, charts, attempts, marks, pods, incidents, steps,
-    time, logs, notes. ``price``: dollars an hour, None where it is not known.
+    """All that is shown of a run."""
+    return {**tell_of_run(seen, price), **curves_of_run(seen)}
+
+
+def curves_of_run(seen: Seen) -> dict[str, Any]:
+    """charts, attempts, marks: what only a new sample or a new step changes, and most of a page's bytes."""
+    return dict(make_plain(draw_history(seen.pieces)))
+
+
+def tell_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
+    """run, at, state, sentence, since, facts [[name, value]], money, pods, incidents, steps, time, logs, notes.
+    ``price``: dollars an hour, None where it is not known.
     """
     status, report = seen.status or {}, seen.report or {}
     page = {
@@ -36,7 +46,6 @@ def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
         "steps": _list_steps(seen),
         "logs": list(seen.logs),
         "notes": [*status.get("notes", ()), *report.get("notes", ()), *seen.notes],
-        **draw_history(seen.pieces),
     }
     return dict(make_plain(page))
 

@@ -21,6 +21,7 @@ PAGES = (
     "/",
     "/runs.json",
     "/run.json?run=swe",
+    "/charts.json?run=swe",
     "/log.txt?run=swe&name=trainer",
     "/static/page.js",
     "/static/plotly.js",
@@ -40,6 +41,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
 def test_a_run_is_told_whole() -> None:
     with serve({"swe": Told(seen(), {"trainer": "step 50\n\x1b[31mred\x1b[0m"})}) as address:
         told = json.loads(ask(address, "/run.json?run=swe")[2])
+        told |= json.loads(ask(address, "/charts.json?run=swe")[2])
         assert [one["id"] for one in told["charts"]] == ["reward", "loss", "step", "gpu-memory", "gpu-load", "disk"]
         assert told["money"] == {
             "hours": 1.11,
@@ -127,6 +129,7 @@ def test_a_run_of_ten_thousand_steps_is_sent_within_its_limits() -> None:
             "/",
             "/runs.json",
             "/run.json?run=swe",
+            "/charts.json?run=swe",
             "/static/page.js",
             "/static/page.css",
             "/static/plotly.js",
@@ -136,7 +139,7 @@ def test_a_run_of_ten_thousand_steps_is_sent_within_its_limits() -> None:
             assert headers.get("content-encoding") == "gzip" or len(body) < 1000
             assert gzip.decompress(body) if "content-encoding" in headers else body
         assert sum(sizes.values()) <= 2_000_000, sizes
-        assert sizes["/run.json?run=swe"] <= 200_000, sizes
+        assert sizes["/run.json?run=swe"] + sizes["/charts.json?run=swe"] <= 200_000, sizes
 
 
 def test_one_file_has_the_page_and_no_text_of_the_run_ends_its_element() -> None:

@@ -6,7 +6,8 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 const OTHERS = ["#d55e00", "#e69f00", "#f0e442", "#56b4e9", "#cc79a7", "#999999", "#0072b2"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const HEIGHT = 150, EVERY_MS = 2500;
-let shown = null, hours = 0, etag = "", library = null;
+let shown = null, hours = 0, library = null, toldAt = 0;
+const etags = {};
 
 function add(parent, tag, text, attributes) {
   const made = document.createElement(tag);
@@ -159,34 +160,58 @@ function drawLog() {
   if ($("log-follow").checked) place.scrollTop = place.scrollHeight;
 }
 
-async function show(run) {
+let last = null, curves = null, drawn = "";
+function show(run) {
+  last = run;
   $("run").hidden = false;
   showHead(run); showTime(run); showIncidents(run); showSteps(run);
   if (frozen) $("log").closest("section").hidden = true; else showLogNames(run);
-  if (!library) { if (!window.Plotly) await load("plotly.js"); library = window.Plotly; }
-  last = run;
-  showCharts(run);
 }
-let last = null;
+async function draw(again) {
+  if (!last || !curves) return;
+  const bands = JSON.stringify([last.incidents.map((one) => [one.opened, one.closed]), last.pods]);
+  if (!again && bands === drawn) return;
+  drawn = bands;
+  if (!library) { if (!window.Plotly) await plotly(); library = window.Plotly; }
+  showCharts({ ...last, ...curves });
+}
+let loading = null;
+function plotly() { return loading = loading || load("plotly.js"); }
+async function ask(name) { // null: it did not change
+  const answer = await fetch(`${name}.json?run=${encodeURIComponent(shown)}`, { headers: etags[name] ? { "if-none-match": etags[name] } : {} });
+  if (answer.status === 304) return null;
+  if (!answer.ok) throw new Error(await answer.text());
+  const told = await answer.json();
+  etags[name] = answer.headers.get("etag") || "";
+  return told;
+}
+let busy = false;
 async function refresh() {
+  if (busy) return; // a slow line gets one question at a time
+  busy = true;
   try {
-    const answer = await fetch(`run.json?run=${encodeURIComponent(shown)}`, { headers: etag ? { "if-none-match": etag } : {} });
-    if (answer.status === 304) return;
-    if (!answer.ok) throw new Error(await answer.text());
-    etag = answer.headers.get("etag") || "";
-    await show(await answer.json());
+    const run = await ask("run");
+    toldAt = Date.now(); $("old").hidden = true;
+    if (run) show(run);
+    const told = await ask("charts");
+    if (told) curves = told;
+    await draw(Boolean(told));
     if ($("log-follow").checked) await showLog();
-  } catch (error) { $("told").textContent = `This page is old: ${error.message}`; }
+  } catch (error) {
+    $("old").hidden = false; $("run").hidden = false;
+    $("old").textContent = `This page is old: no answer since ${toldAt ? `${clock(toldAt / 1000)} UTC` : "it was opened"}. ${error.message}`;
+  } finally { busy = false; }
 }
 async function begin() {
   for (const button of document.querySelectorAll("button[data-hours]")) button.addEventListener("click", () => {
     hours = Number(button.dataset.hours);
     for (const one of document.querySelectorAll("button[data-hours]")) one.setAttribute("aria-pressed", String(one === button));
-    if (last) { library.purge($("charts")); showCharts(last); }
+    if (library) { library.purge($("charts")); draw(true); }
   });
   $("log-name").addEventListener("change", showLog); $("log-find").addEventListener("input", drawLog);
   if (frozen) {
-    await show(JSON.parse(frozen.textContent));
+    curves = JSON.parse(frozen.textContent);
+    show(curves); await draw(true);
     document.documentElement.dataset.height = Math.ceil(document.body.getBoundingClientRect().bottom); // of a picture
     return;
   }
@@ -194,7 +219,7 @@ async function begin() {
   if (list.fleet) {
     if (!named) { await load("fleet.js"); await showFleet(); setInterval(() => { if (!document.hidden) showFleet(); }, 4 * EVERY_MS); return; }
     nav.classList.add("back"); add(nav, "a", `← fleet ${list.fleet}`, { href: "." });
-    shown = named; await refresh(); setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS); return;
+    shown = named; plotly().catch(() => {}); await refresh(); setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS); return;
   }
   for (const run of runs) {
     const link = add(nav, "a", null, { href: `?run=${encodeURIComponent(run.run)}` });
@@ -203,7 +228,9 @@ async function begin() {
   nav.classList.toggle("one", runs.length === 1);
   shown = named || (runs.length === 1 ? runs[0].run : null);
   if (!shown) return;
-  await refresh();
+  const first = refresh();
+  plotly().catch(() => {}); // meanwhile; who draws says what is wrong
+  await first;
   setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS);
 }
 begin();
