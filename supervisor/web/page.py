@@ -26,14 +26,15 @@ def curves_of_run(seen: Seen) -> dict[str, Any]:
 
 
 def tell_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
-    """run, at, state, sentence, since, facts [[name, value]], money, pods, incidents, steps, time, logs, notes.
+    """run, at, state, is_live, sentence, since, facts [[name, value]], money, pods, incidents, steps, time, logs, notes.
     ``price``: dollars an hour, None where it is not known.
     """
     status, report = seen.status or {}, seen.report or {}
     page = {
         "run": seen.run,
         "at": seen.at,
-        "state": status.get("state") or ("ended" if seen.ended else "unknown"),
+        "state": _state_of_run(seen),
+        "is_live": seen.status is not None,
         "sentence": _sentence_of_run(seen),
         "since": status.get("since"),
         "facts": _list_facts(seen),
@@ -53,7 +54,7 @@ def tell_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
 def line_of_run(seen: Seen) -> dict[str, Any]:
     """One line of the list of runs."""
     status = seen.status or {}
-    line = {"run": seen.run, "state": status.get("state") or "unknown", "sentence": _sentence_of_run(seen)}
+    line = {"run": seen.run, "state": _state_of_run(seen), "sentence": _sentence_of_run(seen)}
     return dict(make_plain(line | {"step": status.get("step"), "max_steps": status.get("max_steps")}))
 
 
@@ -70,17 +71,40 @@ def _sentence_of_run(seen: Seen) -> str:
     if seen.status is not None:
         return str(seen.status.get("sentence") or "")
     if seen.ended is not None:
-        words = seen.ended.get("last_words") or {}
-        told = seen.ended.get("why") or words.get("sentence") or "It left no last words."
-        return f"No daemon answers here. {told}"
+        return _sentence_without_daemon(seen.ended, seen.at)
     newest = seen.newest or {}
+    if not newest and seen.steps is None and not seen.pieces:
+        return seen.silent or (seen.notes[0] if seen.notes else "Nothing is known of this run.")
     last = max(
         (row for one in seen.pieces for row in one.rows if "event" in row), key=lambda row: row["t"], default=None
     )
     parts = [f"Step {newest['step']} is the newest that is published." if newest else "No step is published yet."]
     if last is not None:
         parts.append(f"{span(max(0.0, seen.at - last['t']))} ago: {last['sentence']}")
-    return " ".join(parts)
+    return " ".join([*([seen.silent] if seen.silent else []), *parts])
+
+
+def _sentence_without_daemon(ended: Mapping[str, Any], now: float) -> str:
+    """Since when, whether its job lives, whether somebody has to come, and what was said last."""
+    words = ended.get("last_words") or {}
+    told = str(ended.get("why") or words.get("sentence") or "It left no last words.")
+    if ended.get("finished"):
+        return f"{told} Its daemon has ended."
+    if ended.get("daemon_pid") is not None:
+        return f"Its daemon lives and does not answer: it is starting or ending, or it hangs. Before: {told}"
+    since = f" for {span(max(0.0, now - ended['since']))}" if ended.get("since") is not None else ""
+    job = ended.get("job") or {}
+    lives = f"The job lives on without it (attempt {job['attempt']}). " if job else "Nothing of the job runs. "
+    again = "It is started again by its parent. " if ended.get("parent_pid") is not None else ""
+    return f"No daemon answers here{since}. {lives}{again}Before: {told}"
+
+
+def _state_of_run(seen: Seen) -> str:
+    if seen.status is not None:
+        return str(seen.status.get("state") or "unknown")
+    if seen.ended is None or seen.ended.get("daemon_pid") is not None:
+        return "unknown"
+    return "finished" if seen.ended.get("finished") else "unwatched" if seen.ended.get("job") else "not running"
 
 
 def _list_facts(seen: Seen) -> list[list[str]]:

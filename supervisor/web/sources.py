@@ -53,6 +53,7 @@ class Seen:
     pieces: Sequence[Piece] = ()
     logs: Sequence[str] = ()  # names that ``read_log`` takes
     notes: Sequence[str] = ()
+    silent: str = ""  # why a daemon that is there gave no answer
 
 
 @dataclass
@@ -100,6 +101,7 @@ class RunSource:
         self._ask_store()
         state_dir = self.run_file.state_dir
         status = ended = None
+        silent = ""
         incidents: Sequence[Mapping[str, Any]] = ()
         if self._here:
             try:
@@ -110,7 +112,7 @@ class RunSource:
                     incidents = read_incidents(state_dir)
                     ended = without_daemon.look(state_dir, run)
             except SupervisorError as error:
-                notes.append(str(error))
+                silent = str(error)
         if self._stored.at < 0 and self._asking is not None:
             self._asking.join(store_s)
         stored = self._stored
@@ -131,6 +133,7 @@ class RunSource:
             [*others, *mine],
             roles,
             notes,
+            silent,
         )
 
     def read_log(self, name: str) -> str:

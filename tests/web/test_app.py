@@ -156,4 +156,26 @@ def test_a_run_of_which_the_store_alone_knows() -> None:
     assert told["sentence"] == "Step 40 is the newest that is published. 5 min ago: The pod was taken away."
     assert told["facts"] == [["published", "step 40"], ["W&B", "w"]]
     assert told["money"] is None
-    assert page_of_run(Seen("swe", NOW), None)["sentence"] == "No step is published yet."
+    assert page_of_run(Seen("swe", NOW, steps=[]), None)["sentence"] == "No step is published yet."
+    assert page_of_run(Seen("swe", NOW), None)["sentence"] == "Nothing is known of this run."
+
+
+def test_a_daemon_that_gives_no_answer_is_told_first_and_nothing_is_made_up_of_it() -> None:
+    told = page_of_run(Seen("swe", NOW, newest={"step": 40}, silent="swe gave no answer in 5 s."), None)
+    assert told["sentence"] == "swe gave no answer in 5 s. Step 40 is the newest that is published."
+    assert (told["state"], told["is_live"]) == ("unknown", False)
+
+
+def test_without_a_daemon_the_page_says_since_when_what_lives_and_who_starts_it_again() -> None:
+    ended = {"since": NOW - 120, "last_words": {"sentence": "step 7 of 9"}, "job": {"attempt": 2}, "parent_pid": 5}
+    told = page_of_run(Seen("swe", NOW, ended=ended), None)
+    assert told["sentence"] == (
+        "No daemon answers here for 2 min. The job lives on without it (attempt 2). It is started again by its parent. "
+        "Before: step 7 of 9"
+    )
+    assert told["state"] == "unwatched"
+    gone = page_of_run(Seen("swe", NOW, ended={"since": NOW - 7200, "why": "A person is needed."}), None)
+    assert gone["sentence"] == "No daemon answers here for 2 h. Nothing of the job runs. Before: A person is needed."
+    assert gone["state"] == "not running"
+    over = page_of_run(Seen("swe", NOW, ended={"finished": True, "why": "The run is finished."}), None)
+    assert (over["state"], over["sentence"]) == ("finished", "The run is finished. Its daemon has ended.")
