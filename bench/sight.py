@@ -1,9 +1,9 @@
 """What looking at a run costs: `python -m bench sight` does both parts, `python -m bench.sight page` or `live` one.
 
-- page (about a minute; needs Debian's chromium and playwright): the page's own program shows a state folder with the
-  series of 10,000 steps (eight GPUs, six attempts, a rollback), then of 100,000. A browser without anything in its cache
-  opens it, stays for one update, and comes again. First paint is the first text; drawn is all charts on the screen.
-- live (under three minutes): two pods with a practice job on eight GPUs and production's deadlines, side by side: one with
+- page (about a minute; needs Debian's chromium and playwright): the page's program shows a state folder with the
+  series of 10,000 steps (eight GPUs, six attempts, a rollback), then of 100,000. A browser with an empty cache opens
+  it, stays for one update, and comes again. First paint is the first text; drawn is all charts on the screen.
+- live (three minutes): two pods with a practice job on eight GPUs and production's deadlines, side by side: one with
   `[web]` and a webhook that is told (`RL_NOTIFY_URLS`), one without. The first one's state folder has the series of
   10,000 steps as well. Both daemons are measured while nobody looks; then ten viewers ask as the page does (every
   2.5 s, with the log followed) and `supervisorctl top` stands open in a terminal of 80 x 24; then the engine is killed,
@@ -33,7 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ ATTEMPTS, AGAIN = 6, 40  # of the history, and so many steps are trained again a
 GPUS, GIB = 8, 1 << 30
 FIRST_NUMBER = 101  # of the planted attempts: a live run begins with 1
 VIEWERS, LOOK_S = 10, 2.5  # as EVERY_MS of web/static/page.js
-WARM_UP_S, ALONE_S, LOOKED_AT_S = 30.0, 40.0, 50.0
+WARM_UP_S, ALONE_S, LOOKED_AT_S = 20.0, 30.0, 30.0
 TIMES = 3
 PAINT_S, DRAW_S, FIRST_MB, LATER_KB = 1.0, 1.0, 2.0, 200.0
 PAGE_MIB, DAEMON_CORE, TOP_CORE, MESSAGE_S = 120.0, 1.0, 1.0, 5.0
@@ -123,11 +123,24 @@ def _role_of(gpu: int) -> str:
 
 
 def _rows_of_step(step: int, at: float, luck: random.Random) -> Iterator[Row]:
-    yield {"t": at - 1, "step": step, "role": "orchestrator", "reward": round(luck.random(), 5), "s": round(luck.gauss(60, 2), 3)}
-    values = {"loss": round(luck.gauss(0.01, 0.003), 6), "s": round(luck.gauss(60, 2), 3), "tps": round(luck.gauss(9e3, 500), 1)}
+    yield {
+        "t": at - 1,
+        "step": step,
+        "role": "orchestrator",
+        "reward": round(luck.random(), 5),
+        "s": round(luck.gauss(60, 2), 3),
+    }
+    values = {
+        "loss": round(luck.gauss(0.01, 0.003), 6),
+        "s": round(luck.gauss(60, 2), 3),
+        "tps": round(luck.gauss(9e3, 500), 1),
+    }
     yield {"t": at, "step": step, "role": "trainer", **values}
     for part in range(int(STEP_S / SAMPLE_S)):
-        gpu = {str(n): [int(luck.gauss(40, 1) * GIB), int(luck.gauss(60, 1) * GIB), luck.randrange(101)] for n in range(GPUS)}
+        gpu = {
+            str(n): [int(luck.gauss(40, 1) * GIB), int(luck.gauss(60, 1) * GIB), luck.randrange(101)]
+            for n in range(GPUS)
+        }
         more = {"disk": int(9e11 - 1e7 * step), "running": luck.randrange(300), "waiting": luck.randrange(40)}
         yield {"t": at + part * SAMPLE_S, **more, "gpu": gpu}
 
@@ -327,7 +340,9 @@ def _look_again_and_again(listen: str, over: threading.Event) -> None:
         began = time.monotonic()
         with contextlib.suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection(listen, timeout=20)
-            connection.request("GET", "/run.json?run=practice", headers=wanted | ({"if-none-match": tag} if tag else {}))
+            connection.request(
+                "GET", "/run.json?run=practice", headers=wanted | ({"if-none-match": tag} if tag else {})
+            )
             answer = connection.getresponse()
             body, tag = answer.read(), answer.headers.get("etag") or tag
             if not name and answer.status == 200:
@@ -345,7 +360,7 @@ def _measure_top(pod: Pod) -> tuple[float, float]:
     if child == 0:
         os.environ["TERM"] = "xterm"
         words = ["-m", "supervisor.cli.ctl", "--socket", str(pod.socket), "top"]
-        os.execv(sys.executable, [sys.executable, *words])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, *words])
     try:
         _drain(terminal, 4.0)
         meters = [Meter(child), Meter(pod.daemon.pid)]
@@ -371,7 +386,9 @@ def _measure_message(pod: Pod, hook: _Hook) -> Figure:
     engine = titled(pod.practice, "VLLM::EngineCore")
     for pid in engine:
         os.kill(pid, signal.SIGKILL)
-    pod.wait_for(lambda: [one for one in hook.got if one[1].get("thread", "").startswith("practice-incident")], "the message", 60)
+    pod.wait_for(
+        lambda: [one for one in hook.got if one[1].get("thread", "").startswith("practice-incident")], "the message", 60
+    )
     came = next(at for at, told in hook.got if str(told.get("thread", "")).startswith("practice-incident"))
     return Figure("message at its receiver, after the verdict", came - times(pod, "verdict")[-1], "s", MESSAGE_S)
 

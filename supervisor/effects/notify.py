@@ -1,7 +1,4 @@
-"""Messages to people who are elsewhere: sent by threads of their own, within limits, and never twice for one thing.
-
-Each target has its own thread while something is sent to it, and its own limit: one that is slow or gone takes nothing
-from the others.
+"""Messages to people who are elsewhere: sent by a thread for each target, within limits, and never twice for one thing.
 
 What is to be told, and what was, is kept (``STATE/messages.json``) before it is sent, so that a daemon that is killed
 in between tells it again rather than not at all. Nothing waits for a message, but the daemon's end for a few seconds.
@@ -137,28 +134,25 @@ class Outbox:
     # ------------------------------------------------------------ the threads
 
     def _work(self) -> None:
-        while not self._over.is_set():
+        ends = False
+        while not ends:
             self._wake.wait(LOOK_S)
             self._wake.clear()
+            ends = self._over.is_set()
             self.tend()
-            if not self._over.is_set():
-                self._send_to_all(last=False)
-        for sending in self._sending.values():
-            sending.join()  # what is under way would be told twice
-        self._send_to_all(last=self._all_at_end)
+            for target in self.targets:
+                before = self._sending.get(target.name)
+                if ends or before is None or not before.is_alive():
+                    words = target, before, ends and self._all_at_end
+                    self._sending[target.name] = threading.Thread(target=self._send_to, args=words, daemon=True)
+                    self._sending[target.name].start()
         for sending in self._sending.values():
             sending.join()
         self.tend()
 
-    def _send_to_all(self, *, last: bool) -> None:
-        for target in self.targets:
-            sending = self._sending.get(target.name)
-            if sending is None or not sending.is_alive():
-                sending = threading.Thread(target=self._send_to, args=(target, last), name="notify-send", daemon=True)
-                self._sending[target.name] = sending
-                sending.start()
-
-    def _send_to(self, target: Target, last: bool) -> None:
+    def _send_to(self, target: Target, before: threading.Thread | None, last: bool) -> None:
+        if before is not None:
+            before.join()  # what is under way would be told twice
         if self._send_waiting(target, last=last):
             self._wake.set()  # more may have come meanwhile
 
@@ -166,8 +160,7 @@ class Outbox:
         """Was it tried?"""
         count, again_at, _ = self._failed.get(target.name, (0, 0.0, ""))
         with self._lock:
-            now = time.time()
-            waiting = self._waiting.setdefault(target.name, [])
+            now, waiting = time.time(), self._waiting.setdefault(target.name, [])
             waiting[:] = [one for one in waiting if now - one["at"] < GIVE_UP_S]
             messages = [Message(**one["message"]) for one in waiting]
             urgent = [one for one in messages if one.severity == "error"]
@@ -185,8 +178,9 @@ class Outbox:
         except SendError as error:
             self._failed[target.name] = (count + 1, now + AGAIN_S[min(count, len(AGAIN_S) - 1)], str(error))
             if not count:
-                told = f"Messages do not reach {target.name}: {error}. It is tried again."
-                self._tell("notify-failed", told, "warning")
+                self._tell(
+                    "notify-failed", f"Messages do not reach {target.name}: {error}. It is tried again.", "warning"
+                )
             return True
         if self._failed.pop(target.name, None):
             self._tell("notify", f"Messages reach {target.name} again.", "info")

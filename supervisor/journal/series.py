@@ -34,8 +34,7 @@ MOST_FILES = 200
 SAMPLED = ("disk", "running", "waiting", "link")
 MOST_EVENTS = 2000  # of one file; the oldest go
 
-LATEST_T = 1e11  # Unix time; browsers know no date beyond some more
-LARGEST = 1 << 63  # of whole numbers
+LATEST_T, LARGEST = 1e11, 1 << 63  # Unix time that any browser knows; a number that fits a float
 
 Row = dict[str, Any]
 

@@ -192,9 +192,8 @@ def _same(given: str, token: str) -> bool:
 
 def _read_file(name: str) -> bytes:
     if name == "plotly.js":  # as the library's wheel brings it; the library itself is not imported
-        library = find_spec("plotly")
-        assert library is not None and library.origin is not None
-        return Path(library.origin).with_name("package_data").joinpath("plotly.min.js").read_bytes()
+        library = find_spec("plotly")  # where a virtual environment, --user or a distribution put it
+        return Path(str(library and library.origin)).with_name("package_data").joinpath("plotly.min.js").read_bytes()
     return (STATIC / name).read_bytes()
 
 

@@ -26,8 +26,8 @@ def curves_of_run(seen: Seen) -> dict[str, Any]:
 
 
 def tell_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
-    """run, at, state, is_live, sentence, since, facts [[name, value]], money, pods, incidents, steps, time, logs, notes.
-    ``price``: dollars an hour, None where it is not known.
+    """run, at, state, is_live (a daemon answered), sentence, since, facts [[name, value]], money, pods, incidents,
+    steps, time, logs, notes. ``price``: dollars an hour, None where it is not known.
     """
     status, report = seen.status or {}, seen.report or {}
     page = {

@@ -183,7 +183,9 @@ class RunSource:
 
     def _ask_store(self) -> None:
         """Begin to, where the last answer is old and nobody does."""
-        if time.monotonic() - self._stored.at >= STORE_FRESH_S and (self._asking is None or not self._asking.is_alive()):
+        if time.monotonic() - self._stored.at >= STORE_FRESH_S and (
+            self._asking is None or not self._asking.is_alive()
+        ):
             self._asking = threading.Thread(target=self._hear_store, name="store", daemon=True)
             self._asking.start()
 

@@ -135,11 +135,16 @@ def test_a_target_that_is_slow_or_gone_takes_neither_time_nor_room_from_the_othe
             desk.open(number)
             desk.close()
             if number < 3:
-                until(lambda: f"number {number}" in " ".join(well.texts()))
+                until(lambda number=number: f"number {number}" in " ".join(well.texts()))
                 assert time.monotonic() - began < 5.0
         until(lambda: len(well.got) >= 4)
         time.sleep(0.5)
         assert len(well.got) == 4  # its own limit, and not what the two others leave
+        began = time.monotonic()
+        desk.notifier.note_end(93, "the disk is broken")
+        desk.notifier.close()
+        assert "A person is needed: the disk is broken" in " ".join(well.texts())  # the slow one was still at work
+        assert time.monotonic() - began < notify.LAST_S + 5.0
 
 
 def test_what_had_to_wait_is_told_together_when_there_is_room(
