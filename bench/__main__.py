@@ -5,8 +5,8 @@
 simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
 2 GB, as its figures are asked for), and the last of them is what the second step of a LoRA run sends.
 
-Seven are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured to
-the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
+Seven are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured
+to the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
 fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, `diagnose`, how fast it
 reads logs, `fleet_tick`, what a look at a hundred runs costs, and `sight`, what the page, `top` and messages cost
 (`python -m bench.flood --help`, and so on).

@@ -153,6 +153,8 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app, self._token = app, token
+        # Cookies know no ports: a second page of this host with another token has another one.
+        self._cookie = f"{COOKIE}-{hashlib.sha256((token or '').encode()).hexdigest()[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -179,9 +181,9 @@ class _Guard:
         given = request.query_params.get("t")
         if given is not None and _same(given, self._token):
             answer = RedirectResponse(request.url.remove_query_params("t").replace(scheme="", netloc=""), 303)
-            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict", max_age=30 * 86400)
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", max_age=30 * 86400)
             return answer
-        if _same(request.cookies.get(COOKIE, ""), self._token):
+        if _same(request.cookies.get(self._cookie, ""), self._token):
             return None
         return PlainTextResponse("This page asks for its token: open the link that `rl-supervisor web` printed.", 403)
 

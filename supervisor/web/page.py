@@ -176,12 +176,12 @@ def _list_steps(seen: Seen) -> list[dict[str, Any]]:
     there: dict[int, dict[str, Any]] = {}
     for one in status.get("local_steps", ()):
         there.setdefault(one["step"], {})["here"] = one["state"]
-        there[one["step"]]["gb"] = round((one.get("size_bytes") or 0) / 1e9, 1)
+        there[one["step"]]["gb"] = _gigabytes(one.get("size_bytes"))
     stored: Sequence[Mapping[str, Any]] = seen.steps if seen.steps is not None else status.get("stored_steps", ())
     for one in stored:
         row = there.setdefault(one["step"], {})
         row["store"] = "published" if one["committed"] else "not whole"
-        row["gb"] = round((one.get("size_bytes") or 0) / 1e9, 1)
+        row["gb"] = _gigabytes(one.get("size_bytes"))
         row["told"] = one.get("problem") or one.get("left") or ""
     for name in ("pinned", "held", "quarantined"):
         for step in status.get(name, ()):
@@ -191,3 +191,7 @@ def _list_steps(seen: Seen) -> list[dict[str, Any]]:
         if int(step) in there:
             there[int(step)]["told"] = f"damaged: {told}"
     return [{"step": step, **there[step]} for step in sorted(there, reverse=True)]
+
+
+def _gigabytes(size: float | None) -> str:
+    return f"{size / 1e9:.3g}" if size else "?"

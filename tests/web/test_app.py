@@ -6,13 +6,15 @@ import gzip
 import http.client
 import json
 import random
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 
+from supervisor.web import app
 from supervisor.web.app import freeze_page
 from supervisor.web.history import Piece
-from supervisor.web.page import page_of_run
+from supervisor.web.page import curves_of_run, page_of_run
 from supervisor.web.sources import Seen
 from tests.web.served import NOW, SCRIPT, Told, seen, serve
 
@@ -98,6 +100,31 @@ def test_without_the_token_nothing_is_told_and_the_first_link_is_enough() -> Non
         cookie = headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=strict" in cookie
         assert ask(address, "/run.json?run=swe", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+def test_two_pages_of_one_host_do_not_lock_each_other_out() -> None:
+    with serve({"swe": Told(seen())}, TOKEN) as one, serve({"swe": Told(seen())}, f"other-{TOKEN}") as other:
+        jar = "; ".join(
+            ask(address, f"/?t={token}")[1]["set-cookie"].partition(";")[0]
+            for address, token in ((one, TOKEN), (other, f"other-{TOKEN}"))
+        )
+        assert [ask(address, "/run.json?run=swe", Cookie=jar)[0] for address in (one, other)] == [200, 200]
+
+
+def test_charts_are_sent_again_only_when_something_was_added_and_made_once_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(app, "curves_of_run", lambda seen: made.append(seen) or curves_of_run(seen))
+    told = Told(seen())
+    with serve({"swe": told}) as address:
+        run, charts = (ask(address, f"/{name}.json?run=swe")[1]["etag"] for name in ("run", "charts"))
+        told.seen = replace(told.seen, status={**(told.seen.status or {}), "sentence": "step 51 of 100"})
+        assert ask(address, "/run.json?run=swe", If_None_Match=run)[0] == 200
+        assert ask(address, "/charts.json?run=swe", If_None_Match=charts)[0] == 304
+        told.seen = replace(told.seen, pieces=[*told.seen.pieces, Piece("b", 1, [{"t": NOW, "disk": 5e9}])])
+        assert [ask(address, "/charts.json?run=swe", If_None_Match=charts)[0] for _ in range(5)] == [200] * 5
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ function load(name) {
 
 function showHead(run) {
   document.title = `${run.run}: ${run.state}`;
-  $("name").textContent = run.run; $("state").textContent = run.state; $("sentence").textContent = run.sentence;
+  $("name").textContent = run.run; $("state").textContent = run.state;
+  $("state").className = run.incidents.some((one) => !one.closed) || ["unwatched", "not running", "stopped", "unfit", "gave-up", "recovering"].includes(run.state) ? "alarm" : run.state === "running" ? "well" : ""; $("sentence").textContent = run.sentence;
   const told = [run.since ? `since ${clock(run.since)} UTC` : "", money(run.money)].filter(Boolean);
   $("told").textContent = told.join(" · ");
   const facts = clear("facts");
@@ -44,7 +45,7 @@ function showHead(run) {
 }
 function money(m) {
   if (!m) return "";
-  const useful = `${(100 * m.useful).toFixed(1)} % of ${m.hours.toFixed(1)} h were useful`;
+  const useful = `${(100 * m.useful).toFixed(1)} % of ${span(m.hours * 3600)} were useful`;
   if (m.dollars === undefined) return useful;
   const each = m.per_useful_hour === undefined ? "" : `, $${m.per_useful_hour.toFixed(2)} a useful hour`;
   return `$${m.dollars.toFixed(2)} so far at $${m.per_hour.toFixed(2)} an hour${each} · ${useful}`;
@@ -71,15 +72,17 @@ function showCharts(run) {
   };
   run.charts.forEach((chart, n) => {
     const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link";
-    layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, rangemode: zero ? "tozero" : "normal", anchor: "x", automargin: false };
+    layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, anchor: "x", automargin: false };
+    if (zero) { const most = topOf(chart) || 1; layout[n ? `yaxis${n + 1}` : "yaxis"].range = [-.05 * most, 1.06 * most]; } // a line at 0 is seen, and is not the axis
     const known = chart.lines.filter((line) => !line.undone), color = (line) => COLORS[Math.max(0, known.indexOf(line)) % COLORS.length];
-    const names = known.map((line) => `<span style="color:${color(line)}">■</span> ${line.name.replace(/[<>&]/g, "")}`);
+    const named = (line) => line.name.replace(/[<>&]/g, ""), short = (line) => narrow ? named(line).replace(/^GPU /, "") : named(line);
+    const names = known.map((line) => `<span style="color:${color(line)}">■</span> ${short(line)}`);
     layout.annotations.push({ xref: "paper", yref: "paper", x: 0, y: top, xanchor: "left", yanchor: "bottom", showarrow: false, align: "left", text: `<b>${chart.title}</b>${chart.unit ? ` (${chart.unit})` : ""}  ${chart.lines.length > 1 ? names.join("  ") : ""}` });
-    chart.lines.forEach((line) => traces.push({
-      type: "scatter", mode: line.x.length < 3 ? "markers" : "lines", name: line.name, yaxis: id, x: line.x.map((t) => t * 1000), y: line.y, connectgaps: false, // plotly reads numbers faster than dates
-      customdata: line.step, hovertemplate: `${line.step ? "step %{customdata}: " : ""}%{y}<extra>${line.name.replace(/[<>&]/g, "")}</extra>`,
+    chart.lines.forEach((line) => { for (const points of [line, lonelyOf(line)]) if (points.x.length) traces.push({
+      type: "scatter", mode: points === line ? "lines" : "markers", marker: { size: 4 }, name: line.name, yaxis: id, x: points.x.map((t) => t * 1000), y: points.y, connectgaps: false, // plotly reads numbers faster than dates
+      hoverinfo: points === line ? undefined : "skip", customdata: points.step, hovertemplate: `${line.step ? "step %{customdata}: " : ""}%{y}<extra>${named(line)}</extra>`,
       line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : color(line), dash: line.undone ? "dot" : DASHES[Math.max(0, known.indexOf(line)) % DASHES.length] }, opacity: line.undone ? .7 : 1,
-    }));
+    }); });
   });
   if (run.pods.length > 1) for (const pod of run.pods) {
     layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: iso(pod.from), x1: iso(pod.from), y0: 0, y1: 1, line: { width: 1, dash: "dash", color: ink } });
@@ -94,7 +97,11 @@ function showCharts(run) {
   library.react(place, traces, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
   $("legend").textContent = "UTC · grey: attempts · orange: incidents · dotted grey: trained again · ▼ what was said";
 }
-function topOf(chart) { return Math.max(...chart.lines.flatMap((line) => line.y).filter((y) => y !== null)); }
+function lonelyOf(line) { // points between two gaps: as a line they would not be seen
+  const at = line.y.map((y, n) => n).filter((n) => line.y[n] !== null && (line.y[n - 1] ?? null) === null && (line.y[n + 1] ?? null) === null);
+  return { x: at.map((n) => line.x[n]), y: at.map((n) => line.y[n]), step: line.step && at.map((n) => line.step[n]) };
+}
+function topOf(chart) { return Math.max(0, ...chart.lines.flatMap((line) => line.y).filter((y) => y !== null)); }
 function fold(text) { return text.replace(/[<>&]/g, "").replace(/(.{60,80}?)\s/g, "$1<br>").slice(0, 600); }
 
 function showTime(run) {
@@ -126,6 +133,7 @@ function showIncidents(run) {
 function showSteps(run) {
   const body = $("steps").tBodies[0];
   body.replaceChildren();
+  if (!run.steps.length) add(add(body, "tr"), "td", "None is known.", { colspan: 5 });
   for (const one of run.steps.slice(0, 100)) {
     const row = add(body, "tr");
     for (const value of [one.step, one.here || "", one.store || "", one.gb === undefined ? "" : one.gb, one.told || ""]) add(row, "td", value);
