@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.base.escapes import plain
+from supervisor.base.secrets import mask_secrets
 from supervisor.core.time_kinds import PRODUCTIVE, WORDS
 from supervisor.core.words import span
 from supervisor.views.run_report import percentages
@@ -59,9 +60,9 @@ def line_of_run(seen: Seen) -> dict[str, Any]:
 
 
 def make_plain(value: Any) -> Any:
-    """A value without what a terminal or a browser would do something with: escapes and control characters."""
+    """A value without secrets, and without what a terminal or a browser would obey: escapes, control characters."""
     if isinstance(value, str):
-        return plain(value)
+        return plain(mask_secrets(value))
     if isinstance(value, dict):
         return {str(key): make_plain(part) for key, part in value.items()}
     return [make_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -111,6 +111,15 @@ def test_two_pages_of_one_host_do_not_lock_each_other_out() -> None:
         assert [ask(address, "/run.json?run=swe", Cookie=jar)[0] for address in (one, other)] == [200, 200]
 
 
+def test_a_secret_that_a_run_printed_is_masked_wherever_it_stands() -> None:
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    row = {"t": NOW, "event": "verdict", "level": "error", "sentence": f"WANDB_API_KEY={secret}"}
+    status = {"state": "running", "sentence": f"It printed WANDB_API_KEY={secret}."}
+    told = page_of_run(seen(status=status, pieces=[Piece("a", 1, [row])]), None)
+    assert "WANDB_API_KEY" in told["sentence"] and "WANDB_API_KEY" in told["marks"][0]["sentence"]
+    assert secret not in json.dumps(told)
+
+
 def test_charts_are_sent_again_only_when_something_was_added_and_made_once_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
