@@ -114,7 +114,8 @@ class RunSource:
             except SupervisorError as error:
                 silent = str(error)
         if self._stored.at < 0 and self._asking is not None:
-            self._asking.join(store_s)
+            # Where a daemon answers there is something to show, and the rest comes with the next look.
+            self._asking.join(0.0 if status is not None and store_s <= FIRST_S else store_s)
         stored = self._stored
         notes += [stored.note] if stored.note else []
         own, mine = self._read_local(state_dir)

@@ -146,7 +146,8 @@ def test_a_keyboard_is_enough(browser: Any, address: str) -> None:
 
 def test_one_sample_between_two_gaps_and_a_line_at_zero_are_seen(browser: Any) -> None:
     rows = [{"t": NOW - 4000, "waiting": 7}, *({"t": NOW - 900 + 30 * n, "running": 0} for n in range(9))]
-    with serve({"swe": Told(seen(pieces=[Piece("a", 1, rows), Piece("a", 2, [{"t": NOW, "waiting": 9}])]))}) as address:
+    pieces = [Piece("a", 1, rows), Piece("a", 2, [{"t": NOW, "waiting": 9}])]
+    with serve({"swe": Told(seen(pieces=pieces), {"trainer": ""})}) as address:
         tab = Tab(browser, address)
         tab.wait_for_charts()
         assert tab.page.locator("#charts .scatterlayer .trace .point").count() >= 2
