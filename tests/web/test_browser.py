@@ -174,7 +174,7 @@ def test_a_page_without_an_answer_says_since_when_and_goes_on_by_itself(browser:
         tab.page.unroute("**/run.json*")
         tab.page.wait_for_selector("#old", state="hidden")
         # Nothing else changed, and a log is followed all the same.
-        tab.page.wait_for_function("document.querySelector('#log').textContent.includes('later')")
+        tab.page.locator("#log", has_text="later").wait_for()
         tab.page.close()
 
 
