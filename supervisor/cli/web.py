@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, UsageError
+from supervisor.base.secrets import remember
 from supervisor.cli import where, which
 from supervisor.cli.hand_on import clean_texts, hide_hosts
 from supervisor.fleet.assemble import Assembly, assemble
@@ -68,6 +69,7 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
             f"All who have this link see all that is shown. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
             flush=True,
         )
+        remember(token)  # whoever reads a log through the page, or the page's own, does not find it there
     threading.Thread(target=_warm_up, args=(pack_library, found), daemon=True).start()
     config = uvicorn.Config(
         make_app(sources, token, FleetSource(fleet) if fleet is not None else None),
