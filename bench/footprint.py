@@ -47,7 +47,7 @@ def measure(warm_up_s: float, seconds: float, folder: Path) -> tuple[Cost, Cost]
         wait_until(theirs.trained_steps, "the first step under supervisord", 120)
         assert pod.daemon is not None
         time.sleep(warm_up_s)
-        meters = [_Meter(pod.daemon.pid), _Meter(peer.process.pid)]
+        meters = [Meter(pod.daemon.pid), Meter(peer.process.pid)]
         log = next(pod.state_dir.glob("attempts/*/rl.log"))
         lines = _lines(log)
         end = time.monotonic() + seconds
@@ -66,16 +66,20 @@ def measure(warm_up_s: float, seconds: float, folder: Path) -> tuple[Cost, Cost]
         theirs.end_all()
 
 
-class _Meter:
+class Meter:
+    """One process, measured from now on."""
+
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._begun, self._times = time.monotonic(), self._process.cpu_times()
         self._highest = 0
 
     def look(self) -> None:
+        """Note its memory, for the highest."""
         self._highest = max(self._highest, self._process.memory_info().rss)
 
     def cost(self) -> Cost:
+        """From its beginning until now."""
         times, seconds = self._process.cpu_times(), time.monotonic() - self._begun
         before = self._times
         memory = self._process.memory_full_info()

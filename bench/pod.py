@@ -33,8 +33,16 @@ def practice_of(folder: Path, *, gpus: int = 2, **knobs: Any) -> Practice:
     )
 
 
-def production_pod(folder: Path, practice: Practice, *, interval: int, lines_per_s: float = 0) -> Pod:
-    """The daemon with the run file's defaults for all that decides how fast it is."""
+def production_pod(
+    folder: Path,
+    practice: Practice,
+    *,
+    interval: int,
+    lines_per_s: float = 0,
+    more: dict[str, dict[str, Any]] | None = None,
+    environ: dict[str, str] | None = None,
+) -> Pod:
+    """The daemon with the run file's defaults for all that decides how fast it is; ``more``: other tables of it."""
     folder.mkdir(parents=True, exist_ok=True)
     job: dict[str, Any] = {"checkpoint_interval": interval}
     if lines_per_s:
@@ -44,9 +52,10 @@ def production_pod(folder: Path, practice: Practice, *, interval: int, lines_per
         "recovery": Recovery().model_dump(),
         "supervision": {**Supervision().model_dump(), "shim": "fork"},
         "job": job,
+        **(more or {}),
     }
     # The job's environment is built from nothing, so that what it needs of ours is named.
-    return Pod(folder, ERA, practice=practice, settings=settings)
+    return Pod(folder, ERA, practice=practice, settings=settings, environ=environ)
 
 
 def chatty(practice: Practice, lines_per_s: float) -> list[str]:

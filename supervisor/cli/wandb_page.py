@@ -28,7 +28,7 @@ from supervisor.cli.wandb_place import Place, find_id, find_place, list_offline
 from supervisor.cli.wandb_sync import sync_offline
 from supervisor.config.settings import RunFile
 from supervisor.core.words import span
-from supervisor.web.sources import RunSource, Seen
+from supervisor.web.sources import PATIENT_S, RunSource, Seen
 
 DIFFERS = 3  # exit code
 REQUEST_S, CHILD_S = 20, 60.0
@@ -57,7 +57,7 @@ def wandb(options: argparse.Namespace, *, words: list[str], dry_run: bool) -> in
 def _show_page(run_file: RunFile) -> int:
     if find_spec("wandb") is None:
         raise UsageError("This needs W&B's client. Install it with: pip install 'rl-supervisor[wandb]'")
-    seen = RunSource(run_file, os.environ, here=True, price=None).look()
+    seen = RunSource(run_file, os.environ, here=True, price=None).look(PATIENT_S)
     told = (seen.status or {}).get("wandb_id") or (seen.newest or {}).get("wandb_run_id")
     run_id = find_id(run_file, str(told) if told else None)
     if not run_id:

@@ -14,15 +14,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, UsageError
+from supervisor.base.secrets import remember
 from supervisor.cli import where, which
 from supervisor.cli.hand_on import clean_texts, hide_hosts
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.fleet_file import is_fleet_file
-from supervisor.web.sources import RunSource
+from supervisor.web.sources import PATIENT_S, RunSource
 
 WITH_PARENT = "RL_SUPERVISOR_PAGE_OF_DAEMON"  # set by daemon/side_child.py: the page ends when its standard input does
 NEEDED = ("starlette", "uvicorn", "plotly")
@@ -43,7 +45,7 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
         raise UsageError(f"--listen {listen}: it takes an address and a port, such as 127.0.0.1:8400.")
     import uvicorn
 
-    from supervisor.web.app import make_app
+    from supervisor.web.app import make_app, pack_library
     from supervisor.web.fleet_source import FleetSource
 
     fleet = _find_fleet(options)
@@ -67,6 +69,8 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
             f"All who have this link see all that is shown. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
             flush=True,
         )
+        remember(token)  # whoever reads a log through the page, or the page's own, does not find it there
+    threading.Thread(target=_warm_up, args=(pack_library, found), daemon=True).start()
     config = uvicorn.Config(
         make_app(sources, token, FleetSource(fleet) if fleet is not None else None),
         log_level="warning",
@@ -74,6 +78,13 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
     )
     uvicorn.Server(config).run([listener])
     return 0
+
+
+def _warm_up(pack_library: Callable[[], None], sources: Sequence[RunSource]) -> None:
+    """What takes a second and is the same for all: the first who looks does not wait for it."""
+    pack_library()
+    if len(sources) == 1:
+        sources[0].look(0.0)
 
 
 def _end_with_parent() -> None:
@@ -147,7 +158,7 @@ def _freeze(options: argparse.Namespace, price: float | None, *, full: bool) -> 
     from supervisor.web.page import page_of_run
 
     source = RunSource(where.run_file_of(options), os.environ, here=where.has_run_file(options), price=price)
-    seen = source.look()
+    seen = source.look(PATIENT_S)
     hosts = [str((seen.status or {}).get("host") or "")]
     told = page_of_run(seen, source.price)
     return freeze_page(clean_texts(told) if full else hide_hosts(told, hosts))

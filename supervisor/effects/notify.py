@@ -1,4 +1,4 @@
-"""Messages to people who are elsewhere: sent by a thread of its own, within limits, and never twice for one thing.
+"""Messages to people who are elsewhere: sent by a thread for each target, within limits, and never twice for one thing.
 
 What is to be told, and what was, is kept (``STATE/messages.json``) before it is sent, so that a daemon that is killed
 in between tells it again rather than not at all. Nothing waits for a message, but the daemon's end for a few seconds.
@@ -54,7 +54,8 @@ class Outbox:
             tell("notify-failed", sentence, "warning")
         self._lock, self._wake, self._over = threading.Lock(), threading.Event(), threading.Event()
         self._waiting: dict[str, list[dict[str, Any]]] = {}  # by the target's name, oldest first
-        self._sent: list[float] = []  # Unix times of the last hour
+        self._sent: dict[str, list[float]] = {}  # by the target's name, Unix times of the last hour
+        self._sending: dict[str, threading.Thread] = {}  # by the target's name
         self.told: set[str] = set()  # threads that were told and are not over
         self._failed: dict[str, tuple[int, float, str]] = {}  # by target: how often, when to try again, why
         self._all_at_end = True
@@ -123,61 +124,72 @@ class Outbox:
                 str(name): [{"at": float(one["at"]), "message": asdict(Message(**one["message"]))} for one in there]
                 for name, there in kept["waiting"].items()
             }
-            self._sent, self.told = [float(at) for at in kept["sent"]], {str(one) for one in kept["open"]}
-            self._waiting = waiting
+            sent = {str(name): [float(at) for at in times] for name, times in kept["sent"].items()}
+            self._sent, self.told, self._waiting = sent, {str(one) for one in kept["open"]}, waiting
 
     def _write(self) -> None:
-        self.keep({"waiting": self._waiting, "sent": self._sent[-MOST_KEPT:], "open": sorted(self.told)})
+        sent = {name: times[-MOST_KEPT:] for name, times in self._sent.items()}
+        self.keep({"waiting": self._waiting, "sent": sent, "open": sorted(self.told)})
 
-    # ------------------------------------------------------------ the thread
+    # ------------------------------------------------------------ the threads
 
     def _work(self) -> None:
-        while True:
+        ends = False
+        while not ends:
             self._wake.wait(LOOK_S)
             self._wake.clear()
             ends = self._over.is_set()
             self.tend()
             for target in self.targets:
-                self._send_waiting(target, last=ends and self._all_at_end)
-            self.tend()
-            if ends:
-                return
+                before = self._sending.get(target.name)
+                if ends or before is None or not before.is_alive():
+                    words = target, before, ends and self._all_at_end
+                    self._sending[target.name] = threading.Thread(target=self._send_to, args=words, daemon=True)
+                    self._sending[target.name].start()
+        for sending in self._sending.values():
+            sending.join()
+        self.tend()
 
-    def _send_waiting(self, target: Target, *, last: bool) -> None:
+    def _send_to(self, target: Target, before: threading.Thread | None, last: bool) -> None:
+        if before is not None:
+            before.join()  # what is under way would be told twice
+        if self._send_waiting(target, last=last):
+            self._wake.set()  # more may have come meanwhile
+
+    def _send_waiting(self, target: Target, *, last: bool) -> bool:
+        """Was it tried?"""
         count, again_at, _ = self._failed.get(target.name, (0, 0.0, ""))
         with self._lock:
-            now = time.time()
-            waiting = self._waiting.setdefault(target.name, [])
+            now, waiting = time.time(), self._waiting.setdefault(target.name, [])
             waiting[:] = [one for one in waiting if now - one["at"] < GIVE_UP_S]
             messages = [Message(**one["message"]) for one in waiting]
             urgent = [one for one in messages if one.severity == "error"]
-            self._sent = [at for at in self._sent if now - at < HOUR_S]
-            may_all = len(self._sent) < self._per_hour * len(self.targets) and not is_asleep(self._asleep, now)
+            sent = self._sent[target.name] = [at for at in self._sent.get(target.name, ()) if now - at < HOUR_S]
+            left = self._per_hour - len(sent)
+            may_all = left > 0 and not is_asleep(self._asleep, now)
         chosen = messages if may_all or last else urgent
         if not chosen or (now < again_at and not last):
-            return
+            return False
         try:
-            for message in make_digest(chosen, self._left_now(may_all=may_all or last), self._digest):
+            for message in make_digest(chosen, max(1, left) if may_all or last else 1, self._digest):
                 target.send(message)
                 with self._lock:
-                    self._sent.append(time.time())
+                    sent.append(time.time())
         except SendError as error:
             self._failed[target.name] = (count + 1, now + AGAIN_S[min(count, len(AGAIN_S) - 1)], str(error))
             if not count:
-                told = f"Messages do not reach {target.name}: {error}. It is tried again."
-                self._tell("notify-failed", told, "warning")
-            return
+                self._tell(
+                    "notify-failed", f"Messages do not reach {target.name}: {error}. It is tried again.", "warning"
+                )
+            return True
         if self._failed.pop(target.name, None):
             self._tell("notify", f"Messages reach {target.name} again.", "info")
         with self._lock:
             # What was joined with a newer message meanwhile is still to be told.
             gone = {(one.thread, one.is_over) for one in chosen}
-            left = [one for one in waiting if (one["message"]["thread"], one["message"]["is_over"]) not in gone]
-            waiting[:] = left
+            waiting[:] = [one for one in waiting if (one["message"]["thread"], one["message"]["is_over"]) not in gone]
             self._write()
-
-    def _left_now(self, *, may_all: bool) -> int:
-        return max(1, self._per_hour * len(self.targets) - len(self._sent)) if may_all else 1
+        return True
 
 
 class Notifier(Outbox):

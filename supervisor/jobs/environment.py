@@ -47,7 +47,7 @@ NEVER = (
 
 NOT_FOR_COMMANDS = (
     *SECRETS,
-    *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY"),
+    *("RL_HEARTBEAT_URL", "RL_NOTIFY_URLS", "RL_SUPERVISOR_NANNY", "RL_SUPERVISOR_WEB_TOKEN"),
     *("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "OTEL_EXPORTER_OTLP_"),
 )
 """What the names begin with that a command of the run file does not get."""

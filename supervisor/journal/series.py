@@ -34,6 +34,8 @@ MOST_FILES = 200
 SAMPLED = ("disk", "running", "waiting", "link")
 MOST_EVENTS = 2000  # of one file; the oldest go
 
+LATEST_T, LARGEST = 1e11, 1 << 63  # Unix time that any browser knows; a number that fits a float
+
 Row = dict[str, Any]
 
 
@@ -133,7 +135,7 @@ def parse_series(data: bytes) -> list[Row]:
     for line in data.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and _is_row(row):
             rows.append(row)
@@ -146,7 +148,7 @@ def _is_row(row: Row) -> bool:
     numbers = [row[name] for name in ("step", "reward", "loss", "s", "tps", *SAMPLED) if name in row]
     return (
         _is_number(row.get("t"))
-        and math.isfinite(row["t"])
+        and 0 <= row["t"] <= LATEST_T
         and all(isinstance(text, str) for text in texts)
         and all(_is_number(one) or _is_list(one, 2) for one in numbers)
         and ("step" not in row or ("role" in row and all(math.isfinite(end) for end in _ends_of(row["step"]))))
@@ -158,7 +160,7 @@ def _is_row(row: Row) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST)
 
 
 def _is_list(value: object, length: int) -> bool:

@@ -8,31 +8,41 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import linear_regression, median
 from typing import Any
 
 from supervisor.journal.series import Row
 
 MOST_POINTS = 1200  # of a line
+NEWEST_S = (3600.0, 6 * 3600.0, 24 * 3600.0)  # a line's last hours are thinned less: a person looks closely at those
 GAP_TIMES = 4.0  # so many times the usual distance between two points is a gap
 SHORTEST_GAP_S = 180.0
 FORECAST_FROM_S, LEAST_FOR_FORECAST = 6 * 3600.0, 20  # and as many samples
 GIB, GB, MB = 1 << 30, 1e9, 1e6
+UNITS = {"disk": GB, "running": 1.0, "waiting": 1.0, "link": MB}
+KEYS_OF_OTHERS = frozenset({"step", "event", "roles"})  # of rows that are no samples
 TOLD = frozenset({"warning", "error"})
 MARKS = frozenset({"rollback", "restored", "launched", "lineage", "incident-closed", "claimed", "fenced"})
 MOST_MARKS = 400
 
+Point = tuple[float, float | None, int | None]  # Unix time, value, step
 
-@dataclass(frozen=True)
+
 class Piece:
-    """The series of one attempt of one pod (by the name of its journal)."""
+    """The series of one attempt of one pod (by the name of its journal).
 
-    journal: str
-    attempt: int
-    rows: Sequence[Row]
+    Samples are most of it. They are thinned into lines here, once, and their rows are forgotten: ``rows`` has the
+    others, in the order of time. It is equal to itself alone, so what was drawn of it can be kept.
+    """
+
+    def __init__(self, journal: str, attempt: int, rows: Iterable[Row]) -> None:
+        there = sorted(rows, key=lambda row: float(row["t"]))  # a clock may have been set back meanwhile
+        self.journal, self.attempt = journal, attempt
+        self.span = (float(there[0]["t"]), float(there[-1]["t"])) if there else None
+        self.rows = _join_steps([row for row in there if not KEYS_OF_OTHERS.isdisjoint(row)])
+        self.samples = _read_samples(there)
 
 
 @dataclass
@@ -40,7 +50,7 @@ class Line:
     """Points in the order of time. ``undone``: of steps that were trained again later."""
 
     name: str
-    points: list[tuple[float, float | None, int | None]] = field(default_factory=list)  # Unix time, value, step
+    points: list[Point] = field(default_factory=list)
     undone: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -57,71 +67,81 @@ def draw_history(pieces: Iterable[Piece]) -> dict[str, Any]:
     """``charts`` [{id, title, unit, lines}], ``attempts`` [{journal, attempt, from, to}], ``marks`` [{t, level,
     sentence}]; times in Unix time. A chart without a point is left out.
     """
-    there = [Piece(one.journal, one.attempt, _join_steps(one.rows)) for one in pieces if one.rows]
-    there.sort(key=lambda one: float(one.rows[0]["t"]))
+    there = sorted((one for one in pieces if one.span), key=_begin_of)
     undone = _find_undone(there)
     roles = {index: str(role) for one in there for row in one.rows for index, (role, _) in row.get("roles", {}).items()}
 
     def of_steps(name: str) -> list[Line]:
         return [*_draw_steps(there, name, undone)]
 
-    def of_samples(name: str, title: str, unit: float = 1.0) -> list[Line]:
-        return [_draw_samples(there, title, lambda row: [end / unit for end in _ends_of(row.get(name))])]
+    def of_samples(name: str, title: str) -> list[Line]:
+        return [_draw_samples(there, (name, ""), title)]
 
-    def of_gpus(read: Callable[[Sequence[Any]], Sequence[float]]) -> list[Line]:
-        indices = sorted({index for one in there for row in one.rows for index in row.get("gpu", {})}, key=int)
+    def of_gpus(name: str) -> list[Line]:
+        indices = sorted({index for one in there for kind, index in one.samples if kind == name}, key=int)
         titles = {index: f"GPU {index}" + (f", {roles[index]}" if index in roles else "") for index in indices}
-
-        def read_gpu(index: str, row: Row) -> Iterable[float]:
-            return read(row["gpu"][index]) if index in row.get("gpu", {}) else ()
-
-        return [_draw_samples(there, titles[index], partial(read_gpu, index)) for index in indices]
+        return [_draw_samples(there, (name, index), titles[index]) for index in indices]
 
     charts = (
         ("reward", "Reward", "", of_steps("reward")),
         ("loss", "Loss", "", of_steps("loss")),
         ("step", "Seconds a step", "s", of_steps("s")),
         ("tokens", "Tokens a second", "", of_steps("tps")),
-        ("gpu-memory", "GPU memory", "GiB", of_gpus(lambda gpu: [gpu[0] / GIB, gpu[1] / GIB])),
-        ("gpu-load", "GPU busy", "%", of_gpus(lambda gpu: [] if gpu[2] is None else [gpu[2]])),
-        ("disk", "Disk free", "GB", _with_forecast(of_samples("disk", "free", GB))),
+        ("gpu-memory", "GPU memory", "GiB", of_gpus("gpu-memory")),
+        ("gpu-load", "GPU busy", "%", of_gpus("gpu-load")),
+        ("disk", "Disk free", "GB", _with_forecast(of_samples("disk", "free"))),
         ("engine", "Requests in the engine", "", of_samples("running", "running") + of_samples("waiting", "waiting")),
-        ("link", "Sent to the store", "MB/s", of_samples("link", "while a step is published", MB)),
+        ("link", "Sent to the store", "MB/s", of_samples("link", "while a step is published")),
     )
     drawn = [
         {"id": name, "title": title, "unit": unit, "lines": [line.as_json() for line in lines if line.points]}
         for name, title, unit, lines in charts
     ]
     attempts = [
-        {"journal": one.journal, "attempt": one.attempt, "from": one.rows[0]["t"], "to": one.rows[-1]["t"]}
+        {"journal": one.journal, "attempt": one.attempt, "from": one.span[0], "to": one.span[1]}
         for one in there
-        if one.attempt
+        if one.attempt and one.span
     ]
     return {"charts": [one for one in drawn if one["lines"]], "attempts": attempts, "marks": _find_marks(there)}
 
 
-def thin_points(
-    points: Sequence[tuple[float, float | None, int | None]], most: int = MOST_POINTS
-) -> Sequence[tuple[float, float | None, int | None]]:
-    """At most about so many: the lowest, the highest and the last gap of each stretch of time."""
+def _begin_of(piece: Piece) -> float:
+    return piece.span[0] if piece.span else math.inf
+
+
+def thin_points(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
+    """At most about so many: the lowest, the highest and the last gap of each stretch of time. ``points`` are in its
+    order.
+    """
     if len(points) <= most:
         return points
     begin, end = points[0][0], points[-1][0]
-    width = max(end - begin, 1e-9) / (most / 2)
-    buckets: dict[int, list[tuple[float, float | None, int | None]]] = {}
-    for point in points:
-        buckets.setdefault(int((point[0] - begin) / width), []).append(point)
-    kept = []
-    for bucket in buckets.values():
-        known = [point for point in bucket if point[1] is not None]
-        chosen = [min(known, key=_value_of), max(known, key=_value_of)] if known else []
-        chosen += [point for point in bucket if point[1] is None][-1:]
-        kept += sorted(set(chosen), key=lambda point: point[0])
+    widest = max(end - begin, 1e-9) / (most / 4)
+    widths = [(newest_s, min(widest, newest_s / (most / 4 / len(NEWEST_S)))) for newest_s in NEWEST_S]
+    kept: list[Point] = []
+    for _, stretch in itertools.groupby(points, lambda point: _stretch_of(end - point[0], widths, widest)):
+        low = high = gap = None
+        for point in stretch:
+            if point[1] is None or not math.isfinite(point[1]):
+                gap = point
+                continue
+            if low is None or point[1] < low[1]:  # type: ignore[operator]
+                low = point
+            if high is None or point[1] > high[1]:  # type: ignore[operator]
+                high = point
+        kept += sorted({point for point in (low, high, gap) if point is not None}, key=_time_of)
     return kept
 
 
-def _value_of(point: tuple[float, float | None, int | None]) -> float:
-    return math.inf if point[1] is None or math.isnan(point[1]) else point[1]
+def _stretch_of(age: float, widths: Sequence[tuple[float, float]], widest: float) -> tuple[int, int]:
+    for number, (newest_s, width) in enumerate(widths):
+        if age <= newest_s:
+            return number, int(age / width)
+    return len(widths), int(age / widest)
+
+
+def _time_of(point: Point) -> float:
+    return point[0]
 
 
 def _ends_of(value: Any) -> list[float]:
@@ -162,7 +182,7 @@ def _draw_steps(pieces: Sequence[Piece], name: str, undone: Mapping[int, bool]) 
     lines: dict[tuple[str, bool], Line] = {}
     for one in pieces:
         for line in lines.values():
-            _cut(line, float(one.rows[0]["t"]))
+            _cut(line, _begin_of(one))
         for row in one.rows:
             values = _ends_of(row.get(name)) if "step" in row else []
             if values:
@@ -177,18 +197,38 @@ def _draw_steps(pieces: Sequence[Piece], name: str, undone: Mapping[int, bool]) 
         yield lines[key]
 
 
-def _draw_samples(pieces: Sequence[Piece], name: str, read: Callable[[Row], Iterable[float]]) -> Line:
-    line = Line(name)
+def _read_samples(rows: Sequence[Row]) -> dict[tuple[str, str], Sequence[Point]]:
+    """Lines of a piece by what they show, and of which GPU; with their gaps."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for row in rows:
+        t = float(row["t"])
+        for name, unit in UNITS.items():
+            if name in row:
+                found.setdefault((name, ""), []).extend((t, end / unit, None) for end in _ends_of(row[name]))
+        for index, (least, most, load) in row.get("gpu", {}).items():
+            found.setdefault(("gpu-memory", index), []).extend(((t, least / GIB, None), (t, most / GIB, None)))
+            if load is not None:
+                found.setdefault(("gpu-load", index), []).append((t, float(load), None))
+    return {key: thin_points(_with_gaps(points), MOST_POINTS // 2) for key, points in found.items()}
+
+
+def _with_gaps(points: Sequence[Point]) -> list[Point]:
+    distances = [b[0] - a[0] for a, b in itertools.pairwise(points) if b[0] > a[0]]
+    gap_s = max(SHORTEST_GAP_S, GAP_TIMES * median(distances)) if distances else math.inf
+    line: list[Point] = []
+    for point in points:
+        if line and point[0] - line[-1][0] > gap_s:
+            line.append((point[0], None, None))
+        line.append(point)
+    return line
+
+
+def _draw_samples(pieces: Sequence[Piece], key: tuple[str, str], title: str) -> Line:
+    line = Line(title)
     for one in pieces:
-        found = [(float(row["t"]), value) for row in one.rows for value in read(row)]
-        distances = [b - a for (a, _), (b, _) in itertools.pairwise(found) if b > a]
-        gap_s = max(SHORTEST_GAP_S, GAP_TIMES * median(distances)) if distances else math.inf
-        before = math.inf
-        for t, value in found:
-            if before == math.inf or t - before > gap_s:  # the first of an attempt, or after a hole
-                _cut(line, t)
-            line.points.append((t, value, None))
-            before = t
+        if points := one.samples.get(key):
+            _cut(line, points[0][0])
+            line.points += points
     return line
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.base.escapes import plain
+from supervisor.base.secrets import mask_secrets
 from supervisor.core.time_kinds import PRODUCTIVE, WORDS
 from supervisor.core.words import span
 from supervisor.views.run_report import percentages
@@ -16,14 +17,25 @@ HOUR_S = 3600.0
 
 
 def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
-    """run, at, state, sentence, since, facts [[name, value]], money, charts, attempts, marks, pods, incidents, steps,
-    time, logs, notes. ``price``: dollars an hour, None where it is not known.
+    """All that is shown of a run."""
+    return {**tell_of_run(seen, price), **curves_of_run(seen)}
+
+
+def curves_of_run(seen: Seen) -> dict[str, Any]:
+    """charts, attempts, marks: what only a new sample or a new step changes, and most of a page's bytes."""
+    return dict(make_plain(draw_history(seen.pieces)))
+
+
+def tell_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
+    """run, at, state, is_live (a daemon answered), sentence, since, facts [[name, value]], money, pods, incidents,
+    steps, time, logs, notes. ``price``: dollars an hour, None where it is not known.
     """
     status, report = seen.status or {}, seen.report or {}
     page = {
         "run": seen.run,
         "at": seen.at,
-        "state": status.get("state") or ("ended" if seen.ended else "unknown"),
+        "state": _state_of_run(seen),
+        "is_live": seen.status is not None,
         "sentence": _sentence_of_run(seen),
         "since": status.get("since"),
         "facts": _list_facts(seen),
@@ -36,7 +48,6 @@ def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
         "steps": _list_steps(seen),
         "logs": list(seen.logs),
         "notes": [*status.get("notes", ()), *report.get("notes", ()), *seen.notes],
-        **draw_history(seen.pieces),
     }
     return dict(make_plain(page))
 
@@ -44,14 +55,14 @@ def page_of_run(seen: Seen, price: float | None) -> dict[str, Any]:
 def line_of_run(seen: Seen) -> dict[str, Any]:
     """One line of the list of runs."""
     status = seen.status or {}
-    line = {"run": seen.run, "state": status.get("state") or "unknown", "sentence": _sentence_of_run(seen)}
+    line = {"run": seen.run, "state": _state_of_run(seen), "sentence": _sentence_of_run(seen)}
     return dict(make_plain(line | {"step": status.get("step"), "max_steps": status.get("max_steps")}))
 
 
 def make_plain(value: Any) -> Any:
-    """A value without what a terminal or a browser would do something with: escapes and control characters."""
+    """A value without secrets, and without what a terminal or a browser would obey: escapes, control characters."""
     if isinstance(value, str):
-        return plain(value)
+        return plain(mask_secrets(value))
     if isinstance(value, dict):
         return {str(key): make_plain(part) for key, part in value.items()}
     return [make_plain(part) for part in value] if isinstance(value, list | tuple) else value
@@ -61,17 +72,40 @@ def _sentence_of_run(seen: Seen) -> str:
     if seen.status is not None:
         return str(seen.status.get("sentence") or "")
     if seen.ended is not None:
-        words = seen.ended.get("last_words") or {}
-        told = seen.ended.get("why") or words.get("sentence") or "It left no last words."
-        return f"No daemon answers here. {told}"
+        return _sentence_without_daemon(seen.ended, seen.at)
     newest = seen.newest or {}
+    if not newest and seen.steps is None and not seen.pieces:
+        return seen.silent or (seen.notes[0] if seen.notes else "Nothing is known of this run.")
     last = max(
         (row for one in seen.pieces for row in one.rows if "event" in row), key=lambda row: row["t"], default=None
     )
     parts = [f"Step {newest['step']} is the newest that is published." if newest else "No step is published yet."]
     if last is not None:
         parts.append(f"{span(max(0.0, seen.at - last['t']))} ago: {last['sentence']}")
-    return " ".join(parts)
+    return " ".join([*([seen.silent] if seen.silent else []), *parts])
+
+
+def _sentence_without_daemon(ended: Mapping[str, Any], now: float) -> str:
+    """Since when, whether its job lives, whether somebody has to come, and what was said last."""
+    words = ended.get("last_words") or {}
+    told = str(ended.get("why") or words.get("sentence") or "It left no last words.")
+    if ended.get("finished"):
+        return f"{told} Its daemon has ended."
+    if ended.get("daemon_pid") is not None:
+        return f"Its daemon lives and does not answer: it is starting or ending, or it hangs. Before: {told}"
+    since = f" for {span(max(0.0, now - ended['since']))}" if ended.get("since") is not None else ""
+    job = ended.get("job") or {}
+    lives = f"The job lives on without it (attempt {job['attempt']}). " if job else "Nothing of the job runs. "
+    again = "It is started again by its parent. " if ended.get("parent_pid") is not None else ""
+    return f"No daemon answers here{since}. {lives}{again}Before: {told}"
+
+
+def _state_of_run(seen: Seen) -> str:
+    if seen.status is not None:
+        return str(seen.status.get("state") or "unknown")
+    if seen.ended is None or seen.ended.get("daemon_pid") is not None:
+        return "unknown"
+    return "finished" if seen.ended.get("finished") else "unwatched" if seen.ended.get("job") else "not running"
 
 
 def _list_facts(seen: Seen) -> list[list[str]]:
@@ -143,12 +177,12 @@ def _list_steps(seen: Seen) -> list[dict[str, Any]]:
     there: dict[int, dict[str, Any]] = {}
     for one in status.get("local_steps", ()):
         there.setdefault(one["step"], {})["here"] = one["state"]
-        there[one["step"]]["gb"] = round((one.get("size_bytes") or 0) / 1e9, 1)
+        there[one["step"]]["gb"] = _gigabytes(one.get("size_bytes"))
     stored: Sequence[Mapping[str, Any]] = seen.steps if seen.steps is not None else status.get("stored_steps", ())
     for one in stored:
         row = there.setdefault(one["step"], {})
         row["store"] = "published" if one["committed"] else "not whole"
-        row["gb"] = round((one.get("size_bytes") or 0) / 1e9, 1)
+        row["gb"] = _gigabytes(one.get("size_bytes"))
         row["told"] = one.get("problem") or one.get("left") or ""
     for name in ("pinned", "held", "quarantined"):
         for step in status.get(name, ()):
@@ -158,3 +192,7 @@ def _list_steps(seen: Seen) -> list[dict[str, Any]]:
         if int(step) in there:
             there[int(step)]["told"] = f"damaged: {told}"
     return [{"step": step, **there[step]} for step in sorted(there, reverse=True)]
+
+
+def _gigabytes(size: float | None) -> str:
+    return f"{size / 1e9:.3g}" if size else "?"

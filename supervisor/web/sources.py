@@ -1,7 +1,7 @@
 """What is known of one run: from its daemon's socket, from the state folder beside it, and from the store.
 
-The store is asked once in a minute, by a child process, and only while somebody looks. What one place does not know
-another one may: each that did not answer is named in a sentence.
+The store is asked once in a minute, by child processes, and only while somebody looks; nobody who looks waits for a
+slow one. What one place does not know another one may: each that did not answer is named in a sentence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,13 @@ from supervisor.web.history import Piece
 
 STORE_FRESH_S = 60.0
 STALL_S = 60.0
+FIRST_S = 2.0  # a first look waits so long for the store
+PATIENT_S = 600.0  # and what is written down, so long
 LOOK_FRESH_S = 2.0
+STORED_LOG_FRESH_S = 60.0  # each one asked for is a child process
+DAEMON_S = 5.0  # it answers within milliseconds, or hangs
 LOG_LINES = 400
+MOST_OF_STORED_LOG = 400_000  # characters, as sent about a tenth
 FIRST = ("trainer", "orchestrator", "job")  # logs that a person opens first
 
 
@@ -48,6 +53,7 @@ class Seen:
     pieces: Sequence[Piece] = ()
     logs: Sequence[str] = ()  # names that ``read_log`` takes
     notes: Sequence[str] = ()
+    silent: str = ""  # why a daemon that is there gave no answer
 
 
 @dataclass
@@ -60,7 +66,7 @@ class _Stored:
     newest: Mapping[str, Any] | None = None
     logs: Sequence[Mapping[str, Any]] = ()
     series: dict[tuple[str, int], tuple[float, Piece]] = field(default_factory=dict)  # and when it was sent
-    note: str = ""
+    note: str = "The store is being asked for the first time."
 
 
 class RunSource:
@@ -72,24 +78,30 @@ class RunSource:
         """
         self.run_file, self._environ, self._here = run_file, environ, here
         self.price = run_file.report.dollars_per_hour if price is None else price
-        self._client = Client(run_file.socket, run=run_file.run.id)
+        self._client = Client(run_file.socket, DAEMON_S, run=run_file.run.id)
         self._stored = _Stored()
-        self._asking, self._looking = threading.Lock(), threading.Lock()
+        self._looking, self._reading = threading.Lock(), threading.Lock()
+        self._asking: threading.Thread | None = None
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._local: dict[Path, tuple[tuple[int, int], Piece]] = {}
+        self._logs: dict[str, tuple[float, str]] = {}  # until when it is new enough, and its text
 
-    def look(self) -> Seen:
-        """Everything there is to be known now. However many look, the daemon is asked once in two seconds."""
+    def look(self, store_s: float = FIRST_S) -> Seen:
+        """Everything there is to be known now. However many look, the daemon is asked once in two seconds. ``store_s``:
+        while the store has never answered, it is waited for so long.
+        """
         with self._looking:
             if self._seen is None or time.monotonic() - self._seen_at >= LOOK_FRESH_S:
-                self._seen, self._seen_at = self._look_again(), time.monotonic()
+                self._seen, self._seen_at = self._look_again(store_s), time.monotonic()
             return self._seen
 
-    def _look_again(self) -> Seen:
+    def _look_again(self, store_s: float) -> Seen:
         run, notes = self.run_file.run.id, []
+        self._ask_store()
         state_dir = self.run_file.state_dir
         status = ended = None
+        silent = ""
         incidents: Sequence[Mapping[str, Any]] = ()
         if self._here:
             try:
@@ -100,12 +112,16 @@ class RunSource:
                     incidents = read_incidents(state_dir)
                     ended = without_daemon.look(state_dir, run)
             except SupervisorError as error:
-                notes.append(str(error))
-        stored = self._ask_store()
+                silent = str(error)
+        if self._stored.at < 0 and self._asking is not None:
+            # Where a daemon answers there is something to show, and the rest comes with the next look.
+            self._asking.join(0.0 if status is not None and store_s <= FIRST_S else store_s)
+        stored = self._stored
         notes += [stored.note] if stored.note else []
         own, mine = self._read_local(state_dir)
         others = [piece for (journal, _), (_, piece) in stored.series.items() if journal != own[:8]]
-        roles = self._log_roles(status) + [f"attempt {one['attempt']}: {one['name']}" for one in stored.logs]
+        old = [f"attempt {one['attempt']}: {one['name']}" for one in stored.logs]
+        roles = [*self._log_roles(status), *dict.fromkeys(old)]  # two pods may have an attempt of one number
         return Seen(
             run,
             time.time(),
@@ -118,17 +134,29 @@ class RunSource:
             [*others, *mine],
             roles,
             notes,
+            silent,
         )
 
     def read_log(self, name: str) -> str:
-        """The newest lines of a log that ``look`` named. Raises SupervisorError."""
+        """The newest lines of a log that ``look`` named, read once for all who follow it. Raises SupervisorError."""
+        with self._reading:
+            until, text = self._logs.get(name, (0.0, ""))
+            if time.monotonic() >= until:
+                fresh_s, text = self._read_log_again(name)
+                self._logs = {name: one for name, one in self._logs.items() if one[0] > time.monotonic()}
+                self._logs[name] = time.monotonic() + fresh_s, text
+            return text
+
+    def _read_log_again(self, name: str) -> tuple[float, str]:
         attempt, _, role = name.removeprefix("attempt ").partition(": ")
         if not role:
             answer = self._client.get("/v1/log", role=name, lines=LOG_LINES)
-            return mask_secrets(str(answer.get("text", "")))
+            return LOOK_FRESH_S, mask_secrets(str(answer.get("text", "")))
         asked = request(self.run_file, "get-logs", attempt=int(attempt), only=role)
         found = Transfers(self._environ, STALL_S).run(asked)["logs"]
-        return mask_secrets("\n".join(found.values()))
+        texts = {name: text[-MOST_OF_STORED_LOG:] for name, text in found.items()}
+        told = [text if len(texts) == 1 else f"--- {name} ---\n{text}" for name, text in sorted(texts.items())]
+        return STORED_LOG_FRESH_S, mask_secrets("\n".join(told))
 
     def _log_roles(self, status: Mapping[str, Any] | None) -> list[str]:
         if status is None:
@@ -154,16 +182,19 @@ class RunSource:
         self._local = found
         return own, [piece for _, piece in found.values()]
 
-    def _ask_store(self) -> _Stored:
-        if time.monotonic() - self._stored.at >= STORE_FRESH_S and self._asking.acquire(blocking=False):
-            try:
-                self._stored = self._read_store(self._stored)
-            finally:
-                self._asking.release()
-        return self._stored
+    def _ask_store(self) -> None:
+        """Begin to, where the last answer is old and nobody does."""
+        if time.monotonic() - self._stored.at >= STORE_FRESH_S and (
+            self._asking is None or not self._asking.is_alive()
+        ):
+            self._asking = threading.Thread(target=self._hear_store, name="store", daemon=True)
+            self._asking.start()
+
+    def _hear_store(self) -> None:
+        self._stored = self._read_store(self._stored)
 
     def _read_store(self, before: _Stored) -> _Stored:
-        found = _Stored(time.monotonic(), series=before.series)
+        found = replace(before, series=dict(before.series), note="")  # what is not told again may be old, and stays
         try:
             gathered = run_report.gather(self.run_file, self._environ)
             found.report = run_report.report(gathered, price=self.price)
@@ -184,4 +215,5 @@ class RunSource:
         except StoreError as error:
             found.note = f"The store {self.run_file.store_url} could not be asked, so this may be old: {error}"
         found.logs = [one for one in found.logs if one["name"] != SERIES]
+        found.at = time.monotonic()
         return found

@@ -108,11 +108,11 @@ def test_it_arrives_within_five_seconds(make_desk: MakeDesk) -> None:
         assert plain.got[0][2] - began < 5.0
 
 
-def test_two_hundred_incidents_in_an_hour_are_at_most_the_limit_and_errors_never_wait(make_desk: MakeDesk) -> None:
+def test_a_thousand_incidents_in_an_hour_are_at_most_the_limit_and_errors_never_wait(make_desk: MakeDesk) -> None:
     with Service() as plain:
         desk = make_desk(f"http://{plain.place}/", per_hour=10)
         desk.notifier.start()
-        for number in range(1, 201):
+        for number in range(1, 1001):
             desk.open(number)
             desk.close()
             if number < 30:
@@ -123,6 +123,28 @@ def test_two_hundred_incidents_in_an_hour_are_at_most_the_limit_and_errors_never
         desk.notifier.note_end(93, "three restarts failed")
         until(lambda: any("A person is needed: three restarts failed" in one for one in plain.texts()))
         assert len(plain.got) <= 11
+
+
+def test_a_target_that_is_slow_or_gone_takes_neither_time_nor_room_from_the_others(make_desk: MakeDesk) -> None:
+    with Service() as slow, Service() as gone, Service() as well:
+        slow.wait_s, gone.status = 8.0, 500
+        desk = make_desk(f"http://{slow.place}/ http://{gone.place}/ http://{well.place}/", per_hour=4)
+        desk.notifier.start()
+        for number in range(1, 8):
+            began = time.monotonic()
+            desk.open(number)
+            desk.close()
+            if number < 3:
+                until(lambda number=number: f"number {number}" in " ".join(well.texts()))
+                assert time.monotonic() - began < 5.0
+        until(lambda: len(well.got) >= 4)
+        time.sleep(0.5)
+        assert len(well.got) == 4  # its own limit, and not what the two others leave
+        began = time.monotonic()
+        desk.notifier.note_end(93, "the disk is broken")
+        desk.notifier.close()
+        assert "A person is needed: the disk is broken" in " ".join(well.texts())  # the slow one was still at work
+        assert time.monotonic() - began < notify.LAST_S + 5.0
 
 
 def test_what_had_to_wait_is_told_together_when_there_is_room(

@@ -29,7 +29,7 @@ class Told:
     def __init__(self, seen: Seen, logs: Mapping[str, str] | None = None) -> None:
         self.seen, self.logs, self.looks = seen, dict(logs or {}), 0
 
-    def look(self) -> Seen:
+    def look(self, store_s: float = 0.0) -> Seen:
         self.looks += 1
         return self.seen
 

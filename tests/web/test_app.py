@@ -6,13 +6,16 @@ import gzip
 import http.client
 import json
 import random
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 
+from supervisor.base.secrets import withheld_from_commands
+from supervisor.web import app
 from supervisor.web.app import freeze_page
 from supervisor.web.history import Piece
-from supervisor.web.page import page_of_run
+from supervisor.web.page import curves_of_run, page_of_run
 from supervisor.web.sources import Seen
 from tests.web.served import NOW, SCRIPT, Told, seen, serve
 
@@ -21,6 +24,7 @@ PAGES = (
     "/",
     "/runs.json",
     "/run.json?run=swe",
+    "/charts.json?run=swe",
     "/log.txt?run=swe&name=trainer",
     "/static/page.js",
     "/static/plotly.js",
@@ -40,6 +44,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
 def test_a_run_is_told_whole() -> None:
     with serve({"swe": Told(seen(), {"trainer": "step 50\n\x1b[31mred\x1b[0m"})}) as address:
         told = json.loads(ask(address, "/run.json?run=swe")[2])
+        told |= json.loads(ask(address, "/charts.json?run=swe")[2])
         assert [one["id"] for one in told["charts"]] == ["reward", "loss", "step", "gpu-memory", "gpu-load", "disk"]
         assert told["money"] == {
             "hours": 1.11,
@@ -98,6 +103,44 @@ def test_without_the_token_nothing_is_told_and_the_first_link_is_enough() -> Non
         assert ask(address, "/run.json?run=swe", Cookie=cookie.partition(";")[0])[0] == 200
 
 
+def test_two_pages_of_one_host_do_not_lock_each_other_out() -> None:
+    with serve({"swe": Told(seen())}, TOKEN) as one, serve({"swe": Told(seen())}, f"other-{TOKEN}") as other:
+        jar = "; ".join(
+            ask(address, f"/?t={token}")[1]["set-cookie"].partition(";")[0]
+            for address, token in ((one, TOKEN), (other, f"other-{TOKEN}"))
+        )
+        assert [ask(address, "/run.json?run=swe", Cookie=jar)[0] for address in (one, other)] == [200, 200]
+
+
+def test_a_secret_that_a_run_printed_is_masked_wherever_it_stands() -> None:
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    row = {"t": NOW, "event": "verdict", "level": "error", "sentence": f"WANDB_API_KEY={secret}"}
+    status = {"state": "running", "sentence": f"It printed WANDB_API_KEY={secret}."}
+    told = page_of_run(seen(status=status, pieces=[Piece("a", 1, [row])]), None)
+    assert "WANDB_API_KEY" in told["sentence"] and "WANDB_API_KEY" in told["marks"][0]["sentence"]
+    assert secret not in json.dumps(told)
+
+
+def test_no_command_of_a_run_gets_the_token_of_its_page() -> None:
+    assert withheld_from_commands({"RL_SUPERVISOR_WEB_TOKEN": TOKEN, "PATH": "/bin"}, ()) == {"PATH": "/bin"}
+
+
+def test_charts_are_sent_again_only_when_something_was_added_and_made_once_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(app, "curves_of_run", lambda seen: made.append(seen) or curves_of_run(seen))
+    told = Told(seen())
+    with serve({"swe": told}) as address:
+        run, charts = (ask(address, f"/{name}.json?run=swe")[1]["etag"] for name in ("run", "charts"))
+        told.seen = replace(told.seen, status={**(told.seen.status or {}), "sentence": "step 51 of 100"})
+        assert ask(address, "/run.json?run=swe", If_None_Match=run)[0] == 200
+        assert ask(address, "/charts.json?run=swe", If_None_Match=charts)[0] == 304
+        told.seen = replace(told.seen, pieces=[*told.seen.pieces, Piece("b", 1, [{"t": NOW, "disk": 5e9}])])
+        assert [ask(address, "/charts.json?run=swe", If_None_Match=charts)[0] for _ in range(5)] == [200] * 5
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize(
     "path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/page.html", "/static//etc/passwd"]
 )
@@ -127,6 +170,7 @@ def test_a_run_of_ten_thousand_steps_is_sent_within_its_limits() -> None:
             "/",
             "/runs.json",
             "/run.json?run=swe",
+            "/charts.json?run=swe",
             "/static/page.js",
             "/static/page.css",
             "/static/plotly.js",
@@ -136,7 +180,7 @@ def test_a_run_of_ten_thousand_steps_is_sent_within_its_limits() -> None:
             assert headers.get("content-encoding") == "gzip" or len(body) < 1000
             assert gzip.decompress(body) if "content-encoding" in headers else body
         assert sum(sizes.values()) <= 2_000_000, sizes
-        assert sizes["/run.json?run=swe"] <= 200_000, sizes
+        assert sizes["/run.json?run=swe"] + sizes["/charts.json?run=swe"] <= 200_000, sizes
 
 
 def test_one_file_has_the_page_and_no_text_of_the_run_ends_its_element() -> None:
@@ -153,4 +197,26 @@ def test_a_run_of_which_the_store_alone_knows() -> None:
     assert told["sentence"] == "Step 40 is the newest that is published. 5 min ago: The pod was taken away."
     assert told["facts"] == [["published", "step 40"], ["W&B", "w"]]
     assert told["money"] is None
-    assert page_of_run(Seen("swe", NOW), None)["sentence"] == "No step is published yet."
+    assert page_of_run(Seen("swe", NOW, steps=[]), None)["sentence"] == "No step is published yet."
+    assert page_of_run(Seen("swe", NOW), None)["sentence"] == "Nothing is known of this run."
+
+
+def test_a_daemon_that_gives_no_answer_is_told_first_and_nothing_is_made_up_of_it() -> None:
+    told = page_of_run(Seen("swe", NOW, newest={"step": 40}, silent="swe gave no answer in 5 s."), None)
+    assert told["sentence"] == "swe gave no answer in 5 s. Step 40 is the newest that is published."
+    assert (told["state"], told["is_live"]) == ("unknown", False)
+
+
+def test_without_a_daemon_the_page_says_since_when_what_lives_and_who_starts_it_again() -> None:
+    ended = {"since": NOW - 120, "last_words": {"sentence": "step 7 of 9"}, "job": {"attempt": 2}, "parent_pid": 5}
+    told = page_of_run(Seen("swe", NOW, ended=ended), None)
+    assert told["sentence"] == (
+        "No daemon answers here for 2 min. The job lives on without it (attempt 2). It is started again by its parent. "
+        "Before: step 7 of 9"
+    )
+    assert told["state"] == "unwatched"
+    gone = page_of_run(Seen("swe", NOW, ended={"since": NOW - 7200, "why": "A person is needed."}), None)
+    assert gone["sentence"] == "No daemon answers here for 2 h. Nothing of the job runs. Before: A person is needed."
+    assert gone["state"] == "not running"
+    over = page_of_run(Seen("swe", NOW, ended={"finished": True, "why": "The run is finished."}), None)
+    assert (over["state"], over["sentence"]) == ("finished", "The run is finished. Its daemon has ended.")

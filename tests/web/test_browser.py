@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from supervisor.web.app import freeze_page
+from supervisor.web.history import Piece
 from supervisor.web.page import page_of_run
-from tests.web.served import SCRIPT, Told, seen, serve
+from tests.web.served import NOW, SCRIPT, Told, seen, serve
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -71,7 +72,7 @@ def test_each_panel_says_what_is_known(browser: Any, address: str) -> None:
     tab = Tab(browser, address)
     tab.wait_for_charts()
     assert tab.text("#sentence").startswith("step 50 of 100, 60 s ")
-    assert "$2.22 so far at $2.00 an hour, $2.22 a useful hour · 90.0 % of 1.1 h were useful" in tab.text("#told")
+    assert "$2.22 so far at $2.00 an hour, $2.22 a useful hour · 90.0 % of 1 h 6 min were useful" in tab.text("#told")
     assert "step 40" in tab.text("#facts")
     drawn = tab.page.locator("#charts .annotation-text").all_text_contents()
     titles = [" ".join(one.split()) for one in drawn]
@@ -90,6 +91,7 @@ def test_each_panel_says_what_is_known(browser: Any, address: str) -> None:
         "47",
         "quarantined",
     ]
+    assert tab.page.get_attribute("#state", "class") == "alarm"  # an incident is open
     tab.page.wait_for_function("document.querySelector('#log').textContent.includes('line two')")
     assert tab.wrong == []
     tab.page.close()
@@ -140,6 +142,40 @@ def test_a_keyboard_is_enough(browser: Any, address: str) -> None:
     tab.page.keyboard.press("Enter")
     assert "The job was stopped." in tab.text("#incidents")
     tab.page.close()
+
+
+def test_one_sample_between_two_gaps_and_a_line_at_zero_are_seen(browser: Any) -> None:
+    rows = [{"t": NOW - 4000, "waiting": 7}, *({"t": NOW - 900 + 30 * n, "running": 0} for n in range(9))]
+    pieces = [Piece("a", 1, rows), Piece("a", 2, [{"t": NOW, "waiting": 9}])]
+    with serve({"swe": Told(seen(pieces=pieces), {"trainer": ""})}) as address:
+        tab = Tab(browser, address)
+        tab.wait_for_charts()
+        assert tab.page.locator("#charts .scatterlayer .trace .point").count() >= 2
+        line, axis = (
+            tab.page.locator(one).first.bounding_box() for one in ("#charts path.js-line", "#charts .bglayer")
+        )
+        assert line is not None and axis is not None
+        assert line["y"] < axis["y"] + axis["height"] - 3
+        assert tab.wrong == []
+        tab.page.close()
+
+
+def test_a_page_without_an_answer_says_since_when_and_goes_on_by_itself(browser: Any) -> None:
+    told = Told(seen(), {"trainer": "a line"})
+    with serve({"swe": told}) as address:
+        tab = Tab(browser, address)
+        tab.wait_for_charts()
+        assert not tab.page.is_visible("#old")
+        tab.page.route("**/run.json*", lambda route: route.abort())
+        tab.page.wait_for_selector("#old:not([hidden])")
+        assert "This page is old: no answer since 20" in tab.text("#old")
+        told.logs["trainer"] = "what came later"
+        tab.page.check("#log-follow")
+        tab.page.unroute("**/run.json*")
+        tab.page.wait_for_selector("#old", state="hidden")
+        # Nothing else changed, and a log is followed all the same.
+        tab.page.locator("#log", has_text="later").wait_for()
+        tab.page.close()
 
 
 def test_several_runs_are_a_list_and_one_click_leads_into_one(browser: Any) -> None:

@@ -6,7 +6,8 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 const OTHERS = ["#d55e00", "#e69f00", "#f0e442", "#56b4e9", "#cc79a7", "#999999", "#0072b2"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const HEIGHT = 150, EVERY_MS = 2500;
-let shown = null, hours = 0, etag = "", library = null;
+let shown = null, hours = 0, library = null, toldAt = 0;
+const etags = {};
 
 function add(parent, tag, text, attributes) {
   const made = document.createElement(tag);
@@ -33,7 +34,8 @@ function load(name) {
 
 function showHead(run) {
   document.title = `${run.run}: ${run.state}`;
-  $("name").textContent = run.run; $("state").textContent = run.state; $("sentence").textContent = run.sentence;
+  $("name").textContent = run.run; $("state").textContent = run.state;
+  $("state").className = run.incidents.some((one) => !one.closed) || ["unwatched", "not running", "stopped", "unfit", "gave-up", "recovering"].includes(run.state) ? "alarm" : run.state === "running" ? "well" : ""; $("sentence").textContent = run.sentence;
   const told = [run.since ? `since ${clock(run.since)} UTC` : "", money(run.money)].filter(Boolean);
   $("told").textContent = told.join(" · ");
   const facts = clear("facts");
@@ -43,7 +45,7 @@ function showHead(run) {
 }
 function money(m) {
   if (!m) return "";
-  const useful = `${(100 * m.useful).toFixed(1)} % of ${m.hours.toFixed(1)} h were useful`;
+  const useful = `${(100 * m.useful).toFixed(1)} % of ${span(m.hours * 3600)} were useful`;
   if (m.dollars === undefined) return useful;
   const each = m.per_useful_hour === undefined ? "" : `, $${m.per_useful_hour.toFixed(2)} a useful hour`;
   return `$${m.dollars.toFixed(2)} so far at $${m.per_hour.toFixed(2)} an hour${each} · ${useful}`;
@@ -60,7 +62,7 @@ function showCharts(run) {
   if (!run.charts.length) { place.textContent = "There is nothing to draw yet."; return; }
   const style = getComputedStyle(document.body), ink = style.color, count = run.charts.length, narrow = window.innerWidth < 700;
   const grid = style.getPropertyValue("--line"), traces = [];
-  const over = run.state === "ended" || run.state === "unknown", lasts = run.attempts.map((one) => one.to);
+  const over = !run.is_live, lasts = run.attempts.map((one) => one.to);
   const begin = Math.min(...run.charts.flatMap((chart) => chart.lines.map((line) => line.x[0]))), end = over && lasts.length ? Math.max(...lasts) : run.at;
   const total = HEIGHT * count + 74, gap = 34 / total, part = (1 - gap * (count - 1)) / count;
   const layout = {
@@ -70,15 +72,17 @@ function showCharts(run) {
   };
   run.charts.forEach((chart, n) => {
     const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link";
-    layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, rangemode: zero ? "tozero" : "normal", anchor: "x", automargin: false };
+    layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, anchor: "x", automargin: false };
+    if (zero) { const most = topOf(chart) || 1; layout[n ? `yaxis${n + 1}` : "yaxis"].range = [-.05 * most, 1.06 * most]; } // a line at 0 is seen, and is not the axis
     const known = chart.lines.filter((line) => !line.undone), color = (line) => COLORS[Math.max(0, known.indexOf(line)) % COLORS.length];
-    const names = known.map((line) => `<span style="color:${color(line)}">■</span> ${line.name.replace(/[<>&]/g, "")}`);
+    const named = (line) => line.name.replace(/[<>&]/g, ""), short = (line) => narrow ? named(line).replace(/^GPU /, "") : named(line);
+    const names = known.map((line) => `<span style="color:${color(line)}">■</span> ${short(line)}`);
     layout.annotations.push({ xref: "paper", yref: "paper", x: 0, y: top, xanchor: "left", yanchor: "bottom", showarrow: false, align: "left", text: `<b>${chart.title}</b>${chart.unit ? ` (${chart.unit})` : ""}  ${chart.lines.length > 1 ? names.join("  ") : ""}` });
-    chart.lines.forEach((line) => traces.push({
-      type: "scatter", mode: line.x.length < 3 ? "markers" : "lines", name: line.name, yaxis: id, x: line.x.map(iso), y: line.y, connectgaps: false,
-      text: line.step ? line.step.map((s) => s === null ? "" : `step ${s}: `) : undefined, hovertemplate: `%{text}%{y}<extra>${line.name.replace(/[<>&]/g, "")}</extra>`,
+    chart.lines.forEach((line) => { for (const points of [line, lonelyOf(line)]) if (points.x.length) traces.push({
+      type: "scatter", mode: points === line ? "lines" : "markers", marker: { size: 4 }, name: line.name, yaxis: id, x: points.x.map((t) => t * 1000), y: points.y, connectgaps: false, // plotly reads numbers faster than dates
+      hoverinfo: points === line ? undefined : "skip", customdata: points.step, hovertemplate: `${line.step ? "step %{customdata}: " : ""}%{y}<extra>${named(line)}</extra>`,
       line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : color(line), dash: line.undone ? "dot" : DASHES[Math.max(0, known.indexOf(line)) % DASHES.length] }, opacity: line.undone ? .7 : 1,
-    }));
+    }); });
   });
   if (run.pods.length > 1) for (const pod of run.pods) {
     layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: iso(pod.from), x1: iso(pod.from), y0: 0, y1: 1, line: { width: 1, dash: "dash", color: ink } });
@@ -93,7 +97,11 @@ function showCharts(run) {
   library.react(place, traces, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
   $("legend").textContent = "UTC · grey: attempts · orange: incidents · dotted grey: trained again · ▼ what was said";
 }
-function topOf(chart) { return Math.max(...chart.lines.flatMap((line) => line.y).filter((y) => y !== null)); }
+function lonelyOf(line) { // points between two gaps: as a line they would not be seen
+  const at = line.y.map((y, n) => n).filter((n) => line.y[n] !== null && (line.y[n - 1] ?? null) === null && (line.y[n + 1] ?? null) === null);
+  return { x: at.map((n) => line.x[n]), y: at.map((n) => line.y[n]), step: line.step && at.map((n) => line.step[n]) };
+}
+function topOf(chart) { return Math.max(0, ...chart.lines.flatMap((line) => line.y).filter((y) => y !== null)); }
 function fold(text) { return text.replace(/[<>&]/g, "").replace(/(.{60,80}?)\s/g, "$1<br>").slice(0, 600); }
 
 function showTime(run) {
@@ -125,6 +133,7 @@ function showIncidents(run) {
 function showSteps(run) {
   const body = $("steps").tBodies[0];
   body.replaceChildren();
+  if (!run.steps.length) add(add(body, "tr"), "td", "None is known.", { colspan: 5 });
   for (const one of run.steps.slice(0, 100)) {
     const row = add(body, "tr");
     for (const value of [one.step, one.here || "", one.store || "", one.gb === undefined ? "" : one.gb, one.told || ""]) add(row, "td", value);
@@ -159,34 +168,58 @@ function drawLog() {
   if ($("log-follow").checked) place.scrollTop = place.scrollHeight;
 }
 
-async function show(run) {
+let last = null, curves = null, drawn = "";
+function show(run) {
+  last = run;
   $("run").hidden = false;
   showHead(run); showTime(run); showIncidents(run); showSteps(run);
   if (frozen) $("log").closest("section").hidden = true; else showLogNames(run);
-  if (!library) { if (!window.Plotly) await load("plotly.js"); library = window.Plotly; }
-  last = run;
-  showCharts(run);
 }
-let last = null;
+async function draw(again) {
+  if (!last || !curves) return;
+  const bands = JSON.stringify([last.incidents.map((one) => [one.opened, one.closed]), last.pods]);
+  if (!again && bands === drawn) return;
+  drawn = bands;
+  if (!library) { if (!window.Plotly) await plotly(); library = window.Plotly; }
+  showCharts({ ...last, ...curves });
+}
+let loading = null;
+function plotly() { return loading = loading || load("plotly.js"); }
+async function ask(name) { // null: it did not change
+  const answer = await fetch(`${name}.json?run=${encodeURIComponent(shown)}`, { headers: etags[name] ? { "if-none-match": etags[name] } : {} });
+  if (answer.status === 304) return null;
+  if (!answer.ok) throw new Error(await answer.text());
+  const told = await answer.json();
+  etags[name] = answer.headers.get("etag") || "";
+  return told;
+}
+let busy = false;
 async function refresh() {
+  if (busy) return; // a slow line gets one question at a time
+  busy = true;
   try {
-    const answer = await fetch(`run.json?run=${encodeURIComponent(shown)}`, { headers: etag ? { "if-none-match": etag } : {} });
-    if (answer.status === 304) return;
-    if (!answer.ok) throw new Error(await answer.text());
-    etag = answer.headers.get("etag") || "";
-    await show(await answer.json());
+    const run = await ask("run");
+    toldAt = Date.now(); $("old").hidden = true;
+    if (run) show(run);
+    const told = await ask("charts");
+    if (told) curves = told;
+    await draw(Boolean(told));
     if ($("log-follow").checked) await showLog();
-  } catch (error) { $("told").textContent = `This page is old: ${error.message}`; }
+  } catch (error) {
+    $("old").hidden = false; $("run").hidden = false;
+    $("old").textContent = `This page is old: no answer since ${toldAt ? `${clock(toldAt / 1000)} UTC` : "it was opened"}. ${error.message}`;
+  } finally { busy = false; }
 }
 async function begin() {
   for (const button of document.querySelectorAll("button[data-hours]")) button.addEventListener("click", () => {
     hours = Number(button.dataset.hours);
     for (const one of document.querySelectorAll("button[data-hours]")) one.setAttribute("aria-pressed", String(one === button));
-    if (last) { library.purge($("charts")); showCharts(last); }
+    if (library) { library.purge($("charts")); draw(true); }
   });
   $("log-name").addEventListener("change", showLog); $("log-find").addEventListener("input", drawLog);
   if (frozen) {
-    await show(JSON.parse(frozen.textContent));
+    curves = JSON.parse(frozen.textContent);
+    show(curves); await draw(true);
     document.documentElement.dataset.height = Math.ceil(document.body.getBoundingClientRect().bottom); // of a picture
     return;
   }
@@ -194,7 +227,7 @@ async function begin() {
   if (list.fleet) {
     if (!named) { await load("fleet.js"); await showFleet(); setInterval(() => { if (!document.hidden) showFleet(); }, 4 * EVERY_MS); return; }
     nav.classList.add("back"); add(nav, "a", `← fleet ${list.fleet}`, { href: "." });
-    shown = named; await refresh(); setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS); return;
+    shown = named; plotly().catch(() => {}); await refresh(); setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS); return;
   }
   for (const run of runs) {
     const link = add(nav, "a", null, { href: `?run=${encodeURIComponent(run.run)}` });
@@ -203,7 +236,9 @@ async function begin() {
   nav.classList.toggle("one", runs.length === 1);
   shown = named || (runs.length === 1 ? runs[0].run : null);
   if (!shown) return;
-  await refresh();
+  const first = refresh();
+  plotly().catch(() => {}); // meanwhile; who draws says what is wrong
+  await first;
   setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS);
 }
 begin();
