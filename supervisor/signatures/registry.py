@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from supervisor.core.facts import ErrorSeen, Role
-from supervisor.signatures.words import END, Choices, is_bounded, may_match_nothing, reach_of, words_of
+from supervisor.signatures.words import END, Choices, is_bounded, is_doubtful, reach_of, words_of
 
 Kind = Literal["deterministic", "transient"]
 Link = Literal["cause", "failure", "consequence", "end"]
@@ -23,7 +23,6 @@ LONGEST: Final = 4096  # characters of a message that are looked at
 
 _ROLES: Final = frozenset(get_args(Role))
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-_MORE_THAN_A_GROUP = re.compile(r"\(\?(?![:!=])")  # flags, names, looks behind: some of them are refused late
 _TEXTS: Final = ("sentence", "remedy", "source")
 _OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "quiet", "only", "frame")
 _KEYS: Final = {"name", "kind", "roles", "pattern", "examples", "others", *_TEXTS, *_OF_DIAGNOSE}
@@ -63,7 +62,7 @@ class Signature:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Compiled when a line is first tried on it: there are hundreds, and most runs need a few."""
+        """The expression, compiled when a line is first tried on it: of hundreds, most runs need a few."""
         return re.compile(self.expression, re.S)
 
 
@@ -215,9 +214,7 @@ def _join_patterns(patterns: Sequence[str], where: str) -> str:
                     f"{where} repeats without a bound in {pattern!r}: write {{0,80}} instead of * or +."
                 )
         joined = "|".join(f"(?:{pattern})" for pattern in patterns)
-        # Only for these can compiling, which takes time, say more than parsing did.
-        doubtful = any(_MORE_THAN_A_GROUP.search(pattern) or may_match_nothing(pattern) for pattern in patterns)
-        matches_nothing = doubtful and re.compile(joined, re.S).match("")
+        matches_nothing = any(map(is_doubtful, patterns)) and re.compile(joined, re.S).match("")  # that takes time
     except re.error as error:
         raise SignatureError(f"{where} is no regular expression: {error}. Mend it.") from None
     if matches_nothing:

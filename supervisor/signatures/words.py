@@ -40,9 +40,9 @@ def reach_of(pattern: str) -> int:
     return int(_parse_pattern(pattern).getwidth()[1])
 
 
-def may_match_nothing(pattern: str) -> bool:
-    """Is it possible that an empty line matches? Raises re.error."""
-    return bool(_parse_pattern(pattern).getwidth()[0] == 0)
+def is_doubtful(pattern: str) -> bool:
+    """May it match an empty line, or hold what is refused late (flags, names, looks behind)? Raises re.error."""
+    return "(?" in re.sub(r"\(\?[:!=]", "", pattern) or _parse_pattern(pattern).getwidth()[0] == 0
 
 
 def is_bounded(pattern: str) -> bool:
@@ -93,11 +93,10 @@ def _all_bounded(parsed: Any) -> bool:
     for kind, value in parsed:
         if kind in _REPEATS and value[1] == _parser.MAXREPEAT:
             return False
-        if kind not in _WITHOUT_PARTS:
-            for part in value if isinstance(value, tuple | list) else [value]:
-                for inner in part if isinstance(part, list) else [part]:
-                    if isinstance(inner, _parser.SubPattern) and not _all_bounded(inner):
-                        return False
+        for part in value if kind not in _WITHOUT_PARTS and isinstance(value, tuple | list) else [value]:
+            for inner in part if isinstance(part, list) else [part]:
+                if isinstance(inner, _parser.SubPattern) and not _all_bounded(inner):
+                    return False
     return True
 
 

@@ -308,7 +308,7 @@ def test_the_transfer_is_killed_in_the_middle_of_a_publish_which_completes_all_t
 
 
 def test_a_daemon_is_killed_and_the_next_one_takes_over_the_living_job(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=40, step_s=0.5)
+    pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=60, step_s=0.5)
     pods.append(pod)
     pod.start()
     pod.wait_for(lambda: pod.stored(), "a step is stored")
@@ -321,7 +321,7 @@ def test_a_daemon_is_killed_and_the_next_one_takes_over_the_living_job(tmp_path:
     pod.wait_for(lambda: len(pod.sentences("step")) > told, "steps go on")
     assert pod.wait_exit() == 0, pod.story()
     assert [start["pid"] for start in pod.practice.starts()] == [launcher], "the job was not touched"
-    assert pod.latest()["step"] == "step_40"
+    assert pod.latest()["step"] == "step_60"
     assert pod.said_so("verdict", "The job finished: exit code 0")
     steps = [int(sentence.split()[1]) for sentence in pod.sentences("step")]
     assert steps == sorted(set(steps)), "no step is told twice"
