@@ -50,6 +50,7 @@ STEPS, MANY_STEPS = 10_000, 100_000
 STEP_S, SAMPLE_S = 60.0, 30.0
 ATTEMPTS, AGAIN = 6, 40  # of the history, and so many steps are trained again after each but the first
 GPUS, GIB = 8, 1 << 30
+MOST_ROWS = 8000
 FIRST_NUMBER = 101  # of the planted attempts: a live run begins with 1
 VIEWERS, LOOK_S = 10, 2.5  # as EVERY_MS of web/static/page.js
 WARM_UP_S, ALONE_S, LOOKED_AT_S = 20.0, 30.0, 30.0
@@ -111,6 +112,8 @@ def plant_history(state_dir: Path, steps: int, end: float) -> int:
             rows += _rows_of_step(step, at, luck)
         told = f"vLLM died silently at step {(number + 1) * each}: its process has been gone for 2 s."
         rows.append({"t": at, "event": "verdict", "level": "error", "sentence": told})
+        while len(rows) > MOST_ROWS:  # so many are more than a file holds
+            rows = thin(rows)
         while len(text := _lines_of(rows)) > FILE_BYTES:
             rows = thin(rows)
         path.write_bytes(text)
@@ -138,7 +141,7 @@ def _rows_of_step(step: int, at: float, luck: random.Random) -> Iterator[Row]:
     yield {"t": at, "step": step, "role": "trainer", **values}
     for part in range(int(STEP_S / SAMPLE_S)):
         gpu = {
-            str(n): [int(luck.gauss(40, 1) * GIB), int(luck.gauss(60, 1) * GIB), luck.randrange(101)]
+            str(n): [int((39 + 2 * luck.random()) * GIB), int((59 + 2 * luck.random()) * GIB), int(101 * luck.random())]
             for n in range(GPUS)
         }
         more = {"disk": int(9e11 - 1e7 * step), "running": luck.randrange(300), "waiting": luck.randrange(40)}
