@@ -8,9 +8,6 @@ the run has shown that it trains, or where a start is the supervisor's own: a re
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +18,7 @@ from supervisor.core.facts import Remark
 from supervisor.core.state import State
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
-from supervisor.process.ask_program import wait_or_kill
+from supervisor.process.ask_program import ask_ours
 from supervisor.process.attempts import attempt_dir, digest, read_snapshot
 
 LIMIT_S = 20.0
@@ -107,9 +104,10 @@ class StartCheck:
 
     def _look_at_start(self, unwanted: threading.Event) -> tuple[list[dict[str, Any]], bool]:
         """What is found, and whether a start would follow if a person overruled all errors of it."""
-        settings = self._run.run_file.model_dump_json(exclude_unset=True).encode()
+        settings = self._run.run_file.model_dump_json(exclude_unset=True)
+        words = ["supervisor.cli.main", VERB, str(self._path), *self._overrule]
         try:
-            said, complaint, code = self._ask_child(settings, unwanted)
+            said, complaint, code = ask_ours(words, settings, self._run.environ, LIMIT_S, unwanted)
         except OSError as error:  # no room for a temporary file, no memory for a child
             return self._without_look(f"could not be begun ({error.strerror})")
         if unwanted.is_set():
@@ -122,24 +120,6 @@ class StartCheck:
         except (ValueError, KeyError, TypeError, RecursionError):
             last = complaint.decode(errors="replace").strip().splitlines()
             return self._without_look(f"failed ({last[-1].rstrip('.') if last else f'exit code {code}'})")
-
-    def _ask_child(self, settings: bytes, unwanted: threading.Event) -> tuple[bytes, bytes, int | None]:
-        """What the child said, its complaints, and its exit code; None where it was ended. Raises OSError."""
-        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
-            asked.write(settings)
-            asked.seek(0)
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "supervisor.cli.main", VERB, str(self._path), *self._overrule],
-                stdin=asked,
-                stdout=said,
-                stderr=complaint,
-                env=self._run.environ,
-                start_new_session=True,
-            )
-            code = wait_or_kill(child, LIMIT_S, unwanted)
-            said.seek(0)
-            complaint.seek(0)
-            return said.read(), complaint.read()[-2000:], code
 
     def _without_look(self, how: str) -> tuple[list[dict[str, Any]], bool]:
         told = (

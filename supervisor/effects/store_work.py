@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -35,7 +32,7 @@ from supervisor.evidence.keeping import to_send
 from supervisor.jobs.base import Job
 from supervisor.journal.series import path_of
 from supervisor.process import pod_identity
-from supervisor.process.ask_program import wait_or_kill
+from supervisor.process.ask_program import ask_ours
 from supervisor.process.attempts import digest, read_snapshot
 
 CATALOGUE_FRESH_S = 60.0
@@ -45,24 +42,6 @@ MISSING_LOOKS = 3
 HOST_S = 60.0  # patience with the look at the host
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
 LAST_LOGS_S = 3.0  # how long the next pod waits for the run so that this one's last words come first
-
-
-def look_at_host(settings: bytes, environ: Mapping[str, str], limit_s: float = HOST_S) -> str:
-    """Why the run, of these settings, cannot be on this host; "" where it can. Raises OSError.
-
-    The claim waits for this. A look that fails or takes too long says nothing of the host, and one that its driver
-    holds in the kernel is not waited for.
-    """
-    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
-        asked.write(settings)
-        asked.seek(0)
-        words = [sys.executable, "-P", "-m", "supervisor.preflight.host_check"]
-        child = subprocess.Popen(
-            words, stdin=asked, stdout=said, stderr=subprocess.DEVNULL, env=environ, start_new_session=True
-        )
-        code = wait_or_kill(child, limit_s, threading.Event())
-        said.seek(0)
-        return said.read().decode(errors="replace").strip() if code == 0 else ""
 
 
 class StoreWork:
@@ -171,9 +150,11 @@ class StoreWork:
         self.claiming.want(take_over=action.take_over)
 
     def _look_at_host(self) -> None:
-        settings = self._run.run_file.model_dump_json(exclude_unset=True)
+        """A look that fails or takes too long says nothing of the host; one that its driver holds is not waited for."""
+        settings, words = self._run.run_file.model_dump_json(exclude_unset=True), ["supervisor.preflight.host_check"]
         with contextlib.suppress(OSError):
-            self._unfit = look_at_host(settings.encode(), self._run.environ)
+            said, _, code = ask_ours(words, settings, self._run.environ, HOST_S, threading.Event())
+            self._unfit = said.decode(errors="replace").strip() if code == 0 else ""
 
     def release(self, action: a.Release) -> None:
         """Give the run back; ``close`` waits a little for it. ``brief``: at once, whatever the logs still lack."""

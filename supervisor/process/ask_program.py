@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -75,6 +76,22 @@ def ask(
                 launch.abandon(Component("preflight", words, cwd, marked), scratch, run_id, None)
         with output.open("rb") as said:
             return Answer(code, said.read(LONGEST).decode("utf-8", "replace"))
+
+
+def ask_ours(
+    words: Sequence[str], settings: str, env: Mapping[str, str], limit_s: float, unwanted: threading.Event
+) -> tuple[bytes, bytes, int | None]:
+    """What a part of this program said that gets ``settings`` as its input, its complaints, and its exit code: None
+    where it was ended. Raises OSError."""
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaint:
+        asked.write(settings.encode())
+        asked.seek(0)
+        command = [sys.executable, "-P", "-m", *words]
+        child = subprocess.Popen(command, stdin=asked, stdout=said, stderr=complaint, env=env, start_new_session=True)
+        code = wait_or_kill(child, limit_s, unwanted)
+        said.seek(0)
+        complaint.seek(0)
+        return said.read(), complaint.read()[-2000:], code
 
 
 def wait_or_kill(child: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event) -> int | None:

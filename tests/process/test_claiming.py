@@ -15,10 +15,10 @@ import pytest
 
 from supervisor.checkpoints.writers import FencedError
 from supervisor.core import facts as f
-from supervisor.effects import store_work
 from supervisor.effects.claiming import Claiming, claim_once
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.transfers import Transfers
+from supervisor.process.ask_program import ask_ours
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import Step, until
@@ -463,16 +463,16 @@ def test_a_heartbeat_says_what_is_known_of_its_pod_and_the_release_how_it_ended(
 
 
 @pytest.mark.parametrize(
-    ("script", "limit_s", "found"),
+    ("script", "limit_s", "told"),
     [
-        ('cat >/dev/null; sleep 60 & echo $! >"$0.pid"; echo The host has 1 GPU.', 40.0, "The host has 1 GPU."),
-        ("echo The host has 1 GPU.; exec sleep 60", 1.0, ""),
-        ("echo The host has 1 GPU.; exit 1", 40.0, ""),
+        ('cat >/dev/null; sleep 60 & echo $! >"$0.pid"; echo The host has 1 GPU.', 40.0, 0),
+        ("echo The host has 1 GPU.; exec sleep 60", 1.0, None),
+        ("echo The host has 1 GPU.; exit 1", 40.0, 1),
     ],
     ids=["what it started lives on", "it hangs", "it fails"],
 )
 def test_the_claim_waits_no_longer_for_a_look_at_the_host_than_that_may_take(
-    script: str, limit_s: float, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, limit_s: float, told: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look that a driver holds, or whose children keep its output open, was waited for without an end."""
     program = tmp_path / "python"
@@ -480,7 +480,8 @@ def test_the_claim_waits_no_longer_for_a_look_at_the_host_than_that_may_take(
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
     began = time.monotonic()
-    assert store_work.look_at_host(b"{}", {"PATH": os.environ["PATH"]}, limit_s) == found
+    said, _, code = ask_ours(["x"], "{}", {"PATH": os.environ["PATH"]}, limit_s, threading.Event())
+    assert code == told and (told != 0 or said == b"The host has 1 GPU.\n")
     assert time.monotonic() - began < 40
     if (started := program.with_name("python.pid")).exists():
         os.kill(int(started.read_text()), signal.SIGKILL)
