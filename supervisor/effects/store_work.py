@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
+from supervisor.base.own_child import OwnChild
 from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import SERIES, pack
 from supervisor.core import actions as a
@@ -35,7 +34,6 @@ from supervisor.evidence.known import bundles_dir
 from supervisor.jobs.base import Job
 from supervisor.journal.series import path_of
 from supervisor.process import pod_identity
-from supervisor.process.ask_program import wait_or_kill
 from supervisor.process.attempts import digest, read_snapshot
 
 CATALOGUE_FRESH_S = 60.0
@@ -53,16 +51,11 @@ def look_at_host(settings: bytes, environ: Mapping[str, str], limit_s: float = H
     The claim waits for this. A look that fails or takes too long says nothing of the host, and one that its driver
     holds in the kernel is not waited for.
     """
-    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
-        asked.write(settings)
-        asked.seek(0)
-        words = [sys.executable, "-P", "-m", "supervisor.preflight.host_check"]
-        child = subprocess.Popen(
-            words, stdin=asked, stdout=said, stderr=subprocess.DEVNULL, env=environ, start_new_session=True
-        )
-        code = wait_or_kill(child, limit_s, threading.Event())
-        said.seek(0)
-        return said.read().decode(errors="replace").strip() if code == 0 else ""
+    words = [sys.executable, "-P", "-m", "supervisor.preflight.host_check"]
+    with OwnChild(words, environ=environ, given=settings) as child:
+        code = child.wait(time.monotonic() + limit_s)
+        child.kill()
+        return child.answer().decode(errors="replace").strip() if code == 0 else ""
 
 
 class StoreWork:
