@@ -43,7 +43,7 @@ NOISE = (
         "judge-too-slow",
     ),
     *("http-pool-empty", "client-closed", "tool-server-gone", "tunnel-failed", "answer-*", "prompt-*", "tls-cut"),
-    *("numpy-two", "no-systemd", "cpu-stalled", "slurm-step-waits", "object-store-slow"),
+    *("numpy-two", "no-systemd", "cpu-stalled", "slurm-step-waits", "object-store-slow", "program-already-ending"),
 )
 ELSEWHERE = (
     *("gpu-*", "xid-*", "driver-*", "fabric-manager-missing", "machine-fault", "nccl-*", "gloo-*"),
@@ -73,6 +73,7 @@ ELSEWHERE = (
     *("images-without-vlm", "sequence-too-long", "tensors-shared", "litellm-*", "openai-*", "header-illegal"),
     *("hf-transfer-missing", "event-loop-mixed", "module-shadowed", "file-*", "lock-*", "text-not-utf8"),
     *("json-types-unfit", "tracker-refused", "quantile-too-large", "start-method-set-twice", "torch-without-libuv"),
+    *("random-state-refused", "reward-result-unfit"),
     *("script-with-windows-line-ends", "system-library-missing", "watches-exhausted", "argument-renamed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last

@@ -33,8 +33,10 @@ _ADVICE: Final = {
         r"(?:NameError|UnboundLocalError|SyntaxError|IndentationError)\b"
     ): "A mistake in that code itself: mend the line; in an installed package take another version of it.",
     re.compile(
-        r"TypeError: (?:string|list) indices must be|AttributeError: '(?:str|list|dict|int|float)' object has no attribute"
-    ): "The data has another form than this code expects (a text in place of a dict, messages whose content is a list): "
+        r"TypeError: (?:string|list) indices must be"
+        r"|AttributeError: '(?:str|list|dict|int|float)' object has no attribute"
+    ): "The data has another form than this code expects (a text in place of a dict, messages whose content is a "
+    "list): "
     "print it there, and compare with the dataset's columns or with what that version hands over.",
     re.compile(
         r"ValueError: (?:too many|not enough) values to unpack"

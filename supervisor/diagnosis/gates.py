@@ -70,6 +70,7 @@ _WANTED: Final = (
     "Training completed",
     "Final validation metrics",
     "Results saved to ",
+    "Started container ",
 )
 
 

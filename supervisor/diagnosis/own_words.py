@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from supervisor.diagnosis.frames import Raised
+from supervisor.primerl.renames import renames
 
 # What is imported by another name than it is installed by.
 _INSTALLED_AS: Final = {
@@ -73,9 +74,9 @@ _SAYS = re.compile(
     r".{8,220}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
 )
 _CHOICES = re.compile(
-    r"(?P<says>(?:(?:[Mm]ust|[Ss]hould|has to) be (?:one of|either)|(?:[Ss]upported|[Aa]llowed|[Aa]vailable|[Vv]alid"
-    r"|[Kk]nown|[Ee]xpected)(?: [\w-]{1,30}){0,4}?(?: are| is|:| one of|: one of)) .{3,160}?)"
-    r"(?:(?=[.!] )|[.!]?(?=$|\n))"
+    r"(?P<says>(?:(?:[Mm]ust|[Ss]hould|has to) be (?:one of|either)|[Ee]xpected (?:one of|either)"
+    r"|(?:[Ss]upported|[Aa]llowed|[Aa]vailable|[Vv]alid|[Kk]nown)(?: [\w-]{1,30}){0,3}?(?: are| is|:| one of))"
+    r" .{3,160}?)(?:(?=[.!] )|[.!]?(?=$|\n))"
 )
 # What an error's text names is a setting where it has three words, a path of names, two hyphens, or a value.
 _SETTING = re.compile(
@@ -94,6 +95,18 @@ _EMPTY = re.compile(
     r"|TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING"
     r"|https?://\S+\.?$|for (?:more|further) (?:info|detail)|PYTORCH_(?:CUDA_)?ALLOC_CONF|HYDRA_FULL_ERROR"
 )
+_ANSWERED = re.compile(
+    r"(?:\b|')(?P<code>[45]\d\d) ?(?:(?:Client|Server) Error|[A-Z][\w ]{2,30}'?)[^\n]{0,60}? for (?:url|URL):? ?'?"
+    r"https?://(?:[^/@\s]{1,80}@)?(?P<host>[\w.-]{1,120})"
+)
+_MEANS: Final = {
+    "400": "a field that it was sent is wrong", "401": "no key, or a wrong one", "402": "the account has to be paid",
+    "403": "this account may not do that", "404": "no such address, model or file there: look at the URL's path",
+    "405": "another method is wanted: look at the URL's path", "408": "it was too slow", "409": "it is there already",
+    "413": "too much at once: send less", "422": "a field that it was sent is wrong or missing",
+    "429": "too many requests: ask less at once, wait, or take a larger plan", "504": "it was too slow",
+}  # fmt: skip
+_KEY = re.compile(r"(?:--)?([a-z][\w-]{1,60}(?:\.[\w-]{1,60}){0,6})$")
 _OF_PACKAGES: Final = ("ImportError: ", "Exception: ", "RuntimeError: ", "ModuleNotFoundError: ", "ValueError: ")
 # The settings that decide how much GPU memory each trainer or engine takes.
 _MEMORY: Final = {
@@ -132,6 +145,11 @@ def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = (), *, 
     whole = "\n".join((said, *more))
     if raised is not None and raised.trainer in _MEMORY and _NO_ROOM.match(said):
         return f"In {raised.trainer}: {_MEMORY[raised.trainer]}."
+    if found := _ANSWERED.search(said):
+        means = _MEANS.get(found["code"], "it failed, or was not up: its own log of that moment says why")
+        return f"{found['host']} answered {found['code']}: {means}."
+    if of_settings and (renamed := _say_renames((text, *more))):
+        return renamed
     words = _name_packages(said, raised.package if raised is not None else "") or _quote_advice(whole)
     return words or (name_settings(whole) if of_settings else "")
 
@@ -208,7 +226,23 @@ def name_settings(text: str) -> str:
     text = _OF_PYDANTIC.sub("", text)
     found = [one[0] for one in _SETTING.finditer(text) if not _NO_SETTING.match(one[0])]
     names = list(dict.fromkeys(found))[:_MOST_SETTINGS]
-    return f"It names {', '.join(names)}: change what does not hold there, or leave it out." if names else ""
+    return f"Change what does not hold of what it names, or leave it out: {', '.join(names)}." if names else ""
+
+
+def _say_renames(lines: Sequence[str]) -> str:
+    """What prime-rl calls a setting that it refused now, or called it before."""
+    for key in (found[1].replace("-", "_") for line in lines if (found := _KEY.match(line.strip()))):
+        for part in ("", "trainer.", "orchestrator.", "inference."):
+            now, last = part + key, None
+            for one in renames():
+                if (then := one.apply(now)) != now or one.old == now:
+                    now, last = then, one
+            if last is not None:
+                said = f"{key} is {now} since {last.day}." if last.new else f"{key} went with prime-rl of {last.day}."
+                return " ".join((said, last.note)).rstrip()
+            if (newer := next((one for one in renames() if one.new and one.new == part + key), None)) is not None:
+                return f"{key} is the name since {newer.day}: before, it was {newer.old} (or upgrade prime-rl)."
+    return ""
 
 
 def _quote_advice(whole: str) -> str:

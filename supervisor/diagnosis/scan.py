@@ -37,6 +37,11 @@ MOST_KEYS: Final = 64
 SHOWN: Final = 300
 MORE_LINES: Final = 3
 WANTED_BYTES: Final = 600  # of an ordinary line: what it is about stands at its beginning
+_POD = re.compile(r"\bpod/[\w.-]{1,120}")
+_BEFORE_START: Final = frozenset({
+    "gpu-plugin-unhealthy", "image-not-pulled", "image-pull-limited", "pod-config-missing", "pod-not-scheduled",
+    "sandbox-not-created", "volume-not-mounted",
+})  # fmt: skip
 ENDS_MORE: Final = ("Traceback (most", "The above exception", "During handling", "Process ", 'File "')
 PAGE_LINES: Final = 100
 MOST_ENDS: Final = 4  # times that one process may tell of the exception that ends it
@@ -582,6 +587,12 @@ class _Scan:
             self._add_step(StepDone("job", step, reward=reward, loss=loss), message)
         elif _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
+        elif "Started container " in message:
+            # Kubernetes tells of its first tries, too: what kept this pod from starting has passed.
+            pod = _POD.search(message)
+            for event in self.log.events:
+                of = _POD.search(event.text)
+                event.over = event.over or (event.name in _BEFORE_START and (of and of[0]) in (None, pod and pod[0]))
 
     def _note_caught(self, event: Event, warning: str) -> None:
         """A warning just below an exception that says its message: the program caught it, and goes on."""
@@ -638,6 +649,12 @@ class _Scan:
             self._note_others_step(message)
         elif _JOB_DONE.match(message):
             self.log.finishes.append(("job", self._place_now()))
+        elif "Started container " in message:
+            # Kubernetes tells of its first tries, too: what kept this pod from starting has passed.
+            pod = _POD.search(message)
+            for event in self.log.events:
+                of = _POD.search(event.text)
+                event.over = event.over or (event.name in _BEFORE_START and (of and of[0]) in (None, pod and pod[0]))
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
         every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
         for one in every if role is None or role == "launcher" else (role,):

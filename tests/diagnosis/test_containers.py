@@ -273,3 +273,19 @@ def test_of_several_logs_in_one_text_the_bytes_and_the_cut_are_told(
     (tmp_path / "all.gz").write_bytes(gzip.compress(text.encode() + b"\n" + os.urandom(9000).hex().encode())[:-3000])
     main(["diagnose", str(tmp_path / "all.gz")])
     assert "its compressed end is missing" in capsys.readouterr().out
+
+
+EVENTS = """\
+12m  Warning  FailedScheduling  pod/rl-0  0/12 nodes are available: 12 Insufficient nvidia.com/gpu.
+7m   Warning  Failed            pod/rl-0  Failed to pull image "ghcr.io/x/rl:0.5": rpc error: context canceled
+"""
+
+
+@pytest.mark.parametrize(("pod", "said"), [("rl-0", "The log ends near"), ("other-1", "Root cause")])
+def test_a_pod_that_started_after_all_is_not_accused_and_another_ones_start_is_no_excuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pod: str, said: str
+) -> None:
+    log = tmp_path / "events.txt"
+    log.write_text(f"{EVENTS}6m   Normal   Started           pod/{pod}  Started container trainer\n")
+    main(["diagnose", str(log)])
+    assert capsys.readouterr().out.startswith(said)

@@ -92,9 +92,9 @@ def test_what_decides_over_memory_is_said_as_that_trainer_calls_it(trainer: str,
 
 def test_settings_are_named_as_they_stand_and_files_and_modules_are_not() -> None:
     named = name_settings("Value error, inference.vllm.enable_eplb needs train_batch_size >= 4 (a/train_it_all.py)")
-    assert named.startswith("It names inference.vllm.enable_eplb, train_batch_size:")
+    assert named.endswith("leave it out: inference.vllm.enable_eplb, train_batch_size.")
     below = "trainer.optim.foo\nExtra inputs are not permitted [type=extra_forbidden, input_value=1, input_type=int]"
-    assert name_settings(below).startswith("It names trainer.optim.foo:")
+    assert name_settings(below).endswith(": trainer.optim.foo.")
     assert name_settings("torch.cuda.OutOfMemoryError in train_my_model.py at x.example.com") == ""
 
 
@@ -103,3 +103,25 @@ def test_a_module_without_the_attribute_is_no_fault_of_torch() -> None:
     frame = Frame("/app/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", 1931, "__getattr__")
     raised = Raised("AttributeError", text.partition(": ")[2], 1, 9, frame, None, trainer="verl")
     assert "verl expects lm_head of Qwen3Model" in in_its_words(text, raised)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("trainer_gpu_ids", "trainer_gpu_ids is deployment.num_train_gpus since 2026-02-24."),
+        ("trainer.model.experimental.lora.rank", "is trainer.model.lora.rank since"),
+        ("--async-level", "async_level went with prime-rl of 2026-05-25. How stale"),
+        ("deployment.num_train_gpus", "before, it was trainer_gpu_ids"),
+    ],
+)
+def test_a_setting_that_prime_rl_renamed_is_told_by_its_name_of_now(key: str, said: str) -> None:
+    text = "ValidationError: 1 validation error for RLConfig"
+    assert said in in_its_words(text, None, [key, "Extra inputs are not permitted"], of_settings=True)
+    assert said not in in_its_words(text, None, [key])
+
+
+def test_the_service_that_answered_is_named_and_what_its_code_means() -> None:
+    asked = "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://u:p@google.serper.dev/search"
+    assert in_its_words(asked, None) == "google.serper.dev answered 403: this account may not do that."
+    failed = "httpx.HTTPStatusError: Server error '503 Service Unavailable' for url 'https://api.example.com/v1'"
+    assert in_its_words(failed, None).startswith("api.example.com answered 503: it failed, or was not up")
