@@ -109,6 +109,7 @@ def rebase(state: State) -> State:
             },
         ),
         suspicion=Suspicion(),
+        machines={name: replace(one, silent_since=None) for name, one in state.machines.items()},
     )
 
 
@@ -178,6 +179,9 @@ def suspend(state: State, seconds: float) -> State:
             },
         ),
         suspicion=Suspicion(),
+        machines={
+            name: replace(one, silent_since=later_if(one.silent_since)) for name, one in state.machines.items()
+        },
     )
 
 
@@ -193,7 +197,7 @@ def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
     return replace(
         state,
         progress=progress,
-        attempt=replace(state.attempt, pid=fact.pid, started=state.now),
+        attempt=replace(state.attempt, pid=fact.pid, started=state.now, machines=fact.machines),
         disk=replace(state.disk, stale_attempt=-1),
     )
 

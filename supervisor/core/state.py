@@ -53,6 +53,8 @@ class Process:
     start_ticks: int
     key: bool
     title: str = ""
+    host: str = ""  # the machine, where the run has several
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,18 @@ class Gone:
     role: Role
     pid: int
     t: float
+    host: str = ""
+    index: int = 0
+    how: str = ""  # how it ended, where its shim told
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine of a run over several, as its agent is heard."""
+
+    silent_since: float | None = None
+    down: str = ""  # what the engine that gave it says against it
+    deaths: int = 0  # of what ran on it, itself included
 
 
 @dataclass(frozen=True)
@@ -384,6 +398,7 @@ class Attempt:
     began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
+    machines: tuple[str, ...] = ()  # on which it runs, where the run has several
 
 
 @dataclass(frozen=True)
@@ -391,7 +406,7 @@ class Job:
     """What is seen of the present attempt's processes, files and logs."""
 
     ended: Ended | None = None
-    processes: dict[str, Process] = field(default_factory=dict)  # "pid:start_ticks"
+    processes: dict[str, Process] = field(default_factory=dict)  # "pid:start_ticks", "host:pid:start_ticks" elsewhere
     gone: tuple[Gone, ...] = ()
     growth: dict[str, Growth] = field(default_factory=dict)
     efforts: dict[str, RoleEffort] = field(default_factory=dict)  # by role, of the present attempt
@@ -608,6 +623,7 @@ class State:
     incidents: Incidents = field(default_factory=Incidents)
     ending: Ending = field(default_factory=Ending)
     observing: Observing = field(default_factory=Observing)
+    machines: dict[str, Machine] = field(default_factory=dict)  # by name, where the run has several
 
     @property
     def live(self) -> bool:

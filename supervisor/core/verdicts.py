@@ -76,6 +76,7 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     against = engine_signals(state, watch) if judged else []
     return (
         _gpu_lost(state, watch)
+        or _machine_lost(state, against, watch)
         or _engine_dead(state, against, watch)
         or _engine_hung(state, against, watch)
         or _hopeless(state, watch)
@@ -121,6 +122,27 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     if second is None:
         return None
     return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
+
+
+def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict | None:
+    """A machine of which nothing is heard, and the word of the engine that gave it; or that the rest waits.
+
+    Silence alone is no verdict: the network between two machines can be away while both work.
+    """
+    for name in state.attempt.machines:
+        one = state.machines.get(name)
+        if one is None or one.silent_since is None or not watch.over(one.silent_since, state.settings.machine_silent):
+            continue
+        silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
+        word = [Signal("log", f"the engine says: {one.down}")] if one.down else []
+        overdue = soft_overdue(state, watch)
+        waits = [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
+        if not (word or waits):
+            continue
+        signals = (silent, (word or waits)[0])
+        sentence = f"{name} is lost: {_both(list(signals))}."
+        return Verdict("dead", "machine-lost", sentence, act=True, signals=signals, host=name)
+    return None
 
 
 def _just_failed(state: State, trouble: GpuTrouble) -> Signal | None:
@@ -309,7 +331,8 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
     fresh = [g for g in state.job.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
         said = f" {stop.sentence}." if (stop := why_launcher_stops(state, watch)) is not None else ""
-        sentence = f"{who(fresh[0].role)}'s process {fresh[0].pid} is gone.{said}"
+        one = fresh[0]
+        sentence = f"{who(one.role, one.host, one.index)}'s process {one.pid or ''}".rstrip() + f" is gone.{said}"
         return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
     if state.job.scratch and state.attempt.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.job.scratch}")
