@@ -336,7 +336,9 @@ class RunFile(Section):
     @model_validator(mode="after")
     def several_machines(self) -> RunFile:
         if self.nodes is not None and (self.job.kind != "command" or self.recovery.inference == "own-role"):
-            raise ValueError('[nodes] is for [job] kind = "command" alone, and not with recovery.inference = "own-role"')
+            raise ValueError(
+                '[nodes] is for [job] kind = "command" alone, and not with recovery.inference = "own-role"'
+            )
         return self
 
     @property

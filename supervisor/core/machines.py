@@ -1,4 +1,4 @@
-"""A run over several machines: what is heard of each, what ended on which, and which a start should rather leave out."""
+"""A run over several machines: what is heard of each, what ended where, and which a start leaves out if it can."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def ends_the_job(fact: f.ComponentExited) -> bool:
 def component_exited(state: State, fact: f.ComponentExited) -> State:
     """One component of many has ended: a death, unless the job is about to end or it was the one that ends it."""
     place = (fact.role, fact.host, fact.index)
-    processes = {
-        key: one for key, one in state.job.processes.items() if (one.role, one.host, one.index) != place
-    }
+    processes = {key: one for key, one in state.job.processes.items() if (one.role, one.host, one.index) != place}
     state = replace(state, job=replace(state.job, processes=processes))
     if fact.role is None or ends_the_job(fact) or not state.live:
         return state

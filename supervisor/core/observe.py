@@ -179,9 +179,7 @@ def suspend(state: State, seconds: float) -> State:
             },
         ),
         suspicion=Suspicion(),
-        machines={
-            name: replace(one, silent_since=later_if(one.silent_since)) for name, one in state.machines.items()
-        },
+        machines={name: replace(one, silent_since=later_if(one.silent_since)) for name, one in state.machines.items()},
     )
 
 

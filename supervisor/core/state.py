@@ -417,6 +417,10 @@ class Job:
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch
 
+    def processes_here(self) -> list[Process]:
+        """Those on this machine."""
+        return [one for one in self.processes.values() if not one.host]
+
 
 @dataclass(frozen=True)
 class Gpus:
