@@ -57,6 +57,11 @@ from supervisor.core.words import size, span
 
 GPU_ERRORS = ("gpu-fault", "gpu-missing")  # what the job's own lines say of it
 HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still
+LOST_PEER = (
+    *("connection-error", "connection-refused", "gloo-not-connected", "gloo-timeout"),
+    *("nccl-remote", "nccl-timeout", "nccl-watchdog-stuck"),
+)
+"""What the others log of a machine that is gone, and of much else: beside its silence, a second signal."""
 MOVING_FACTOR = 3.0  # a step of which something moves may take so much longer than five times the longest
 
 
@@ -135,8 +140,13 @@ def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict 
             continue
         silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
         word = [Signal("log", f"the engine says: {one.down}")] if one.down else []
-        overdue = soft_overdue(state, watch)
+        overdue, since = soft_overdue(state, watch), one.silent_since
         waits = [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
+        waits += [
+            Signal("log", f"the {error.role} logs: {error.text}")
+            for error in state.job.errors.values()
+            if error.signature in LOST_PEER and error.t > max(since, state.progress.t)
+        ]
         if not (word or waits):
             continue
         signals = (silent, (word or waits)[0])

@@ -170,18 +170,14 @@ class Agent:
         """One connection, from the greeting until it ends. Raises OSError and WireError."""
         line, welcome = self._greet()
         try:
-            line.longest = wire.LONGEST_LINE
             self.lease_s = float(welcome["lease_s"])
             self._hear_welcome(welcome)
             heard_any = now()
             beat_at = 0.0
             while not self.ending:
-                readable, _, _ = select.select([line], [line] if line.unsent else [], [], TURN_S)
-                line.flush()
-                if readable:
-                    for message in line.take():
-                        heard_any = now()
-                        self._hear(message)
+                for message in line.take():
+                    heard_any = now()
+                    self._hear(message)
                 if now() - heard_any > wire.SILENCE_S:
                     raise WireError(f"it has said nothing for {wire.SILENCE_S:.0f} s")
                 self._turn(line)
@@ -191,6 +187,8 @@ class Agent:
                     self._number += 1
                     self._sent.append((self._number, beat_at))
                     line.put({"t": "beat", "n": self._number})
+                select.select([line], [line] if line.unsent else [], [], TURN_S)
+                line.flush()
         finally:
             line.close()
 
@@ -200,22 +198,22 @@ class Agent:
             raise WireError(f"there is no token in {self.folder} yet")
         host, port = self._find_head()
         connection = socket.create_connection((host, port), timeout=wire.GREETING_S)
+        line = Line(connection)
         try:
-            file = connection.makefile("rb")
-            hello = _read_line(file.readline(wire.LONGEST_GREETING))
+            hello = line.wait_for_one(wire.GREETING_S)
             mine = wire.new_nonce()
             said = (self.run_id, self.name, str(hello.get("nonce")), mine)
             address = connection.getsockname()[0]
             greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
             greeting |= {"proof": wire.prove(token, "agent", *said), "address": address}
-            connection.sendall(json.dumps(greeting).encode() + b"\n")
-            welcome = _read_line(file.readline(wire.LONGEST_LINE))
+            line.put(greeting)
+            line.longest = wire.LONGEST_LINE
+            welcome = line.wait_for_one(wire.GREETING_S)
             if not wire.is_proof(welcome.get("proof"), wire.prove(token, "head", *said)):
                 raise WireError(str(welcome.get("error") or "it does not know the run's token"))
-            file.close()
-            return Line(connection), welcome
+            return line, welcome
         except BaseException:
-            connection.close()
+            line.close()
             raise
 
     def _find_head(self) -> tuple[str, int]:
@@ -545,16 +543,6 @@ def _lives(part: Part) -> bool:
 def _classify(title: str, comm: str) -> tuple[f.Role, bool] | None:
     """What a vLLM engine calls itself; every other component is told by its own end."""
     return ("inference", True) if title.startswith(ENGINE) or comm.startswith(ENGINE) else None
-
-
-def _read_line(line: bytes) -> Message:
-    try:
-        message = json.loads(line)
-    except ValueError as error:
-        raise WireError("it does not greet") from error
-    if not isinstance(message, dict):
-        raise WireError("it does not greet")
-    return message
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -39,7 +39,8 @@ Post = Callable[[f.Fact, str], None]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_STRANGERS = 64  # connections of whom it is not known yet who they are
 TURN_S = 0.25
-ABSENT_S = 10.0  # a stop waits so long for a machine that does not answer, after all others have
+ABSENT_S = 10.0  # a stop waits for a machine until it has been silent for so long
+GONE_S = 3.0  # an agent that hung up is usually back by then
 LAUNCH_S = 90.0  # for the answer to a launch: a shim may take 30 s, and what is in the way has to be ended
 LEASE_MARGIN_S = 5.0
 KEPT_WANTED = ("starting", "running", "stopping")
@@ -237,17 +238,15 @@ class Head:
             if now() - peer.heard > wire.SILENCE_S or (not peer.name and now() - peer.since > wire.GREETING_S):
                 self._hang_up(peer, f"nothing was heard of it for {now() - peer.heard:.0f} s")
         known = dict.fromkeys(self._state().attempt.machines, self._began)
+        silent = {}
         with self._changed:
-            known |= {name: machine.heard for name, machine in self._machines.items()}
-            silent = {
-                name: now() - heard
-                for name, heard in known.items()
-                if now() - heard > wire.SILENCE_S
-                and not ((machine := self._machines.get(name)) is not None and machine.told_silent)
-            }
-            for name in silent:
-                machine = self._machines.setdefault(name, Machine(1 << 20, "", known[name]))
-                machine.told_silent = True
+            for name, since in known.items():
+                self._machines.setdefault(name, Machine(1 << 20, "", since))
+            for name, machine in self._machines.items():
+                silent_s = now() - machine.heard
+                if not machine.told_silent and silent_s > (wire.SILENCE_S if machine.peer is not None else GONE_S):
+                    machine.told_silent = True
+                    silent[name] = silent_s
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
 
@@ -490,7 +489,7 @@ class Head:
             if place is None:
                 raise ConfigError(f"{component.name} has no machine.")
             with self._writing:
-                away.write_record(folder, component.name, ShimState("running", place=place))
+                away.write_record(folder, component.name, ShimState("running", place=place), durable=True)
             told = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile}
             order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
@@ -524,7 +523,7 @@ class Head:
                 continue
             state = replace(away.of_message(answer["state"]), place=place, how=away.HOW)
             self._keep(folder, component.name, state)
-            notes = tuple(f"{request.host}: {note}" for note in answer.get("notes", ()))
+            notes = tuple(f"on {request.host}: {note}" for note in answer.get("notes", ()))
             found.append(Launched(state.shim_pid or 0, state.pid or 0, state.start_ticks or 0, "fork", None, notes))
         return found
 
@@ -594,7 +593,6 @@ class Head:
         order: Message = {"do": "stop", "upto": attempt, "rules": _rules_message(rules), "budget_s": budget_s}
         requests = [self._ask(host, {**order, "brief": brief}) for host in sorted(hosts)]
         hurried = False
-        absent_since: float | None = None
         try:
             with self._changed:
                 while left := [one for one in requests if one.answer is None]:
@@ -602,13 +600,9 @@ class Head:
                         hurried = True
                         for one in left:
                             self._tell(self._machines[one.host].peer if one.host in self._machines else None, _HURRY)
-                    if any(self._speaks(one.host) for one in left):
-                        absent_since = None
-                    elif absent_since is None:
-                        absent_since = now()
-                    elif now() - absent_since > (0.0 if brief else ABSENT_S):
-                        break
-                    if now() - begun > budget_s + 120.0:
+                    heard = [self._machines[one.host].heard for one in left if one.host in self._machines]
+                    silent_s = now() - max(heard, default=self._began)
+                    if silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + 120.0:
                         break
                     self._changed.wait(0.25)
         finally:

@@ -13,6 +13,7 @@ import hmac
 import json
 import os
 import secrets
+import select
 import socket
 import stat
 import threading
@@ -30,7 +31,7 @@ MOST_UNSENT = 32 << 20
 GREETING_S = 5.0
 TOKEN = "RL_SUPERVISOR_NODE_TOKEN"  # noqa: S105 - the name of the variable
 BEAT_S = 0.5
-SILENCE_S = 4.0  # after so long without a word a connection is given up; a beat is 8 times shorter
+SILENCE_S = 10.0  # after so long without a word a connection is given up; on a busy machine seconds pass
 
 Message = dict[str, Any]
 
@@ -189,6 +190,16 @@ class Line:
             raise WireError("it says too much at once")
         if ended:
             raise WireError("it has closed the connection")
+
+    def wait_for_one(self, limit_s: float) -> Message:
+        """The next message; what came behind it stays to be taken. WireError where there is none in time."""
+        until = now() + limit_s
+        while True:
+            for message in self.take():
+                return message
+            if (left := until - now()) <= 0:
+                raise WireError(f"it has said nothing for {limit_s:.0f} s")
+            select.select([self], [], [], left)
 
     def close(self) -> None:
         """Hang up."""

@@ -24,12 +24,21 @@ def component_names(folder: Path) -> list[str]:
     return sorted(path.name.removesuffix(ENDING) for path in folder.glob(f"*{ENDING}"))
 
 
-def write_record(folder: Path, component: str, state: ShimState) -> None:
-    """Keep the last that is known. OSError where the disk takes it not."""
+def write_record(folder: Path, component: str, state: ShimState, *, durable: bool = False) -> None:
+    """Keep the last that is known. ``durable``: also over a loss of power, which may take a busy disk seconds.
+
+    Raises OSError where the disk does not take it.
+    """
     if state.place is None or not COMPONENT_NAME.fullmatch(component):
         raise ValueError(f"{component!r} is no component of another machine")
     known = {name: value for name, value in asdict(state).items() if name in _FIELDS}
-    shim.write_atomically(str(folder / f"{component}{ENDING}"), {**known, "place": asdict(state.place)})
+    path, data = folder / f"{component}{ENDING}", {**known, "place": asdict(state.place)}
+    if durable:
+        shim.write_atomically(str(path), data)
+        return
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(data))
+    part.replace(path)
 
 
 def look_at_component(folder: Path, component: str) -> ShimState | None:

@@ -38,6 +38,7 @@ class Cluster:
         self.nannies: dict[str, subprocess.Popen[bytes]] = {}
         self.daemon: subprocess.Popen[bytes] | None = None
         self.heads: dict[str, str] = {}
+        self.proxy: Any = None
         self.write_run_file(last, lease, deadlines)
 
     def write_run_file(self, last: int, lease: float, deadlines: dict[str, float]) -> None:
