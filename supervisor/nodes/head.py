@@ -490,6 +490,8 @@ class Head:
                 raise ConfigError(f"{component.name} has no machine.")
             with self._writing:
                 away.write_record(folder, component.name, ShimState("running", place=place), durable=True)
+            # What is there from the start is followed from the start; a file that appears later is looked for later.
+            (folder / f"{component.name}.log").touch(mode=0o640)
             told = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile}
             order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}

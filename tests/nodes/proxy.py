@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Proxy:
-    """``address`` leads to the head that the shared folder names. While ``cut`` is set nothing passes, nor a hang-up."""
+    """``address`` leads to the head that the shared folder names. While ``cut`` is set nothing passes."""
 
     def __init__(self, shared: Path) -> None:
         self.shared = shared
