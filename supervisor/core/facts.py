@@ -398,6 +398,7 @@ class AttemptStopped(Fact):
     survivors: tuple[str, ...] = ()
     gpu_free: bool | None = None  # None: unknown
     gpu_holders: tuple[str, ...] = ()
+    unheard: tuple[str, ...] = ()  # machines that did not answer: what ran there ends with its agent's lease
 
 
 @dataclass(frozen=True)

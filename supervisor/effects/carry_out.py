@@ -239,8 +239,8 @@ class Effects:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
             self.run.post(f.Remark("set-aside", told))
-        command, names = " ".join(components[0].argv), tuple(name for name, _ in where)
-        return f.AttemptStarted(action.attempt, action.step, launched[0].child_pid, command, names)
+        command, hosts = " ".join(components[0].argv), tuple(name for name, _ in where)
+        return f.AttemptStarted(action.attempt, action.step, launched[0].child_pid, command, hosts)
 
     def _launch_all(self, job: Job, components: Sequence[Component], folder: Path, attempt: int) -> list[Launched]:
         """All of them, or none."""
@@ -281,8 +281,7 @@ class Effects:
         folder = attempt_dir(self.run.state_dir, attempt)
         job = self.run.need_job()
         if self.run.machines is not None:
-            seconds, left = self.run.machines.stop(attempt, job.stop_rules(), budget_s, self._hurry, brief=brief)
-            return f.AttemptStopped(attempt, seconds, left)
+            return self.run.machines.stop(attempt, job.stop_rules(), budget_s, self._hurry, brief=brief)
         report = stop_attempt(
             folder,
             [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.core.facts import AttemptStopped
 from supervisor.jobs.base import Component, StopRules
 from supervisor.process.launch import Launched
 
@@ -33,5 +34,5 @@ class Machines(Protocol):
 
     def stop(
         self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool
-    ) -> tuple[float, tuple[str, ...]]:
-        """End everything up to this attempt wherever it is reached: seconds, and a sentence for each that is left."""
+    ) -> AttemptStopped:
+        """End everything up to this attempt on every machine that answers."""

@@ -31,7 +31,7 @@ class SpreadJob(PlainJob):
             found.append("No component of [nodes] has a `resume` with {step} or {checkpoint}: put one of them in.")
         return found
 
-    def _numbered(self) -> Iterator[tuple[NodeComponent, int, str]]:
+    def _number_components(self) -> Iterator[tuple[NodeComponent, int, str]]:
         """Each component with its number among those of its role, and its name."""
         count: Counter[str] = Counter()
         for one in self.nodes.components:
@@ -55,7 +55,7 @@ class SpreadJob(PlainJob):
             values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
         env = self.job_variables(request)
         found = []
-        for one, index, name in self._numbered():
+        for one, index, name in self._number_components():
             words = one.resume if request.step is not None and one.resume else one.start
             argv = [self._fill_word(word, values, request.configs) for word in words]
             place = Place(request.machines[one.machine][0], one.role, index, one.is_writer)
@@ -65,7 +65,7 @@ class SpreadJob(PlainJob):
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """What each component wrote, as it was carried here, and the files that the person named."""
         files = [LogSource("trainer", str(self.output_dir / pattern), fate="shared") for pattern in self.plain.log]
-        own = [LogSource(one.role, str(attempt_dir / f"{name}.log")) for one, _, name in self._numbered()]
+        own = [LogSource(one.role, str(attempt_dir / f"{name}.log")) for one, _, name in self._number_components()]
         return [*own, *files]
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:

@@ -180,7 +180,7 @@ class Head:
             elif key.data in self._peers:  # not hung up on in this very turn
                 self._hear_peer(key.data)
         for peer in [one for one in self._peers if one.line.unsent]:
-            self._guarded(peer, peer.line.flush)
+            self._hear_or_hang_up(peer, peer.line.flush)
         if now() - self._last_tick >= wire.BEAT_S:
             self._last_tick = now()
             self._tick()
@@ -197,9 +197,9 @@ class Head:
         peer.heard = now()
         self._peers.add(peer)
         self._selector.register(peer.line, selectors.EVENT_READ, peer)
-        self._guarded(peer, lambda: peer.line.put({"v": wire.VERSION, "nonce": peer.nonce}))
+        self._hear_or_hang_up(peer, lambda: peer.line.put({"v": wire.VERSION, "nonce": peer.nonce}))
 
-    def _guarded(self, peer: Peer, work: Callable[[], None]) -> None:
+    def _hear_or_hang_up(self, peer: Peer, work: Callable[[], None]) -> None:
         """A peer with which something is wrong is hung up on, and nothing else is."""
         try:
             work()
@@ -231,7 +231,7 @@ class Head:
                 else:
                     self._greet(peer, message)
 
-        self._guarded(peer, hear)
+        self._hear_or_hang_up(peer, hear)
 
     def _tick(self) -> None:
         for peer in list(self._peers):
@@ -250,7 +250,7 @@ class Head:
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
 
-    def _wanted(self) -> int | None:
+    def _attempt_wanted(self) -> int | None:
         """The attempt of which something may live; None: the daemon does not know yet."""
         state = self._state()
         if state.mode in NO_OPINION:
@@ -275,7 +275,7 @@ class Head:
         if older is not None:
             self._hang_up(older, "it has connected anew")
         welcome: Message = {"proof": wire.prove(self._token, "head", *said), "lease_s": self.nodes.lease}
-        welcome |= {"wanted": self._wanted(), "logs": self._log_sizes(name), "known": self._known_processes(name)}
+        welcome |= {"wanted": self._attempt_wanted(), "logs": self._log_sizes(name), "known": self._known_processes(name)}
         peer.line.put(welcome)
         with self._changed:
             peer.name = name
@@ -326,7 +326,7 @@ class Head:
             self._post(f.MachineLook(peer.name), "nodes")
         match message.get("t"):
             case "beat":
-                peer.line.put({"t": "beat", "n": int(message["n"]), "wanted": self._wanted()})
+                peer.line.put({"t": "beat", "n": int(message["n"]), "wanted": self._attempt_wanted()})
             case "part":
                 self._hear_part(peer.name, message)
             case "report":
@@ -492,7 +492,7 @@ class Head:
                 away.write_record(folder, component.name, ShimState("running", place=place), durable=True)
             # What is there from the start is followed from the start; a file that appears later is looked for later.
             (folder / f"{component.name}.log").touch(mode=0o640)
-            told = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
+            told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile}
             order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
             requests.append(self._ask(place.host, {**order, "place": vars(place)}))
@@ -584,7 +584,7 @@ class Head:
 
     def stop(
         self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool
-    ) -> tuple[float, tuple[str, ...]]:
+    ) -> f.AttemptStopped:
         """End everything up to this attempt; see ``Machines``."""
         begun = now()
         hosts = {
@@ -626,7 +626,7 @@ class Head:
                 f"agent {self.nodes.lease:.0f} s after it last heard of this daemon."
             )
             self._post(f.Remark("machines", sentence, "warning"), "nodes")
-        return now() - begun, tuple(survivors)
+        return f.AttemptStopped(attempt, now() - begun, tuple(survivors), unheard=tuple(absent))
 
 
 _HURRY: Message = {"t": "hurry"}
