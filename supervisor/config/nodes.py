@@ -22,7 +22,7 @@ class NodeComponent(Section):
     machine: Annotated[int, Field(ge=0, lt=4096)] = 0
     """The machine it runs on, counted from 0. Which one that is, is decided at each start."""
     start: list[str]
-    """Command line of a fresh start. Beside the holes of `[job.plain]`: `{address.N}` and `{name.N}` of machine N."""
+    """Command line of a fresh start. Beside the holes of `[job.plain]`: `{attempt}`, `{address.N}` and `{name.N}`."""
     resume: list[str] = []
     """Command line that resumes, with `{step}` and `{checkpoint}`. Default: that of a fresh start."""
     writes: bool | None = None
@@ -39,8 +39,7 @@ class Nodes(Section):
     """A run over several machines; on each, `rl-supervisor node RUN.toml` runs. Only for `kind = "command"`."""
 
     folder: Path
-    """Folder that all machines of the run see. The daemon leaves there where it listens, and the token by which it and
-    the agents know each other, for our user alone. Required."""
+    """Folder that all machines see: where the daemon listens, and the run's token, for our user alone. Required."""
     listen: Annotated[str, Field(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] = "0.0.0.0:0"
     """`host:port` for the agents. Port 0: any. What is said there is authenticated and not encrypted."""
     address: str | None = None

@@ -48,6 +48,7 @@ class SpreadJob(PlainJob):
             "{run_id}": request.run_id,
             "{output_dir}": str(self.output_dir),
             "{wandb_id}": request.wandb_id,
+            "{attempt}": str(request.attempt),
         }
         for number, (name, address) in enumerate(request.machines):
             values |= {f"{{name.{number}}}": name, f"{{address.{number}}}": address}

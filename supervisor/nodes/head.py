@@ -275,7 +275,8 @@ class Head:
         if older is not None:
             self._hang_up(older, "it has connected anew")
         welcome: Message = {"proof": wire.prove(self._token, "head", *said), "lease_s": self.nodes.lease}
-        welcome |= {"wanted": self._attempt_wanted(), "logs": self._log_sizes(name), "known": self._known_processes(name)}
+        welcome |= {"wanted": self._attempt_wanted(), "logs": self._log_sizes(name)}
+        welcome |= {"known": self._known_processes(name)}
         peer.line.put(welcome)
         with self._changed:
             peer.name = name
