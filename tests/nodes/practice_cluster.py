@@ -1,9 +1,8 @@
-"""The practice job over four machines: trainer and orchestrator on the first, a vLLM with its core on each other one."""
+"""The practice job over four machines: trainer and orchestrator on the first, a vLLM on each other one."""
 
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,7 +21,8 @@ class PracticeCluster(Cluster):
         home = self.practice.home
         env = {name: value for name, value in self.practice.environment.items() if name != "PATH"}
         # The launcher writes the configurations of its parts, and starts none of them.
-        subprocess.run([*self.practice.command(), "--dry-run"], cwd=home, env={"PATH": "/usr/bin:/bin", **env}, check=True)
+        dry = [*self.practice.command(), "--dry-run"]
+        subprocess.run(dry, cwd=home, env={"PATH": "/usr/bin:/bin", **env}, check=True, capture_output=True)
         programs, parts = home / ".venv" / "bin", self.practice.run_dir / "configs"
         env["PRACTICE_RUN_DIR"] = str(self.practice.run_dir.resolve())
 

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.nodes.practice_cluster import PracticeCluster
 from tests.nodes.proxy import Proxy
 from tests.nodes.rig import Cluster
 
@@ -206,3 +207,26 @@ def test_without_a_head_the_agents_end_all_when_their_lease_is_over(make: MakeCl
     cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
     cluster.wait_for_step(cluster.starts()[1] + 2)
     cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_the_practice_job_over_four_machines_loses_an_engine_and_finishes(tmp_path: Path) -> None:
+    cluster = PracticeCluster(tmp_path / "c", last=60).start()
+    try:
+        cluster.wait_for(lambda: cluster.step() >= 5, "step 5", 90)
+        core, server = cluster.core_of_engine("n3"), cluster.server_of_engine("n3")
+        killed_at = time.monotonic()
+        core.kill()
+        [verdict] = cluster.wait_for(lambda: cluster.sentences("verdict"), "the verdict", 15)
+        assert verdict.startswith("vLLM 2 on n3 died silently: "), verdict
+        closed = cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step", 60)
+        assert time.monotonic() - killed_at < 40, closed
+        assert not server.is_running()
+        assert cluster.daemon is not None
+        assert cluster.daemon.wait(120) == 0
+        for nanny in cluster.nannies.values():
+            assert nanny.wait(30) == 0
+        assert not cluster.living()
+    finally:
+        cluster.close()
+        cluster.practice.end_all()
