@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -32,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 
 from supervisor.base import logs
-from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError
+from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
@@ -113,6 +114,7 @@ class Agent:
             signal.signal(number, self._on_signal)
         self._adopt()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
+        threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
         self._notify.say("READY=1")
         wait_s = FIRST_WAIT_S
         told = ""
@@ -144,7 +146,7 @@ class Agent:
         left = report["survivors"]
         for sentence in left:
             logs.say("error", "survivor", sentence)
-        return 75 if left else 0
+        return EXIT_TRY_AGAIN if left else 0
 
     def _adopt(self) -> None:
         """Find what the agent before left."""
@@ -313,15 +315,18 @@ class Agent:
         for part in self._list_parts():
             if part.told is None or part.told.state in ("running", "absent"):
                 self._look_at(part, line)
-        late = now() - self._heard > self.lease_s
-        if late and not self._ended_by_lease and any(map(_lives, self._list_parts())):
-            self._ended_by_lease = True
-            logs.say(
-                "error", "lease", f"No head has heard of this machine for {self.lease_s:.0f} s: what runs is ended."
-            )
-            self._unwanted.set()
-            self._end_others(-1)
-        self._ended_by_lease = late
+
+    def _watch_lease(self) -> None:
+        """In a thread of its own: a shared folder that hangs must not hold up what the head counts on."""
+        while True:
+            late = now() - self._heard > self.lease_s
+            if late and not self._ended_by_lease and any(map(_lives, self._list_parts())):
+                told = f"No head has heard of this machine for {self.lease_s:.0f} s: what runs is ended."
+                logs.say("error", "lease", told)
+                self._unwanted.set()
+                self._end_others(-1)
+            self._ended_by_lease = late
+            time.sleep(TURN_S)
 
     def _look_at(self, part: Part, line: Line | None) -> None:
         folder = attempt_dir(self.state_dir, part.attempt)
@@ -559,7 +564,13 @@ def main(words: Sequence[str] | None = None) -> int:
     os.umask(0o027)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o750)
     logs.configure("auto", "info", None, options.run)
-    return Agent(options).run()
+    with (options.state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logs.say("error", "lock", f"Another agent is at work in {options.state}: end that one, or give --state.")
+            return EXIT_TRY_AGAIN
+        return Agent(options).run()
 
 
 if __name__ == "__main__":

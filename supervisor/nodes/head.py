@@ -140,16 +140,23 @@ class Head:
                 return
             self._ended = True
             if code is not None:
-                with contextlib.suppress(OSError):  # for those that do not hear it now
-                    wire.write_private(self._head_file, json.dumps({"ended": code, "run": self.run_id}) + "\n")
                 for machine in self._machines.values():
                     self._tell(machine.peer, {"t": "bye", "why": f"its daemon ends with {code}"})
             self._changed.notify_all()
+        if code is not None:
+            # For those that do not hear it now; a shared folder that hangs is not waited for.
+            left = threading.Thread(target=self._leave_word, args=(code,), daemon=True)
+            left.start()
+            left.join(2.0)
         self._waker.send(b"!")
         self._thread.join(5.0)
         for peer in list(self._peers):
             self._linger(peer)
         self._listener.close()
+
+    def _leave_word(self, code: int) -> None:
+        with contextlib.suppress(OSError):
+            wire.write_private(self._head_file, json.dumps({"ended": code, "run": self.run_id}) + "\n")
 
     @staticmethod
     def _linger(peer: Peer) -> None:

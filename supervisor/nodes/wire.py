@@ -30,7 +30,7 @@ LONGEST_GREETING = 4096
 MOST_UNSENT = 32 << 20
 GREETING_S = 5.0
 TOKEN = "RL_SUPERVISOR_NODE_TOKEN"  # noqa: S105 - the name of the variable
-BEAT_S = 0.5
+BEAT_S = 1.0
 SILENCE_S = 10.0  # after so long without a word a connection is given up; on a busy machine seconds pass
 
 Message = dict[str, Any]

@@ -17,7 +17,7 @@ class PracticeCluster(Cluster):
 
     def write_run_file(self, last: int, lease: float, deadlines: dict[str, float]) -> None:
         super().write_run_file(last, lease, deadlines)
-        self.practice = make_practice(self.folder / "practice", "v0.6", max_steps=last, interval=2, step_s=0.3)
+        self.practice = make_practice(self.folder / "practice", "v0.6", max_steps=last, interval=2, step_s=0.5)
         home = self.practice.home
         env = {name: value for name, value in self.practice.environment.items() if name != "PATH"}
         # The launcher writes the configurations of its parts, and starts none of them.

@@ -147,8 +147,9 @@ class Cluster:
         found = []
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
-            if str(JOB) in words and str(self.out) in words and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if str(JOB) in words and str(self.out) in words and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
         return found
 
     def component(self, word: str, *rest: str) -> psutil.Process:

@@ -196,10 +196,11 @@ def test_an_order_waits_for_the_next_connection_and_is_given_once_more(stage: St
 
 
 def test_too_few_machines_make_the_allocation_unfit(stage: Stage) -> None:
-    stage.greet()
+    line, _ = stage.greet()
     stage.wait_for(lambda: stage.facts, "it")
     with pytest.raises(PodUnfitError, match=r"Of the 2 machines .* these are there: n1\. It takes another allocation"):
         stage.head.choose((), threading.Event())
+    line.close()
 
 
 def test_the_best_machines_are_taken_in_the_order_of_the_allocation(stage: Stage) -> None:
