@@ -20,6 +20,7 @@ from supervisor.core.state import (
     Job,
     Leave,
     Left,
+    Machine,
     State,
     Suspicion,
 )
@@ -195,8 +196,12 @@ def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
     return replace(
         state,
         progress=progress,
-        attempt=replace(state.attempt, pid=fact.pid, started=state.now, machines=fact.machines),
+        attempt=replace(state.attempt, pid=fact.pid, started=state.now),
         disk=replace(state.disk, stale_attempt=-1),
+        machines={
+            **state.machines,
+            **{name: replace(state.machines.get(name, Machine()), attempt=fact.attempt) for name in fact.machines},
+        },
     )
 
 

@@ -76,6 +76,7 @@ class Machine:
     silent_since: float | None = None
     down: str = ""  # what the engine that gave it says against it
     deaths: int = 0  # of what ran on it, itself included
+    attempt: int = 0  # the last one of which something was started on it
 
 
 @dataclass(frozen=True)
@@ -398,7 +399,6 @@ class Attempt:
     began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
-    machines: tuple[str, ...] = ()  # on which it runs, where the run has several
 
 
 @dataclass(frozen=True)
@@ -638,6 +638,10 @@ class State:
     def last_good(self) -> int | None:
         """The highest step that is complete here or committed in the store, and not quarantined or damaged."""
         return max(self.good_local() + self.good_stored(), default=None)
+
+    def machines_used(self) -> list[str]:
+        """Those on which the present attempt runs, where the run has several."""
+        return [name for name, one in self.machines.items() if one.attempt == self.attempt.number]
 
     def good_local(self) -> list[int]:
         """Complete local steps that may be resumed from, ascending."""

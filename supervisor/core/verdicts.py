@@ -134,9 +134,9 @@ def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict 
 
     Silence alone is no verdict: the network between two machines can be away while both work.
     """
-    for name in state.attempt.machines:
-        one = state.machines.get(name)
-        if one is None or one.silent_since is None or not watch.over(one.silent_since, state.settings.machine_silent):
+    for name in state.machines_used():
+        one = state.machines[name]
+        if one.silent_since is None or not watch.over(one.silent_since, state.settings.machine_silent):
             continue
         silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
         word = [Signal("log", f"the engine says: {one.down}")] if one.down else []

@@ -244,7 +244,7 @@ class Head:
         for peer in list(self._peers):
             if now() - peer.heard > wire.SILENCE_S or (not peer.name and now() - peer.since > wire.GREETING_S):
                 self._hang_up(peer, f"nothing was heard of it for {now() - peer.heard:.0f} s")
-        known = dict.fromkeys(self._state().attempt.machines, self._began)
+        known = dict.fromkeys(self._state().machines_used(), self._began)
         silent = {}
         with self._changed:
             for name, since in known.items():

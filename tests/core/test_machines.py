@@ -8,7 +8,7 @@ from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.machines import blame, to_avoid
 from supervisor.core.settings import Settings
-from supervisor.core.state import Attempt, Progress, State
+from supervisor.core.state import Attempt, Machine, Progress, State
 from supervisor.core.verdicts import judge
 
 HOSTS = ("n0", "n1", "n2")
@@ -23,7 +23,8 @@ class Run:
             settings=settings,
             mode="running",
             now=1000.0,
-            attempt=Attempt(number=1, machines=HOSTS),
+            attempt=Attempt(number=1),
+            machines={name: Machine(attempt=1) for name in HOSTS},
             progress=Progress(step=5, t=1000.0, highest=5),
         )
         self.acts: list[a.Action] = []
