@@ -216,6 +216,7 @@ def test_the_best_machines_are_taken_in_the_order_of_the_allocation(stage: Stage
 
 def test_a_head_that_ends_for_good_says_so_to_all(stage: Stage) -> None:
     line, _ = stage.greet()
+    stage.wait_for(lambda: stage.facts, "it")
     stage.head.close(0)
     assert line.wait_for_one(5)["t"] == "bye"
     assert json.loads((stage.nodes.folder / "head.json").read_text())["ended"] == 0
