@@ -22,7 +22,7 @@ Verb = Callable[[argparse.Namespace], int]
 OF_THE_STORE = ("restore", "verify", "logs", "report", "web")
 """Commands that need no more than the store and its keys."""
 
-OF_A_RUN = ("run", "onstart", "attach", "upgrade", "publish", "prune")
+OF_A_RUN = ("run", "onstart", "attach", "upgrade", "publish", "prune", "node")
 """Those that need the run file itself."""
 
 CONTRACT = ("run", "onstart", "attach")
@@ -107,6 +107,8 @@ def _build_parser() -> argparse.ArgumentParser:
     attach = verb("attach", "watch a job that you started by hand; it is never touched", "attach.attach")
     pid = _whole_number("a process is named by its number, as `ps` shows it")
     attach.add_argument("--pid", type=pid, metavar="PID", help="its process, where it is not found or not clear")
+    about = "watch this machine for the daemon on the first one, in a run over several ([nodes])"
+    _add_node(verb("node", about, "node.node"))
     about = "put the program that is installed now in the daemon's place; the job runs on"
     verb("upgrade", about, "upgrading.upgrade_run_file")
     about = "find what is wrong with a run before it is started, and say what would be done"
@@ -134,6 +136,17 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_export(verbs)
     verb("version", "print the version", _show_version)
     return parser
+
+
+def _add_node(node: argparse.ArgumentParser) -> None:
+    name = "of this machine; default: what Slurm or SkyPilot says, else the host's"
+    node.add_argument("--name", metavar="NAME", help=name)
+    rank = "its number among the machines, 0 first; default: likewise"
+    node.add_argument("--rank", type=_whole_number(), metavar="N", help=rank)
+    state = "its own folder, on a disk of this machine; default: nodes/NAME in the run's state folder"
+    node.add_argument("--state", type=Path, metavar="DIR", help=state)
+    head = "where the daemon listens; default: what it left in the folder of [nodes]"
+    node.add_argument("--head", metavar="HOST:PORT", help=head)
 
 
 def _add_fleet(verbs: Any) -> None:

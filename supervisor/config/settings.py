@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from supervisor.base.secret_shapes import SECRET_NAME
 from supervisor.config import run_place
+from supervisor.config.nodes import Nodes
 from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs, Notify
 from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
@@ -332,6 +333,15 @@ class RunFile(Section):
     heartbeat: Heartbeat = Heartbeat()
     evidence: Evidence = Evidence()
     supervision: Supervision = Supervision()
+    nodes: Nodes | None = None
+
+    @model_validator(mode="after")
+    def several_machines(self) -> RunFile:
+        if self.nodes is not None and (self.job.kind != "command" or self.recovery.inference == "own-role"):
+            raise ValueError(
+                '[nodes] is for [job] kind = "command" alone, and not with recovery.inference = "own-role"'
+            )
+        return self
 
     @property
     def state_dir(self) -> Path:

@@ -35,6 +35,7 @@ class Start(Action):
     step: int | None
     snapshot: int | None = None
     fresh: bool = False
+    avoid: tuple[str, ...] = ()  # machines that are taken only where there is no other
 
 
 @dataclass(frozen=True)

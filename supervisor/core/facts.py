@@ -41,6 +41,8 @@ class ProcessSeen(Fact):
     start_ticks: int  # /proc/PID/stat field 22, clock ticks since boot
     title: str = ""  # command line or title, cut to 200 characters
     key: bool = True  # False for helpers (a log tail, an API worker): their end proves nothing
+    host: str = ""  # the machine, where the run has several
+    index: int = 0  # which of several of this role
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class ProcessGone(Fact):
     pid: int
     start_ticks: int
     key: bool = True
+    host: str = ""
+    index: int = 0
+    age_s: float = 0.0  # for so long it was known on that machine when it was heard here
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,19 @@ class ComponentExited(Fact):
     exit_code: int | None  # None when a signal ended it or when the status was lost
     signal: int | None = None
     lost: bool = False  # True when the shim itself vanished: the status will never be known
+    host: str = ""  # the machine, where the run has several: then it is one of many components
+    role: Role | None = None
+    index: int = 0
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class MachineLook(Fact):
+    """What is heard of one machine of a run over several. A machine that is silent is unknown, not dead."""
+
+    host: str
+    silent_s: float | None = None  # for so long its agent has said nothing; None: it speaks
+    down: str = ""  # what the engine that gave the machine says against it
 
 
 EMPTY_BYTES = 1 << 30  # a GPU without tenants shows 0 to about 600 MiB, by driver and persistence mode
@@ -346,6 +364,7 @@ class AttemptStarted(Fact):
     step: int | None
     pid: int
     command: str = ""  # for people, secrets never in it
+    machines: tuple[str, ...] = ()  # on which it runs, where the run has several
 
 
 @dataclass(frozen=True)
@@ -379,6 +398,7 @@ class AttemptStopped(Fact):
     survivors: tuple[str, ...] = ()
     gpu_free: bool | None = None  # None: unknown
     gpu_holders: tuple[str, ...] = ()
+    unheard: tuple[str, ...] = ()  # machines that did not answer: what ran there ends with its agent's lease
 
 
 @dataclass(frozen=True)

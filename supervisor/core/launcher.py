@@ -76,6 +76,7 @@ def names_no_reader(error: Error) -> bool:
     return found is not None and (failed_part(error.text) in ("inference", "env") or int(found[2]) in _KILLED)
 
 
-def who(role: Role | None) -> str:
-    """A role as the subject of a sentence."""
-    return {"inference": "vLLM", "env": "An environment server", None: "A part of the job"}.get(role, f"The {role}")
+def who(role: Role | None, host: str = "", index: int = 0) -> str:
+    """A role as the subject of a sentence, with its number and machine where the run has several."""
+    name = {"inference": "vLLM", "env": "An environment server", None: "A part of the job"}.get(role, f"The {role}")
+    return f"{name} {index} on {host}" if host and (index or role == "inference") else name + f" on {host}" * bool(host)

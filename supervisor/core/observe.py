@@ -20,6 +20,7 @@ from supervisor.core.state import (
     Job,
     Leave,
     Left,
+    Machine,
     State,
     Suspicion,
 )
@@ -109,6 +110,7 @@ def rebase(state: State) -> State:
             },
         ),
         suspicion=Suspicion(),
+        machines={name: replace(one, silent_since=None) for name, one in state.machines.items()},
     )
 
 
@@ -178,6 +180,7 @@ def suspend(state: State, seconds: float) -> State:
             },
         ),
         suspicion=Suspicion(),
+        machines={name: replace(one, silent_since=later_if(one.silent_since)) for name, one in state.machines.items()},
     )
 
 
@@ -195,6 +198,10 @@ def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
         progress=progress,
         attempt=replace(state.attempt, pid=fact.pid, started=state.now),
         disk=replace(state.disk, stale_attempt=-1),
+        machines={
+            **state.machines,
+            **{name: replace(state.machines.get(name, Machine()), attempt=fact.attempt) for name in fact.machines},
+        },
     )
 
 

@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
@@ -55,17 +56,21 @@ COUNTED = ("trainer", "job")  # the steps of these roles are the run's steps
 def _process_seen(state: State, fact: f.ProcessSeen) -> State:
     if fact.attempt != state.attempt.number:
         return state
-    process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title)
+    process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title, fact.host, fact.index)
     return replace(
         state,
-        job=replace(state.job, processes={**state.job.processes, f"{fact.pid}:{fact.start_ticks}": process}),
+        job=replace(state.job, processes={**state.job.processes, _name_process(fact): process}),
     )
+
+
+def _name_process(fact: f.ProcessSeen | f.ProcessGone) -> str:
+    return f"{fact.host}:" * bool(fact.host) + f"{fact.pid}:{fact.start_ticks}"
 
 
 def _process_gone(state: State, fact: f.ProcessGone) -> State:
     if fact.attempt != state.attempt.number:
         return state
-    name = f"{fact.pid}:{fact.start_ticks}"
+    name = _name_process(fact)
     rest = {key: process for key, process in state.job.processes.items() if key != name}
     gone = state.job.gone
     if fact.role == "inference" and state.own.number and name not in state.job.processes:
@@ -73,13 +78,18 @@ def _process_gone(state: State, fact: f.ProcessGone) -> State:
     if fact.role == "inference" and fact.key and state.own.number and not state.live:
         state = replace(state, own=replace(state.own, wanted=False))  # it is broken: no job takes it over warm
     if fact.key and state.live:
-        gone = (*gone, Gone(fact.role, fact.pid, state.now))[-16:]
+        one = Gone(fact.role, fact.pid, max(state.now - fact.age_s, state.attempt.started), fact.host, fact.index)
+        gone = gone if machines.is_gone(state, fact) else (*gone, one)[-16:]
     return replace(state, job=replace(state.job, processes=rest, gone=gone))
 
 
 def _component_exited(state: State, fact: f.ComponentExited) -> State:
     if fact.attempt != state.attempt.number or state.job.ended is not None:
         return state
+    if fact.host:
+        state = machines.component_exited(state, fact)
+        if not machines.ends_the_job(fact):
+            return state
     return replace(state, job=replace(state.job, ended=Ended(fact.exit_code, fact.signal, fact.lost, state.now)))
 
 
@@ -427,6 +437,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ProcessSeen: _process_seen,
     f.ProcessGone: _process_gone,
     f.ComponentExited: _component_exited,
+    f.MachineLook: machines.look,
     f.GpuLook: _gpu_look,
     f.EngineLook: _engine_look,
     f.StepDone: _step_done,

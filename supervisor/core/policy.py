@@ -8,7 +8,7 @@ for, comes back as suppressed, and is kept as a counterfactual.
 from __future__ import annotations
 
 from supervisor.core import actions as a
-from supervisor.core import fencing, leaving, pinned_steps, recurring, training_health
+from supervisor.core import fencing, leaving, machines, pinned_steps, recurring, training_health
 from supervisor.core.adoption import put_back
 from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
@@ -234,6 +234,7 @@ _WOULD = {
 def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
     """A verdict that convicts: open the incident, look up what follows, stop what has to go."""
     before = state
+    state = machines.blame(state, verdict.host)
     state = note_failure(state, verdict.cause, state.last_good if may_be_the_checkpoint(state, verdict) else None)
     again = recurring.sentence(state)
     state, told = open_incident(state, verdict.cause, f"{verdict.sentence} {again}".rstrip())
@@ -381,7 +382,7 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     )
     state, engine = want_engine(state)
     told = [say("starting", sentence, step=step, attempt=attempt), *engine]
-    return with_all(told, order_effect(state, a.Start(attempt, step, snapshot, fresh=fresh)))
+    return with_all(told, order_effect(state, a.Start(attempt, step, snapshot, fresh, machines.to_avoid(state))))
 
 
 def _leave_higher(state: State, step: int | None) -> State:

@@ -37,6 +37,7 @@ class Verdict:
     act: bool = False
     signals: tuple[Signal, ...] = ()
     deterministic: bool = False
+    host: str = ""  # the machine that is to blame, where the run has several
 
 
 def judge_exit(state: State, watch: Watch) -> Verdict | None:
@@ -212,18 +213,22 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
             }
         )
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
+        subject = who(gone.role, gone.host, gone.index)
+        seen = f"its process {gone.pid} has been gone for {span(since)}"
+        if gone.how:
+            seen = f"{gone.how} {span(since)} ago"
         deeper = _deeper(state, gone.t)
         if deeper is not None:
-            sentence = f"{who(gone.role)} died: its process {gone.pid} has been gone for {span(since)}; {deeper[1]}."
-            return Verdict("dead", deeper[0], sentence, act=True)
+            sentence = f"{subject} died: {seen}; {deeper[1]}."
+            return Verdict("dead", deeper[0], sentence, act=True, host=gone.host)
         if stop is not None and gone.role == stop.part:
             alive, said = "", f"; {stop.text}"
         if gone.role == "inference":
             silently = "" if stop is not None and stop.part == "inference" else " silently"
-            sentence = f"vLLM died{silently}: its process {gone.pid} has been gone for {span(since)}{alive}{said}."
-            return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True)
-        sentence = f"{who(gone.role)} died: its process {gone.pid} has been gone for {span(since)}{alive}{said}."
-        return Verdict("dead", f"{gone.role}-gone", sentence, act=True)
+            sentence = f"{subject} died{silently}: {seen}{alive}{said}."
+            return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True, host=gone.host)
+        sentence = f"{subject} died: {seen}{alive}{said}."
+        return Verdict("dead", f"{gone.role}-gone", sentence, act=True, host=gone.host)
     return None
 
 
@@ -237,7 +242,7 @@ def ended_by_launcher(state: State, stop: Stop, seen: str, signals: tuple[Signal
 
 
 def _whose(gone: Gone) -> str:
-    return f"{who(gone.role)}'s process {gone.pid}"
+    return f"{who(gone.role, gone.host, gone.index)}'s process {gone.pid or ''}".rstrip()
 
 
 def engine_missing(state: State) -> Verdict | None:

@@ -165,7 +165,8 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
             state, incidents=replace(state.incidents, open=replace(state.incidents.open, stopped=state.now))
         )
     how = "has ended" if state.attempt.after_stop == "finish" else f"is stopped after {span(fact.seconds)}"
-    sentence = f"The job {how}; nothing of it is left."
+    left = f"nothing of it is known of {', '.join(fact.unheard)}" if fact.unheard else "nothing of it is left"
+    sentence = f"The job {how}; {left}."
     if state.settings.mode == "observe" and before.job.ended is None:
         sentence = "The job is only observed. It was not touched."
     told: Actions = [say("stopped-job", sentence)]

@@ -36,6 +36,8 @@ class DeadlineSettings:
     """How long the engine's counters must stand still, while work waits, before it is a signal."""
     checkpoint_save: Patience = 900
     """How long a checkpoint that is being written excuses silence."""
+    machine_silent: Patience = 30
+    """How long a machine's agent must be silent before that is a signal ([nodes])."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,8 @@ class Process:
     start_ticks: int
     key: bool
     title: str = ""
+    host: str = ""  # the machine, where the run has several
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,19 @@ class Gone:
     role: Role
     pid: int
     t: float
+    host: str = ""
+    index: int = 0
+    how: str = ""  # how it ended, where its shim told
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine of a run over several, as its agent is heard."""
+
+    silent_since: float | None = None
+    down: str = ""  # what the engine that gave it says against it
+    deaths: int = 0  # of what ran on it, itself included
+    attempt: int = 0  # the last one of which something was started on it
 
 
 @dataclass(frozen=True)
@@ -391,7 +406,7 @@ class Job:
     """What is seen of the present attempt's processes, files and logs."""
 
     ended: Ended | None = None
-    processes: dict[str, Process] = field(default_factory=dict)  # "pid:start_ticks"
+    processes: dict[str, Process] = field(default_factory=dict)  # "pid:start_ticks", "host:pid:start_ticks" elsewhere
     gone: tuple[Gone, ...] = ()
     growth: dict[str, Growth] = field(default_factory=dict)
     efforts: dict[str, RoleEffort] = field(default_factory=dict)  # by role, of the present attempt
@@ -401,6 +416,10 @@ class Job:
     errors: dict[str, Error] = field(default_factory=dict)  # by signature
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch
+
+    def processes_here(self) -> list[Process]:
+        """Those on this machine."""
+        return [one for one in self.processes.values() if not one.host]
 
 
 @dataclass(frozen=True)
@@ -608,6 +627,7 @@ class State:
     incidents: Incidents = field(default_factory=Incidents)
     ending: Ending = field(default_factory=Ending)
     observing: Observing = field(default_factory=Observing)
+    machines: dict[str, Machine] = field(default_factory=dict)  # by name, where the run has several
 
     @property
     def live(self) -> bool:
@@ -618,6 +638,10 @@ class State:
     def last_good(self) -> int | None:
         """The highest step that is complete here or committed in the store, and not quarantined or damaged."""
         return max(self.good_local() + self.good_stored(), default=None)
+
+    def machines_used(self) -> list[str]:
+        """Those on which the present attempt runs, where the run has several."""
+        return [name for name, one in self.machines.items() if one.attempt == self.attempt.number]
 
     def good_local(self) -> list[int]:
         """Complete local steps that may be resumed from, ascending."""

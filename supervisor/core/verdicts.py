@@ -57,6 +57,11 @@ from supervisor.core.words import size, span
 
 GPU_ERRORS = ("gpu-fault", "gpu-missing")  # what the job's own lines say of it
 HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still
+LOST_PEER = (
+    *("connection-error", "connection-refused", "gloo-not-connected", "gloo-timeout"),
+    *("nccl-remote", "nccl-timeout", "nccl-watchdog-stuck"),
+)
+"""What the others log of a machine that is gone, and of much else: beside its silence, a second signal."""
 MOVING_FACTOR = 3.0  # a step of which something moves may take so much longer than five times the longest
 
 
@@ -76,6 +81,7 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     against = engine_signals(state, watch) if judged else []
     return (
         _gpu_lost(state, watch)
+        or _machine_lost(state, against, watch)
         or _engine_dead(state, against, watch)
         or _engine_hung(state, against, watch)
         or _hopeless(state, watch)
@@ -121,6 +127,32 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     if second is None:
         return None
     return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
+
+
+def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict | None:
+    """A machine of which nothing is heard, and the word of the engine that gave it; or that the rest waits.
+
+    Silence alone is no verdict: the network between two machines can be away while both work.
+    """
+    for name in state.machines_used():
+        one = state.machines[name]
+        if one.silent_since is None or not watch.over(one.silent_since, state.settings.machine_silent):
+            continue
+        silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
+        word = [Signal("log", f"the engine says: {one.down}")] if one.down else []
+        overdue, since = soft_overdue(state, watch), one.silent_since
+        waits = [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
+        waits += [
+            Signal("log", f"the {error.role} logs: {error.text}")
+            for error in state.job.errors.values()
+            if error.signature in LOST_PEER and error.t > max(since, state.progress.t)
+        ]
+        if not (word or waits):
+            continue
+        signals = (silent, (word or waits)[0])
+        sentence = f"{name} is lost: {_both(list(signals))}."
+        return Verdict("dead", "machine-lost", sentence, act=True, signals=signals, host=name)
+    return None
 
 
 def _just_failed(state: State, trouble: GpuTrouble) -> Signal | None:
@@ -309,7 +341,8 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
     fresh = [g for g in state.job.gone if not watch.over(g.t, grace(state, g))]
     if fresh:
         said = f" {stop.sentence}." if (stop := why_launcher_stops(state, watch)) is not None else ""
-        sentence = f"{who(fresh[0].role)}'s process {fresh[0].pid} is gone.{said}"
+        one = fresh[0]
+        sentence = f"{who(one.role, one.host, one.index)}'s process {one.pid or ''}".rstrip() + f" is gone.{said}"
         return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
     if state.job.scratch and state.attempt.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.job.scratch}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config.settings import RunFile
@@ -123,7 +125,7 @@ class ActiveSensors:
         roots += self._engine_roots()
         state = self._state()
         seen = [
-            f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.job.processes.values()
+            f.ProcessSeen(attempt, p.role, p.pid, p.start_ticks, p.title, p.key) for p in state.job.processes_here()
         ]
         seen += self._attached_processes(job, attempt, found, known={one.pid for one in seen})
 
@@ -170,10 +172,10 @@ class ActiveSensors:
 
     def _living_processes(self) -> list[tuple[int, str]]:
         """The run's living processes: (pid, role)."""
-        return [(process.pid, process.role) for process in self._state().job.processes.values()]
+        return [(process.pid, process.role) for process in self._state().job.processes_here()]
 
     def _key_processes(self) -> list[tuple[f.Role, int, int]]:
-        return [(one.role, one.pid, one.start_ticks) for one in self._state().job.processes.values() if one.key]
+        return [(one.role, one.pid, one.start_ticks) for one in self._state().job.processes_here() if one.key]
 
     def _attached_processes(
         self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]
@@ -350,9 +352,11 @@ class _Exits:
         for name in self._components:
             one = self._look(name)
             if one.state in ("exited", "lost") and self._lines_are_read(name):
-                found.append(
-                    f.ComponentExited(self._attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
-                )
+                fact = f.ComponentExited(self._attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
+                if (place := one.place) is not None:
+                    age_s = time.time() - one.ended_wall if one.ended_wall is not None else 0.0
+                    fact = replace(fact, host=place.host, role=place.role, index=place.index, age_s=max(0.0, age_s))
+                found.append(fact)
         return found
 
     def _lines_are_read(self, name: str) -> bool:
@@ -365,6 +369,8 @@ class _Exits:
 
 
 def _root_of_output(found: ShimState) -> Identity | None:
+    if found.place is not None:
+        return None  # its agent looks at its processes
     if found.how == HOW:  # no shim: what the person started is the top of the tree itself
         return identity_of(found.pid) if found.pid else None
     return identity_of(found.shim_pid) if found.shim_pid else None

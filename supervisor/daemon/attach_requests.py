@@ -34,7 +34,7 @@ class AttachRequests:
         folder = self._folder_of_attempt(self._loop.state.attempt.number)
         if not attached.read_records(folder):
             return False
-        left = any(alive((p.pid, p.start_ticks)) for p in self._loop.state.job.processes.values())
+        left = any(alive((p.pid, p.start_ticks)) for p in self._loop.state.job.processes_here())
         return left or bool(attached.find_living(folder))
 
     def claim(self, process: Identity) -> int:

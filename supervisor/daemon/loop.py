@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -138,6 +139,11 @@ class Daemon:
         self.sensors = ActiveSensors(run_file, self.post, self._attempt_dir, lambda: self.state)
         observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
+        if run_file.nodes is not None:  # by name: who has one machine loads nothing of it
+            several = import_module("supervisor.nodes.head")
+            run.machines = several.open_head(
+                run_file.nodes, run_file.run.id, self._state_dir, environ, self.post, lambda: self.state
+            )
         sights = DaemonSights(run, self.journal, self.sensors, lambda: self.state)
         checks = run_file.check.at_start
         start_check = StartCheck(run, path, lambda: self.state, options.overrule) if checks else NO_CHECK
@@ -210,11 +216,12 @@ class Daemon:
             signal.signal(number, self._on_signal)
         listen()
         self.api.start()
+        code = None
         try:
             self._begin()
             code = self._loop()
         finally:
-            self._end()
+            self._end(code)
         if self.upgrade.is_going:
             self.upgrade.become(self._late_orders)
         return code
@@ -237,6 +244,8 @@ class Daemon:
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)
         self._take_over(settings)
+        if self.context.machines is not None:
+            self.context.machines.start()
         from supervisor.daemon.side_child import side_children
 
         self.housekeeping.start(side_children(self._path, self.context.run_file))
@@ -531,7 +540,7 @@ class Daemon:
                 self._left.take(fact, source)
         return self._left
 
-    def _end(self) -> None:
+    def _end(self, code: int | None) -> None:
         if self.upgrade.is_going:
             self._hand_over()
         else:
@@ -543,6 +552,8 @@ class Daemon:
         self.effects.close(self.preemption.left_s(now), self.preemption.release_s(now))
         self.preemption.close()
         self.sensors.close()
+        if self.context.machines is not None:
+            self.context.machines.close(None if self.upgrade.is_going or code == EXIT_TRY_AGAIN else code)
         if self.effects.store.claiming.unreturned:
             logs.say("warning", "release-failed", self.effects.store.claiming.unreturned)
             if told := leaving.list_unpublished(self.state):

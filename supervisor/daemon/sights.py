@@ -50,7 +50,7 @@ class DaemonSights:
         return self._processes_seen(engine=True) if self._own_engine else []
 
     def _processes_seen(self, engine: bool | None) -> list[Identity]:
-        processes = self._state().job.processes.values()
+        processes = self._state().job.processes_here()
         return [(one.pid, one.start_ticks) for one in processes if engine in (None, one.role == "inference")]
 
     def beat(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class DaemonSights:
         state = self._state()
         mode: Mode = "starting" if state.progress.step is None else "running"
         judged = replace(state, mode=mode)
-        processes = {one.pid: (one.role, one.title) for one in judged.job.processes.values()}
+        processes = {one.pid: (one.role, one.title) for one in judged.job.processes_here()}
         page = self._sensors.engine_page()
         return Known(lambda: status.explain(judged), processes, page, self._run.journal)
 

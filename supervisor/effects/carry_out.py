@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
@@ -28,12 +28,13 @@ from supervisor.effects.own_engine import OwnEngine
 from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
-from supervisor.jobs.base import Job, StartRequest
+from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.environment import environment_of_commands
+from supervisor.process.attached import component_names, look_at_component
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
-from supervisor.process.launch import launch, look_at_component
+from supervisor.process.launch import Launched, launch
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings, read_records
+from supervisor.process.survivors import Belongings
 
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
@@ -130,7 +131,7 @@ class Effects:
 
     def _job_runs(self) -> bool:
         folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
-        return any(look_at_component(folder, record.component).state == "running" for record in read_records(folder))
+        return any(look_at_component(folder, name).state == "running" for name in component_names(folder))
 
     def hurry(self) -> None:
         """A second request to stop: no more patience."""
@@ -212,32 +213,48 @@ class Effects:
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
-        wandb = {"wandb_id": self._sights.wandb_id(), "wandb_notes": self._sights.wandb_notes()}
+        machines = self.run.machines
+        where = machines.choose(action.avoid, self._unwanted) if machines is not None else ()
         request = StartRequest(
-            self.run.run_file.run.id, action.attempt, action.step, configs, attempt_dir=folder, **wandb
+            self.run.run_file.run.id,
+            action.attempt,
+            action.step,
+            configs,
+            self._sights.wandb_id(),
+            folder,
+            self._sights.wandb_notes(),
+            where,
         )
         kept_logs.begin(folder, job.log_sources(folder))
-        first: tuple[int, str] | None = None
-        for component in job.components(request):
-            try:
-                how, run_id = self.run.run_file.supervision.shim, self.run.run_file.run.id
-                launched = launch(component, folder, how, run_id, self._unwanted)
-            except (SupervisorError, OSError):
-                if first is not None:
-                    self._stop_processes(action.attempt)  # half a job would hold the GPUs that the next start needs
-                raise
-            first = first or (launched.child_pid, " ".join(component.argv))
-            for note in launched.notes:
-                self.run.post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
-        if first is None:
+        components = job.components(request)
+        launched = self._launch_all(job, components, folder, action.attempt)
+        if not launched:
             raise ConfigError("The job has no component to start.")
+        for note in [note for one in launched for note in one.notes]:
+            self.run.post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
         if moved:
             # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
             names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
             self.run.post(f.Remark("set-aside", told))
-        return f.AttemptStarted(action.attempt, action.step, first[0], first[1])
+        command, hosts = " ".join(components[0].argv), tuple(name for name, _ in where)
+        return f.AttemptStarted(action.attempt, action.step, launched[0].child_pid, command, hosts)
+
+    def _launch_all(self, job: Job, components: Sequence[Component], folder: Path, attempt: int) -> list[Launched]:
+        """All of them, or none."""
+        machines, how, run_id = self.run.machines, self.run.run_file.supervision.shim, self.run.run_file.run.id
+        launched: list[Launched] = []
+        try:
+            if machines is not None:
+                return machines.launch(components, folder, job.stop_rules(), self._unwanted)
+            for component in components:
+                launched.append(launch(component, folder, how, run_id, self._unwanted))
+        except (SupervisorError, OSError):
+            if launched or machines is not None:
+                self._stop_processes(attempt)  # half a job would hold the GPUs that the next start needs
+            raise
+        return launched
 
     @staticmethod
     def _set_aside(job: Job, action: a.Start) -> list[Path]:
@@ -262,6 +279,8 @@ class Effects:
     ) -> f.AttemptStopped:
         folder = attempt_dir(self.run.state_dir, attempt)
         job = self.run.need_job()
+        if self.run.machines is not None:
+            return self.run.machines.stop(attempt, job.stop_rules(), budget_s, self._hurry, brief=brief)
         report = stop_attempt(
             folder,
             [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],

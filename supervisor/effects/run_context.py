@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
+from supervisor.effects.machines import Machines
 from supervisor.evidence.known import Known
 from supervisor.jobs.base import Job
 from supervisor.process.survivors import Identity
@@ -36,6 +37,8 @@ class RunContext:
         self.observed = observed
         self.job: Job | None = None
         """None until the trainer is installed (``[setup]`` on a fresh pod), and while a start opens it anew."""
+        self.machines: Machines | None = None
+        """Where the run has several ([nodes]); None: everything is on this one."""
         self.journal = ""
         """The identity of this daemon's journal, "" until the daemon has begun."""
         self._open_job = open_job

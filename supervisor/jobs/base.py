@@ -43,6 +43,7 @@ class StartRequest:
     wandb_id: str
     attempt_dir: Path
     wandb_notes: str = ""  # where the run went back, for its page in W&B
+    machines: Sequence[tuple[str, str]] = ()  # name and address of each, where the run has several
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,17 @@ class Component:
     nofile: int = 65536
     ports: Sequence[int] = ()  # TCP ports of this machine on which its processes will listen, as far as that is known
     hosts: Mapping[int, str] = field(default_factory=dict)  # where one of them is bound at one address alone
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a component runs, in a run over several machines, and what it is there."""
+
+    host: str
+    role: Role
+    index: int = 0
+    writes: bool = False  # could a second copy spoil what the run keeps?
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ different action is another one, of which the trace knows nothing: all that foll
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,6 +16,7 @@ from typing import Any
 from supervisor import __version__
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.codec import decode
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace as evolve
 from supervisor.core.observe_only import held_back
@@ -45,7 +47,11 @@ class Turn:
     @property
     def differs(self) -> bool:
         """Was something else decided then?"""
-        return self.recorded is not None and self.recorded != tuple(dump(action) for action in self.actions)
+        now = tuple(dump(action) for action in self.actions)
+        if self.recorded is None or self.recorded == now:
+            return False
+        # An action may have got fields since then: what they are left at says nothing else.
+        return tuple(dump(decode(json.loads(text))) for text in self.recorded) != now
 
 
 def replay(trace: Trace, change: Change | None = None) -> Iterator[Turn]:

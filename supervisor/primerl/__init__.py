@@ -19,6 +19,10 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
         raise ConfigError(
             f"[job] dir = {folder}: there is no such folder. Put the trainer there, or mend the run file."
         )
+    if run_file.nodes is not None:
+        from supervisor.jobs.spread import SpreadJob
+
+        return SpreadJob(run_file, environ, run_file.nodes)
     if kind == "command":
         from supervisor.jobs.plain import PlainJob
 

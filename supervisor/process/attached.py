@@ -16,7 +16,7 @@ from pathlib import Path
 
 from supervisor.base import proc_stat
 from supervisor.base.errors import SupervisorError
-from supervisor.process import launch, shim_records
+from supervisor.process import away, launch, shim_records
 from supervisor.process.launch import ShimState
 from supervisor.process.survivors import Identity, alive
 
@@ -85,17 +85,18 @@ def find_living(folder: Path) -> Attached | None:
 def component_names(folder: Path) -> list[str]:
     """Every component of the attempt, those with a shim and those that were attached."""
     names = {path.name.removesuffix(".shim.json") for path in folder.glob("*.shim.json")}
-    return sorted(names | {record.component for record in read_records(folder)})
+    return sorted(names | {record.component for record in read_records(folder)} | set(away.component_names(folder)))
 
 
 def look_at_component(folder: Path, component: str) -> ShimState:
-    """What became of a component: ``launch.look_at_component`` for one of ours, here for one that was attached.
+    """What became of a component: ``launch.look_at_component`` for one of ours, here for one that was attached, and
+    what was last heard of it for one on another machine.
 
     An attached process that is gone is "lost": how it ended is unknown.
     """
     record = next((one for one in read_records(folder) if one.component == component), None)
     if record is None:
-        return launch.look_at_component(folder, component)
+        return away.look_at_component(folder, component) or launch.look_at_component(folder, component)
     pid, ticks = record.process
     if record.alive:
         return ShimState("running", pid=pid, start_ticks=ticks, started_wall=record.started_wall, how=HOW)

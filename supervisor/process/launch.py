@@ -26,7 +26,7 @@ from typing import IO, Literal
 from supervisor.base import proc_stat
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.secrets import mask_texts, remember_environment
-from supervisor.jobs.base import Component
+from supervisor.jobs.base import Component, Place
 from supervisor.process import own_cgroup, ports, shim_records, transient
 from supervisor.process.known_names import NANNY
 from supervisor.process.survivors import (
@@ -84,6 +84,7 @@ class ShimState:
     unit: str | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
+    place: Place | None = None  # where it runs, in a run over several machines
 
 
 def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwanted: Event | None = None) -> Launched:

@@ -35,6 +35,7 @@ PAGES = (
     "docs/decisions.md",
     "docs/settings.md",
     "docs/diagnosis.md",
+    "docs/many-machines.md",
     "docs/preflight.md",
     "CHANGELOG.md",
 )

@@ -1,0 +1,38 @@
+"""`rl-supervisor node`: become the nanny of this machine's agent, in a run over several machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from supervisor.base.errors import ConfigError
+from supervisor.config.settings import load
+from supervisor.nodes.allocation import find_seat
+from supervisor.nodes.head import NAME
+from supervisor.process import nanny
+
+FIRST_WAIT = "1"  # seconds before an agent that died is started again: while it is away its machine is unknown
+
+
+def node(run_file: Path, name: str | None, rank: int | None, state: Path | None, head: str | None) -> int:
+    """Never returns, but by an error."""
+    run = load(run_file)
+    if run.nodes is None:
+        raise ConfigError(f"{run_file} has no [nodes], so its run is of one machine: start it with rl-supervisor run.")
+    seat = find_seat(os.environ)
+    name, rank = name or seat.name, seat.rank if rank is None else rank
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name of a machine: letters, digits, dot, - and _ only. Give --name.")
+    # Beside the state of a daemon that may be on this machine, and of its own: the home folder may be shared.
+    folder = (state or run.state_dir / "nodes" / name).expanduser().absolute()
+    words = ["--run", run.run.id, "--name", name, "--rank", str(rank), "--state", str(folder)]
+    words += ["--folder", str(run.nodes.folder.expanduser().absolute()), "--lease", str(run.nodes.lease)]
+    words += ["--head", head] if head else []
+    os.environ.setdefault("RL_SUPERVISOR_BACKOFF", FIRST_WAIT)
+    command = [sys.executable, "-m", "supervisor.nodes.agent", *words]
+    try:
+        nanny.turn_into(command, [])
+    except OSError as error:
+        raise ConfigError(f"The agent's nanny cannot be started: {error}.") from error
+    return 1

@@ -1,0 +1,64 @@
+"""The table of the run file about a run over several machines: which component runs on which."""
+
+# ruff: noqa: RUF012 - pydantic gives each instance its own copy of a default
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from supervisor.config.section import Section
+
+LEASE_S = 600.0
+
+
+class NodeComponent(Section):
+    """One component of the job: one process on one machine, and what it starts itself."""
+
+    role: Literal["trainer", "orchestrator", "inference", "env"]
+    """What it is. Of each role the first is number 0. Trainer 0 ends the job; only its output tells of steps."""
+    machine: Annotated[int, Field(ge=0, lt=4096)] = 0
+    """The machine it runs on, counted from 0. Which one that is, is decided at each start."""
+    start: list[str]
+    """Command line of a fresh start. Beside the holes of `[job.plain]`: `{attempt}`, `{address.N}` and `{name.N}`."""
+    resume: list[str] = []
+    """Command line that resumes, with `{step}` and `{checkpoint}`. Default: that of a fresh start."""
+    writes: bool | None = None
+    """Does it write what the run keeps? Default: true for trainer and orchestrator. While a machine that ran such a
+    component is silent, no other copy of it starts before its agent must have ended it (`lease`)."""
+
+    @property
+    def is_writer(self) -> bool:
+        """Could a second copy spoil what the run keeps?"""
+        return self.role in ("trainer", "orchestrator") if self.writes is None else self.writes
+
+
+class Nodes(Section):
+    """A run over several machines; on each, `rl-supervisor node RUN.toml` runs. Only for `kind = "command"`."""
+
+    folder: Path
+    """Folder that all machines see: where the daemon listens, and the run's token, for our user alone. Required."""
+    listen: Annotated[str, Field(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] = "0.0.0.0:0"
+    """`host:port` for the agents. Port 0: any. What is said there is authenticated and not encrypted."""
+    address: str | None = None
+    """Name or address by which the other machines reach this one. Default: that of `listen`, else the host name."""
+    lease: Annotated[float, Field(ge=1, le=86_400)] = LEASE_S
+    """Seconds after which an agent that hears from no daemon ends what runs on its machine."""
+    wait: Annotated[float, Field(ge=0, le=86_400)] = 300
+    """How long a start waits for machines enough; then the daemon ends with 94."""
+    components: Annotated[list[NodeComponent], Field(min_length=1)]
+    """The job's components."""
+
+    @field_validator("components")
+    @classmethod
+    def one_ends_the_job(cls, value: list[NodeComponent]) -> list[NodeComponent]:
+        if not any(one.role == "trainer" for one in value):
+            raise ValueError('needs a component with role = "trainer": its end is the end of the job')
+        return value
+
+    @property
+    def machines_wanted(self) -> int:
+        """So many machines the job needs; more are spares."""
+        return 1 + max(one.machine for one in self.components)

@@ -1,0 +1,67 @@
+"""A run over several machines: what is heard of each, what ended where, and which a start leaves out if it can."""
+
+from __future__ import annotations
+
+from supervisor.core import facts as f
+from supervisor.core.evolve import replace
+from supervisor.core.state import Gone, Machine, State
+
+BAD_AFTER = 2  # deaths on one machine: once may happen to any
+END_THE_JOB = ("launcher", "job", "trainer")
+
+
+def look(state: State, fact: f.MachineLook) -> State:
+    """What is heard of one machine."""
+    known = state.machines.get(fact.host, Machine())
+    since = None if fact.silent_s is None else known.silent_since
+    if since is None and fact.silent_s is not None:
+        since = state.now - fact.silent_s
+    machine = replace(known, silent_since=since, down=fact.down)
+    return replace(state, machines={**state.machines, fact.host: machine})
+
+
+def is_gone(state: State, fact: f.ProcessGone) -> bool:
+    """Is it known already that this very component has ended?"""
+    place = (fact.role, fact.host, fact.index)
+    return bool(fact.host) and any((one.role, one.host, one.index) == place for one in state.job.gone)
+
+
+def ends_the_job(fact: f.ComponentExited) -> bool:
+    """Is it the component whose end is the end of the job, as the launcher's is on one machine?"""
+    return fact.role in END_THE_JOB and fact.index == 0
+
+
+def component_exited(state: State, fact: f.ComponentExited) -> State:
+    """One component of many has ended: a death, unless the job is about to end or it was the one that ends it."""
+    place = (fact.role, fact.host, fact.index)
+    processes = {key: one for key, one in state.job.processes.items() if (one.role, one.host, one.index) != place}
+    state = replace(state, job=replace(state.job, processes=processes))
+    if fact.role is None or ends_the_job(fact) or not state.live:
+        return state
+    known = [one for one in state.job.gone if (one.role, one.host, one.index) == place]
+    how = "it is gone with its shim, seen"
+    if not fact.lost:
+        code = f"exit code {fact.exit_code}"
+        how = f"it ended with {code if fact.signal is None else f'signal {fact.signal}'},"
+    t = known[0].t if known else max(state.now - fact.age_s, state.attempt.started)
+    one = Gone(fact.role, 0, t, fact.host, fact.index, how)
+    others = tuple(gone for gone in state.job.gone if gone not in known)
+    return replace(state, job=replace(state.job, gone=(*others, one)[-16:]))
+
+
+def blame(state: State, host: str) -> State:
+    """Something died on this machine, or the machine itself."""
+    if not host:
+        return state
+    known = state.machines.get(host, Machine())
+    return replace(state, machines={**state.machines, host: replace(known, deaths=known.deaths + 1)})
+
+
+def to_avoid(state: State) -> tuple[str, ...]:
+    """Machines that a start takes only where there is no other, the worst last."""
+    bad = {
+        name: one
+        for name, one in state.machines.items()
+        if one.deaths >= BAD_AFTER or one.down or one.silent_since is not None
+    }
+    return tuple(sorted(bad, key=lambda name: (bad[name].deaths, name)))

@@ -1,0 +1,577 @@
+"""The agent of one machine: it launches, watches and stops what the head wants there, and tells what it sees.
+
+Run as ``python -m supervisor.nodes.agent OPTIONS`` below a nanny (``rl-supervisor node``). It decides nothing. What it
+started lives on under its shim when it dies; the next agent finds the records and goes on.
+
+- One thread speaks, looks at the components and carries their output; a lane of its own launches and stops, and the
+  process sensors look in threads of theirs.
+- What it tells has an age. After each new connection it tells all that it knows anew, so nothing has to be kept.
+- The **lease**: the head says back which of the agent's words it has heard. When the newest word of which that is
+  known is older than the lease, no head knows of this machine any more and another may have begun: what runs is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import queue
+import random
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from supervisor.base import logs, proc_stat
+from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError
+from supervisor.core import facts as f
+from supervisor.jobs.base import Component, Place, StopRules
+from supervisor.nodes import wire
+from supervisor.nodes.wire import Line, Message, WireError, now
+from supervisor.process import away, shim_records
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.away import to_message
+from supervisor.process.launch import ShimState, launch, look_at_component
+from supervisor.process.stop import stop_attempt
+from supervisor.process.survivors import Belongings
+from supervisor.sensors.base import Looker
+from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
+
+TURN_S = 0.25
+WATCH_S, SCAN_S = 0.5, 3.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
+PIECE = 64 << 10  # of a component's output, a turn
+MOST_BEHIND, NEWEST = 8 << 20, 256 << 10  # who writes faster than that: the head is told the newest part alone
+MOST_WAITING = 1 << 20
+KEPT_ATTEMPTS = 3
+KEPT_ANSWERS = 64
+STOP_S = 60.0  # of what the head does not ask for
+ENGINE = "VLLM::Engine"
+
+
+@dataclass
+class Part:
+    """One component of one attempt on this machine."""
+
+    attempt: int
+    name: str
+    place: Place
+    rules: StopRules
+    state: ShimState
+    told: ShimState | None = None
+    carried: int = 0  # bytes of its output that the head has
+    lookers: list[Looker] = field(default_factory=list)
+    watcher: ProcessWatcher | None = None
+    seen: dict[tuple[int, int], Message] = field(default_factory=dict)
+    gone: list[tuple[float, Message]] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """Its name in what is said."""
+        return f"{self.attempt}/{self.name}"
+
+
+class Agent:
+    """One machine."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.name, self.rank, self.run_id = options.name, options.rank, options.run
+        self.folder, self.head, self.state_dir = options.folder, options.head, options.state
+        self.lease_s = options.lease
+        self.parts: dict[str, Part] = {}
+        self.ending = False  # told to end: by a signal, or by the head
+        self._lock = threading.RLock()
+        self._out: deque[tuple[float, Message]] = deque()
+        self._work: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._answers: dict[str, Message] = {}
+        self._under_way: set[str] = set()
+        self._doing = threading.Lock()  # held while the lane does something
+        self._ending_others = False
+        self._unwanted, self._hurry = threading.Event(), threading.Event()
+        self._sent: deque[tuple[int, float]] = deque(maxlen=4096)
+        self._number = 0
+        self._heard = self._recall_heard()
+        self._kept_heard = self._heard
+        self._ended_by_lease = False
+        self._first_left: Message | None = None  # what the head had left when this agent began
+        self._notify = _Notify()
+
+    # ------------------------------------------------------------ the life of an agent
+
+    def run(self) -> int:
+        """Until it is told to end; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._adopt()
+        threading.Thread(target=self._lane, name="lane", daemon=True).start()
+        threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
+        self._notify.say("READY=1")
+        wait_s = FIRST_WAIT_S
+        told = ""
+        while not self.ending:
+            began = now()
+            try:
+                self._session()
+            except (OSError, WireError, ConfigError) as error:
+                if str(error) != told:
+                    logs.say("warning", "head", f"The head is not there: {error}.")
+                told = str(error)
+            self._out.clear()
+            wait_s = FIRST_WAIT_S if now() - began > LONGEST_WAIT_S else min(2 * wait_s, LONGEST_WAIT_S)
+            until = now() + wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back in one moment
+            while not self.ending and now() < until:
+                self._turn(None)
+                time.sleep(min(TURN_S, max(0.0, until - now())))
+        self._notify.say("STOPPING=1")
+        return self._end_all()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.ending = True
+
+    def _end_all(self) -> int:
+        """The last thing: nothing of the run is left on this machine. 75 where something cannot be ended."""
+        self._unwanted.set()
+        with self._doing:
+            report = self._stop(10**9, None, STOP_S, brief=False)
+        left = report["survivors"]
+        for sentence in left:
+            logs.say("error", "survivor", sentence)
+        return EXIT_TRY_AGAIN if left else 0
+
+    def _adopt(self) -> None:
+        """Find what the agent before left."""
+        for path in sorted(self.state_dir.glob("attempts/[0-9]*/*.place.json")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                data = json.loads(path.read_text())
+                name, attempt = path.name.removesuffix(".place.json"), int(path.parent.name)
+                part = self._new_part(attempt, name, data["place"], data["rules"])
+                if part.state.state == "running":
+                    logs.say("info", "adopted", f"{part.key} lives (pid {part.state.pid}) and is looked at again.")
+
+    def _new_part(self, attempt: int, name: str, place: Message, rules: Message) -> Part:
+        folder = attempt_dir(self.state_dir, attempt)
+        stop = StopRules([(int(number), float(s)) for number, s in rules["signals"]], str(rules.get("why", "")))
+        part = Part(attempt, name, Place(**place), stop, look_at_component(folder, name))
+        with self._lock:
+            self.parts[part.key] = part
+        return part
+
+    # ------------------------------------------------------------ the connection
+
+    def _session(self) -> None:
+        """One connection, from the greeting until it ends. Raises OSError and WireError."""
+        line, welcome = self._greet()
+        try:
+            self.lease_s = float(welcome["lease_s"])
+            self._hear_welcome(welcome)
+            heard_any = now()
+            beat_at = 0.0
+            while not self.ending:
+                for message in line.take():
+                    heard_any = now()
+                    self._hear(message)
+                if now() - heard_any > wire.SILENCE_S:
+                    raise WireError(f"it has said nothing for {wire.SILENCE_S:.0f} s")
+                self._turn(line)
+                self._send_waiting(line)
+                if now() - beat_at >= wire.BEAT_S:
+                    beat_at = now()
+                    self._number += 1
+                    self._sent.append((self._number, beat_at))
+                    line.put({"t": "beat", "n": self._number})
+                select.select([line], [line] if line.unsent else [], [], TURN_S)
+                line.flush()
+        finally:
+            line.close()
+
+    def _greet(self) -> tuple[Line, Message]:
+        token = wire.find_token(self.folder, os.environ)
+        if not token:
+            raise WireError(f"there is no token in {self.folder} yet")
+        host, port = self._find_head()
+        connection = socket.create_connection((host, port), timeout=wire.GREETING_S)
+        line = Line(connection)
+        try:
+            hello = line.wait_for_one(wire.GREETING_S)
+            mine = wire.new_nonce()
+            said = (self.run_id, self.name, str(hello.get("nonce")), mine)
+            address = connection.getsockname()[0]
+            greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
+            greeting |= {"proof": wire.prove(token, "agent", *said), "address": address}
+            line.put(greeting)
+            line.longest = wire.LONGEST_LINE
+            welcome = line.wait_for_one(wire.GREETING_S)
+            if not wire.is_proof(welcome.get("proof"), wire.prove(token, "head", *said)):
+                raise WireError(str(welcome.get("error") or "it does not know the run's token"))
+            return line, welcome
+        except BaseException:
+            line.close()
+            raise
+
+    def _find_head(self) -> tuple[str, int]:
+        left = self._read_head_file()
+        # One that ended before this agent began is of an earlier allocation.
+        if "ended" in left and self._first_left not in (None, left):
+            self.ending = True
+        self._first_left = self._first_left or left
+        text = self.head or str(left.get("address", ""))
+        if not text:
+            raise WireError(f"{self.folder}/head.json names none")
+        host, _, port = text.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def _read_head_file(self) -> Message:
+        with contextlib.suppress(OSError, ValueError, ConfigError):
+            found = json.loads(wire.read_private(self.folder / "head.json"))
+            if isinstance(found, dict) and found.get("run") == self.run_id:
+                return found
+        return {}
+
+    def _hear_welcome(self, welcome: Message) -> None:
+        """Tell all that is known, and end what is of no attempt that the head knows."""
+        logs.say("info", "head", "The head is there.")
+        logs_there = welcome.get("logs") or {}
+        with self._lock:
+            parts = list(self.parts.values())
+        for part in parts:
+            part.told = None
+            part.carried = int(logs_there.get(part.key, 0))
+            for known in (welcome.get("known") or {}).get(part.key, ()):
+                part.seen.setdefault((int(known["pid"]), int(known["ticks"])), known)
+            self._watch(part)
+            for message in part.seen.values():
+                self._say(message)
+            self._out.extend(part.gone)
+        self._say({"t": "report", "parts": [part.key for part in parts]})
+        self._hear_wanted(welcome.get("wanted"))
+
+    def _hear_wanted(self, wanted: object) -> None:
+        """``wanted``: the attempt of which parts may live here; None: the head does not say."""
+        if isinstance(wanted, int) and any(part.attempt != wanted and _lives(part) for part in self._list_parts()):
+            self._end_others(wanted)
+
+    def _end_others(self, wanted: int) -> None:
+        if not self._ending_others:
+            self._ending_others = True
+            self._work.put({"do": "end-others", "id": "", "attempt": wanted})
+
+    def _hear(self, message: Message) -> None:
+        match message.get("t"):
+            case "beat":
+                self._hear_beat(int(message.get("n", 0)))
+                self._hear_wanted(message.get("wanted"))
+            case "do":
+                self._take_order(message)
+            case "hurry":
+                self._hurry.set()
+            case "bye":
+                logs.say("info", "head", f"The head ends the run here: {message.get('why', '')}")
+                self.ending = True
+
+    def _hear_beat(self, number: int) -> None:
+        while self._sent and self._sent[0][0] <= number:
+            self._heard = max(self._heard, self._sent.popleft()[1])
+        if self._heard - self._kept_heard > max(0.5, self.lease_s / 20):
+            self._kept_heard = self._heard
+            with contextlib.suppress(OSError):
+                text = json.dumps({"boot": proc_stat.boot_id(), "heard": self._heard})
+                wire.write_private(self.state_dir / "heard.json", text)
+
+    def _recall_heard(self) -> float:
+        """An agent that is started again and again without a head must not begin its lease anew each time."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
+            data = json.loads(wire.read_private(self.state_dir / "heard.json"))
+            if data["boot"] == proc_stat.boot_id():
+                return min(now(), float(data["heard"]))
+        return now()
+
+    def _say(self, message: Message) -> None:
+        self._out.append((now(), message))
+
+    def _send_waiting(self, line: Line) -> None:
+        while self._out and line.unsent < MOST_WAITING:
+            when, message = self._out.popleft()
+            line.put({**message, "age": round(max(0.0, now() - when), 3)})
+
+    # ------------------------------------------------------------ looking
+
+    def _list_parts(self) -> list[Part]:
+        with self._lock:
+            return list(self.parts.values())
+
+    def _turn(self, line: Line | None) -> None:
+        """What is done at each turn, with a connection or without."""
+        self._notify.say("WATCHDOG=1")
+        for part in self._list_parts():
+            if part.told is None or part.told.state in ("running", "absent"):
+                self._look_at(part, line)
+
+    def _watch_lease(self) -> None:
+        """In a thread of its own: a shared folder that hangs must not hold up what the head counts on."""
+        while True:
+            late = now() - self._heard > self.lease_s
+            if late and not self._ended_by_lease and any(map(_lives, self._list_parts())):
+                told = f"No head has heard of this machine for {self.lease_s:.0f} s: what runs is ended."
+                logs.say("error", "lease", told)
+                self._unwanted.set()
+                self._end_others(-1)
+            self._ended_by_lease = late
+            time.sleep(TURN_S)
+
+    def _look_at(self, part: Part, line: Line | None) -> None:
+        folder = attempt_dir(self.state_dir, part.attempt)
+        part.state = look_at_component(folder, part.name)
+        if line is None:
+            return
+        behind = self._carry_output(part, folder / f"{part.name}.log", line)
+        if part.state != part.told and not (behind and part.state.state in ("exited", "lost")):
+            part.told = part.state
+            self._watch(part)
+            ended = part.state.ended_wall
+            age = max(0.0, time.time() - ended) if ended is not None else 0.0
+            self._out.append((now() - age, self._part_message(part)))
+
+    @staticmethod
+    def _part_message(part: Part) -> Message:
+        return {"t": "part", "attempt": part.attempt, "name": part.name, "state": to_message(part.state)}
+
+    def _carry_output(self, part: Part, path: Path, line: Line) -> bool:
+        """Send a piece of what the component wrote; True while more of it waits.
+
+        The place in the file is the same here and there. Who is too far behind leaves a hole.
+        """
+        if line.unsent > MOST_WAITING:
+            return True
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < part.carried:
+                    part.carried = 0
+                if size - part.carried > MOST_BEHIND:
+                    part.carried = size - NEWEST
+                file.seek(part.carried)
+                data = file.read(PIECE)
+        except OSError:
+            return False
+        if data:
+            text = data.decode("latin-1")  # bytes as they are: what is no text is the reader's business
+            line.put({"t": "log", "attempt": part.attempt, "name": part.name, "at": part.carried, "data": text})
+            part.carried += len(data)
+        return part.carried < size
+
+    def _watch(self, part: Part) -> None:
+        """Look at the processes below the component's shim: an engine's core ends silently while its server lives."""
+        if part.state.state != "running" or part.lookers or part.state.pid is None:
+            return
+        top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
+        main = (part.state.pid, part.state.start_ticks or 0)
+        part.seen[main] = {"t": "seen", **top, "pid": main[0], "ticks": main[1], "title": part.name, "key": True}
+        self._say(part.seen[main])
+        if part.place.role != "inference" or part.state.shim_pid is None:
+            return
+        known = [
+            f.ProcessSeen(part.attempt, part.place.role, *process, title=str(message.get("title", "")))
+            for process, message in part.seen.items()
+            if process != main
+        ]
+        root = Identity(part.state.shim_pid, proc_stat.start_ticks(part.state.shim_pid) or 0)
+        watcher, scanner = process_sensors(part.attempt, [root], _classify, tuple, known=known)
+        part.watcher = watcher
+
+        def post(fact: f.Fact) -> None:
+            self._take_fact(part, fact)
+
+        for sensor, interval_s in ((watcher, WATCH_S), (scanner, SCAN_S)):
+            looker = Looker(sensor, post, interval_s=interval_s)
+            part.lookers.append(looker)
+            looker.start()
+
+    def _take_fact(self, part: Part, fact: f.Fact) -> None:
+        """A process of an engine, in a sensor's thread."""
+        if not isinstance(fact, f.ProcessSeen | f.ProcessGone):
+            return
+        top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
+        process = (fact.pid, fact.start_ticks)
+        message = {**top, "pid": fact.pid, "ticks": fact.start_ticks, "key": fact.key}
+        with self._lock:
+            if isinstance(fact, f.ProcessSeen):
+                message |= {"t": "seen", "title": fact.title}
+                part.seen[process] = message
+            else:
+                message |= {"t": "gone"}
+                part.seen.pop(process, None)
+                part.gone = [*part.gone, (now(), message)][-16:]
+            self._say(message)
+
+    # ------------------------------------------------------------ doing
+
+    def _take_order(self, message: Message) -> None:
+        number = str(message.get("id"))
+        if number in self._answers:
+            self._say(self._answers[number])
+        elif number not in self._under_way:
+            self._under_way.add(number)
+            if message.get("do") == "stop":
+                self._hurry.clear()
+                self._unwanted.set()
+            self._work.put(message)
+
+    def _lane(self) -> None:
+        """Launch and stop, one after the other."""
+        while True:
+            message = self._work.get()
+            try:
+                with self._doing:
+                    answer = self._carry_out(message)
+            except PodUnfitError as error:
+                answer = {"error": str(error), "kind": "unfit"}
+            except ConfigError as error:
+                answer = {"error": str(error), "kind": "config"}
+            except (SupervisorError, OSError) as error:
+                answer = {"error": str(error), "kind": "try-again"}
+            except Exception as error:  # the lane's edge: a defect must not leave the head waiting
+                answer = {"error": f"{type(error).__name__}: {error}", "kind": "try-again"}
+            if number := str(message.get("id", "")):
+                answer = {"t": "done", "id": number, **answer}
+                self._answers = dict([*self._answers.items(), (number, answer)][-KEPT_ANSWERS:])
+                self._under_way.discard(number)
+                self._say(answer)
+
+    def _carry_out(self, message: Message) -> Message:
+        match message.get("do"):
+            case "launch":
+                return self._launch(message)
+            case "stop":
+                return self._stop(
+                    int(message["upto"]), message["rules"], float(message["budget_s"]), brief=bool(message["brief"])
+                )
+            case "end-others":
+                try:
+                    for attempt in sorted({one.attempt for one in self._list_parts()} - {int(message["attempt"])}):
+                        self._stop_one(attempt, None, STOP_S, brief=False)
+                finally:
+                    self._ending_others = False
+                return {}
+        raise ConfigError(f"nothing here is called {message.get('do')!r}")
+
+    def _launch(self, message: Message) -> Message:
+        attempt, told = int(message["attempt"]), message["component"]
+        self._unwanted.clear()
+        for earlier in sorted({one.attempt for one in self._list_parts() if one.attempt != attempt}):
+            left = self._stop_one(earlier, None, STOP_S, brief=False)
+            if left:
+                raise PodUnfitError(f"something of an earlier attempt cannot be ended: {'; '.join(left)}")
+        self._forget_old(attempt)
+        component = Component(told["name"], told["argv"], Path(told["cwd"]), told["env"], int(told["nofile"]))
+        folder = attempt_dir(self.state_dir, attempt)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        shim_records.write_atomically(
+            str(folder / f"{component.name}.place.json"), {"place": message["place"], "rules": message["rules"]}
+        )
+        found = look_at_component(folder, component.name)
+        notes: Sequence[str] = ()
+        if found.state != "running":
+            notes = launch(component, folder, "fork", self.run_id, self._unwanted).notes
+        part = self._new_part(attempt, component.name, message["place"], message["rules"])
+        return {"state": to_message(part.state), "notes": list(notes)}
+
+    def _forget_old(self, attempt: int) -> None:
+        """Folders of attempts long over: the head has their output."""
+        folders = sorted(self.state_dir.glob("attempts/[0-9]*"))
+        for folder in folders[:-KEPT_ATTEMPTS]:
+            number = int(folder.name)
+            if number < attempt and not Belongings(folder, (), self.run_id).list_living():
+                shutil.rmtree(folder, ignore_errors=True)
+                with self._lock:
+                    self.parts = {key: one for key, one in self.parts.items() if one.attempt != number}
+
+    def _stop(self, upto: int, rules: Message | None, budget_s: float, *, brief: bool) -> Message:
+        begun = now()
+        left: list[str] = []
+        for path in sorted(self.state_dir.glob("attempts/[0-9]*"), reverse=True):
+            if int(path.name) <= upto:
+                left += self._stop_one(int(path.name), rules, max(1.0, budget_s - (now() - begun)), brief=brief)
+        return {"survivors": left, "seconds": now() - begun}
+
+    def _stop_one(self, attempt: int, rules: Message | None, budget_s: float, *, brief: bool) -> list[str]:
+        """End all of one attempt here; returns a sentence for each process that is left."""
+        folder = attempt_dir(self.state_dir, attempt)
+        parts = [one for one in self._list_parts() if one.attempt == attempt]
+        if rules is not None:
+            stop = StopRules([(int(number), float(s)) for number, s in rules["signals"]])
+        else:
+            stop = parts[0].rules if parts else StopRules([])
+        known = [process for one in parts for process in one.seen]
+        left: Sequence[str] = ()
+        if Belongings(folder, (), self.run_id, known).list_living():
+            report = stop_attempt(
+                folder, (), self.run_id, stop, budget_s, lambda: None, 0.0, hurry=self._hurry, known=known, brief=brief
+            )
+            left = report.survivors
+        for part in parts:
+            for looker in part.lookers:
+                looker.stop(timeout_s=0.5)
+            if part.watcher is not None:
+                part.watcher.close()
+            part.lookers, part.watcher, part.told = [], None, None
+        return [f"{self.name}: {sentence}" for sentence in left]
+
+
+class _Notify:
+    """Tells the nanny that the loop turns, as the daemon does (sd_notify(3))."""
+
+    def __init__(self) -> None:
+        address = os.environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
+
+    def say(self, word: str) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(word.encode(), socket.MSG_DONTWAIT, self._address)
+
+
+def _lives(part: Part) -> bool:
+    return away.may_live(part.state)
+
+
+def _classify(title: str, comm: str) -> tuple[f.Role, bool] | None:
+    """What a vLLM engine calls itself; every other component is told by its own end."""
+    return ("inference", True) if title.startswith(ENGINE) or comm.startswith(ENGINE) else None
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The agent's own program; ``rl-supervisor node`` makes its command line."""
+    parser = argparse.ArgumentParser("supervisor.nodes.agent")
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--head", default="")
+    parser.add_argument("--lease", type=float, required=True)
+    options = parser.parse_args(words)
+    os.umask(0o027)
+    options.state.mkdir(parents=True, exist_ok=True, mode=0o750)
+    logs.configure("auto", "info", None, options.run)
+    with (options.state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logs.say("error", "lock", f"Another agent is at work in {options.state}: end that one, or give --state.")
+            return EXIT_TRY_AGAIN
+        return Agent(options).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

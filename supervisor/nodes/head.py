@@ -1,0 +1,659 @@
+"""The head's side: it hears the agents of all machines, keeps what was last heard, and has them launch and stop.
+
+It implements ``supervisor.effects.machines.Machines``. One thread hears and speaks; effects wait for answers in their
+own. What is heard goes where the daemon looks for it on one machine: a component's state into its record in the
+attempt's folder (``process/away.py``), its output into the log beside it, processes to the core.
+
+**Never two writers.** A machine that is silent may still train. Before a start, nothing that writes may be left on any
+machine: the agent says so, or its lease has run out since it was last heard here, which it has to obey.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from supervisor.base import logs
+from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
+from supervisor.config.nodes import Nodes
+from supervisor.core import facts as f
+from supervisor.core.state import State
+from supervisor.jobs.base import Component, Place, StopRules
+from supervisor.nodes import wire
+from supervisor.nodes.wire import Line, Message, WireError, now
+from supervisor.process import away
+from supervisor.process.attempts import attempt_dir
+from supervisor.process.launch import Launched, ShimState
+
+Post = Callable[[f.Fact, str], None]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MOST_STRANGERS = 64  # connections of whom it is not known yet who they are
+TURN_S = 0.25
+ABSENT_S = 10.0  # a stop waits for a machine until it has been silent for so long
+GONE_S = 3.0  # an agent that hung up is usually back by then
+LAUNCH_S = 90.0  # for the answer to a launch: a shim may take 30 s, and what is in the way has to be ended
+LEASE_MARGIN_S = 5.0
+KEPT_WANTED = ("starting", "running", "stopping")
+NO_OPINION = ("new", "leaving")
+GENERATIONS = 20  # attempts that are looked through for what may still live
+
+
+@dataclass(eq=False)
+class Peer:
+    """One connection."""
+
+    line: Line
+    since: float
+    nonce: str
+    name: str = ""
+    heard: float = 0.0
+
+
+@dataclass
+class Machine:
+    """What is known of one machine."""
+
+    rank: int
+    address: str
+    heard: float  # of the newest word
+    peer: Peer | None = None
+    told_silent: bool = False
+
+
+@dataclass
+class _Request:
+    host: str
+    message: Message
+    answer: Message | None = None
+    sent_to: Peer | None = None
+
+
+@dataclass
+class _Settling:
+    """Machines on which something of an earlier attempt may write."""
+
+    silent: dict[str, float] = field(default_factory=dict)  # until when
+    living: set[str] = field(default_factory=set)
+
+
+class Head:
+    """All machines of a run, as its daemon has them."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        nodes: Nodes,
+        run_id: str,
+        state_dir: Path,
+        environ: Mapping[str, str],
+        post: Post,
+        state: Callable[[], State],
+    ) -> None:
+        """Listen. Raises ConfigError where that cannot be."""
+        self.nodes, self.run_id, self.state_dir = nodes, run_id, state_dir
+        self._post, self._state = post, state
+        self._folder = nodes.folder.expanduser().absolute()
+        self._machines: dict[str, Machine] = {}
+        self._requests: dict[str, _Request] = {}
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
+        self._began = now()
+        self._ended = False
+        self._last_tick = 0.0
+        self._waker, self._wakes = socket.socketpair()
+        self._wakes.setblocking(False)
+        try:
+            self._token = wire.need_token(self._folder, environ)
+            host, _, port = nodes.listen.rpartition(":")
+            self._listener = socket.create_server((host.strip("[]"), int(port)), backlog=1024)
+            self._listener.setblocking(False)
+            bound = self._listener.getsockname()
+            reach = nodes.address or (socket.gethostname() if host.strip("[]") in ("", "0.0.0.0", "::") else host)  # noqa: S104
+            self.address = f"{reach}:{bound[1]}"
+            self._head_file = self._folder / "head.json"
+            wire.write_private(self._head_file, json.dumps({"address": self.address, "run": run_id}) + "\n")
+        except OSError as error:
+            raise ConfigError(f"The agents of [nodes] cannot be listened to: {error}. Mend [nodes].") from error
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wakes, selectors.EVENT_READ)
+        self._peers: set[Peer] = set()
+        self._thread = threading.Thread(target=self._listen, name="nodes", daemon=True)
+
+    def start(self) -> None:
+        """Hear the agents from now on."""
+        self._thread.start()
+
+    def close(self, code: int | None) -> None:
+        """Hang up. ``code``: the daemon ends for good with it, so the agents end, too; None: another one goes on."""
+        with self._changed:
+            if self._ended:
+                return
+            self._ended = True
+            if code is not None:
+                for machine in self._machines.values():
+                    self._tell(machine.peer, {"t": "bye", "why": f"its daemon ends with {code}"})
+            self._changed.notify_all()
+        if code is not None:
+            # For those that do not hear it now; a shared folder that hangs is not waited for.
+            left = threading.Thread(target=self._leave_word, args=(code,), daemon=True)
+            left.start()
+            left.join(2.0)
+        self._waker.send(b"!")
+        self._thread.join(5.0)
+        for peer in list(self._peers):
+            self._linger(peer)
+        self._listener.close()
+
+    def _leave_word(self, code: int) -> None:
+        with contextlib.suppress(OSError):
+            wire.write_private(self._head_file, json.dumps({"ended": code, "run": self.run_id}) + "\n")
+
+    @staticmethod
+    def _linger(peer: Peer) -> None:
+        """What waits is sent, for a moment; then the connection is closed."""
+        with contextlib.suppress(OSError, WireError):
+            peer.line.socket.settimeout(1.0)
+            peer.line.flush()
+            peer.line.socket.shutdown(socket.SHUT_WR)
+        peer.line.close()
+
+    # ------------------------------------------------------------ the thread that hears
+
+    def _listen(self) -> None:
+        while not self._ended:
+            try:
+                self._turn()
+            except Exception as error:  # the thread's edge: a defect must not make all machines silent for good
+                logs.say("error", "machines", f"A defect in the supervisor: {type(error).__name__}: {error}")
+                time.sleep(TURN_S)
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(TURN_S):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wakes:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakes.recv(4096)
+            elif key.data in self._peers:  # not hung up on in this very turn
+                self._hear_peer(key.data)
+        for peer in [one for one in self._peers if one.line.unsent]:
+            self._hear_or_hang_up(peer, peer.line.flush)
+        if now() - self._last_tick >= wire.BEAT_S:
+            self._last_tick = now()
+            self._tick()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if sum(not one.name for one in self._peers) >= MOST_STRANGERS:
+            connection.close()
+            return
+        peer = Peer(Line(connection), now(), wire.new_nonce())
+        peer.heard = now()
+        self._peers.add(peer)
+        self._selector.register(peer.line, selectors.EVENT_READ, peer)
+        self._hear_or_hang_up(peer, lambda: peer.line.put({"v": wire.VERSION, "nonce": peer.nonce}))
+
+    def _hear_or_hang_up(self, peer: Peer, work: Callable[[], None]) -> None:
+        """A peer with which something is wrong is hung up on, and nothing else is."""
+        try:
+            work()
+        except WireError as error:
+            self._hang_up(peer, str(error))
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            self._hang_up(peer, f"it says what cannot be: {type(error).__name__}: {error}")
+
+    def _hang_up(self, peer: Peer, why: str) -> None:
+        if peer not in self._peers:
+            return
+        self._peers.discard(peer)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.line)
+        peer.line.close()
+        with self._changed:
+            machine = self._machines.get(peer.name)
+            if machine is not None and machine.peer is peer:
+                machine.peer = None
+                logs.say("warning", "machine", f"The agent of {peer.name} is gone: {why}.")
+            self._changed.notify_all()
+
+    def _hear_peer(self, peer: Peer) -> None:
+        def hear() -> None:
+            for message in peer.line.take():
+                peer.heard = now()
+                if peer.name:
+                    self._hear(peer, message)
+                else:
+                    self._greet(peer, message)
+
+        self._hear_or_hang_up(peer, hear)
+
+    def _tick(self) -> None:
+        for peer in list(self._peers):
+            if now() - peer.heard > wire.SILENCE_S or (not peer.name and now() - peer.since > wire.GREETING_S):
+                self._hang_up(peer, f"nothing was heard of it for {now() - peer.heard:.0f} s")
+        known = dict.fromkeys(self._state().machines_used(), self._began)
+        silent = {}
+        with self._changed:
+            for name, since in known.items():
+                self._machines.setdefault(name, Machine(1 << 20, "", since))
+            for name, machine in self._machines.items():
+                silent_s = now() - machine.heard
+                if not machine.told_silent and silent_s > (wire.SILENCE_S if machine.peer is not None else GONE_S):
+                    machine.told_silent = True
+                    silent[name] = silent_s
+        for name, silent_s in silent.items():
+            self._post(f.MachineLook(name, silent_s), "nodes")
+
+    def _attempt_wanted(self) -> int | None:
+        """The attempt of which something may live; None: the daemon does not know yet."""
+        state = self._state()
+        if state.mode in NO_OPINION:
+            return None
+        return state.attempt.number if state.mode in KEPT_WANTED else 0
+
+    # ------------------------------------------------------------ what is heard
+
+    def _greet(self, peer: Peer, message: Message) -> None:
+        name, nonce = str(message.get("name")), str(message.get("nonce"))
+        said = (str(message.get("run")), name, peer.nonce, nonce)
+        if not wire.is_proof(message.get("proof"), wire.prove(self._token, "agent", *said)):
+            raise WireError("it does not know the run's token")
+        if message.get("run") != self.run_id or message.get("v") != wire.VERSION or not NAME.fullmatch(name):
+            why = f"the head is of run {self.run_id}, and speaks version {wire.VERSION}"
+            peer.line.put({"error": why})
+            raise WireError(f"it is of run {message.get('run')} and speaks version {message.get('v')}")
+        peer.line.longest = wire.LONGEST_LINE
+        with self._changed:
+            known = self._machines.get(name)
+            older = known.peer if known is not None else None
+        if older is not None:
+            self._hang_up(older, "it has connected anew")
+        welcome: Message = {"proof": wire.prove(self._token, "head", *said), "lease_s": self.nodes.lease}
+        welcome |= {"wanted": self._attempt_wanted(), "logs": self._log_sizes(name)}
+        welcome |= {"known": self._known_processes(name)}
+        peer.line.put(welcome)
+        with self._changed:
+            peer.name = name
+            self._machines[name] = Machine(int(message.get("rank", 0)), str(message.get("address")), now(), peer)
+            for request in self._requests.values():
+                if request.host == name and request.answer is None:
+                    self._send(request, peer)
+            self._changed.notify_all()
+        logs.say("info", "machine", f"The agent of {name} is there.")
+        self._post(f.MachineLook(name), "nodes")
+
+    def _records(self, name: str | None = None) -> list[tuple[int, str, ShimState]]:
+        """Components of the newest attempts, on machine ``name`` (None: on any), with what was last heard of each."""
+        found = []
+        for folder in sorted(self.state_dir.glob("attempts/[0-9]*"))[-GENERATIONS:]:
+            for component in away.component_names(folder):
+                state = away.look_at_component(folder, component)
+                if state is not None and state.place is not None and name in (None, state.place.host):
+                    found.append((int(folder.name), component, state))
+        return found
+
+    def _log_sizes(self, name: str) -> dict[str, int]:
+        found = {}
+        for attempt, component, _ in self._records(name):
+            with contextlib.suppress(OSError):
+                path = attempt_dir(self.state_dir, attempt) / f"{component}.log"
+                found[f"{attempt}/{component}"] = path.stat().st_size
+        return found
+
+    def _known_processes(self, name: str) -> dict[str, list[Message]]:
+        """What the core knows of the machine's processes, so that an agent that was away tells of those that ended."""
+        state = self._state()
+        found: dict[str, list[Message]] = {}
+        for one in state.job.processes.values():
+            if one.host == name:
+                part = f"{one.role}-{one.index}"
+                message = {"t": "seen", "attempt": state.attempt.number, "name": part, "role": one.role}
+                message |= {"index": one.index, "pid": one.pid, "ticks": one.start_ticks, "title": one.title}
+                found.setdefault(f"{state.attempt.number}/{part}", []).append({**message, "key": one.key})
+        return found
+
+    def _hear(self, peer: Peer, message: Message) -> None:
+        with self._changed:
+            machine = self._machines[peer.name]
+            machine.heard = peer.heard
+        if machine.told_silent:
+            machine.told_silent = False
+            self._post(f.MachineLook(peer.name), "nodes")
+        match message.get("t"):
+            case "beat":
+                peer.line.put({"t": "beat", "n": int(message["n"]), "wanted": self._attempt_wanted()})
+            case "part":
+                self._hear_part(peer.name, message)
+            case "report":
+                self._hear_report(peer.name, message)
+            case "log":
+                self._keep_output(peer.name, message)
+            case "seen" | "gone":
+                self._hear_process(peer.name, message)
+            case "done":
+                with self._changed:
+                    request = self._requests.get(str(message.get("id")))
+                    if request is not None and request.host == peer.name:
+                        request.answer = message
+                        self._changed.notify_all()
+
+    def _place_of(self, host: str, message: Message) -> tuple[Path, str, ShimState] | None:
+        """Where the component of a message is kept; None for one that was never to be on that machine."""
+        folder, name = attempt_dir(self.state_dir, int(message["attempt"])), str(message["name"])
+        if "/" in name:
+            return None
+        known = away.look_at_component(folder, name)
+        if known is None or known.place is None or known.place.host != host:
+            return None
+        return folder, name, known
+
+    def _hear_part(self, host: str, message: Message) -> None:
+        found = self._place_of(host, message)
+        if found is None:
+            return
+        folder, name, known = found
+        state = replace(away.of_message(message["state"]), place=known.place, how=away.HOW)
+        if state.state == "absent":
+            return  # its launch is under way, or its records were tidied away
+        if state.state in ("exited", "lost"):
+            # In this machine's time: when it was heard less its age.
+            state = replace(state, ended_wall=time.time() - max(0.0, float(message.get("age", 0.0))))
+        self._keep(folder, name, state)
+
+    def _hear_report(self, host: str, message: Message) -> None:
+        """What the agent has records of: nothing else of ours is on its machine, but what it is just told to launch."""
+        there = set(map(str, message["parts"]))
+        with self._changed:
+            there |= {f"{one.message['attempt']}/{one.message['component']['name']}" for one in self._launches(host)}
+        for attempt, name, state in self._records(host):
+            if away.may_live(state) and f"{attempt}/{name}" not in there:
+                self._keep_lost(attempt, name, state, f"{host} knows nothing of it")
+
+    def _launches(self, host: str) -> list[_Request]:
+        return [one for one in self._requests.values() if one.host == host and one.message["do"] == "launch"]
+
+    def _keep_lost(self, attempt: int, name: str, state: ShimState, why: str) -> None:
+        ended = ShimState("lost", place=state.place, reason=why, how=away.HOW, ended_wall=time.time())
+        self._keep(attempt_dir(self.state_dir, attempt), name, ended)
+
+    def _keep_ended(self, host: str, upto: int) -> None:
+        """The agent has said that nothing of these attempts is left on its machine."""
+        for attempt, name, state in self._records(host):
+            if attempt <= upto and away.may_live(state):
+                self._keep_lost(attempt, name, state, "it was ended with the rest")
+
+    def _keep(self, folder: Path, name: str, state: ShimState) -> None:
+        with self._writing:
+            known = away.look_at_component(folder, name)
+            if known is not None and not away.may_live(known):
+                return  # nothing that has ended lives again
+            if known != state:
+                away.write_record(folder, name, state)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _keep_output(self, host: str, message: Message) -> None:
+        found = self._place_of(host, message)
+        if found is None:
+            return
+        folder, name, _ = found
+        data, at = str(message["data"]).encode("latin-1"), int(message["at"])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.suppress(OSError):  # a full disk costs output, not the run
+            fd = os.open(folder / f"{name}.log", flags, 0o640)
+            try:
+                os.pwrite(fd, data, at)
+            finally:
+                os.close(fd)
+
+    def _hear_process(self, host: str, message: Message) -> None:
+        role: f.Role = message["role"]
+        attempt, pid, ticks, index = (int(message[key]) for key in ("attempt", "pid", "ticks", "index"))
+        key = bool(message["key"])
+        if message["t"] == "seen":
+            fact: f.Fact = f.ProcessSeen(attempt, role, pid, ticks, str(message["title"])[:200], key, host, index)
+        else:
+            fact = f.ProcessGone(attempt, role, pid, ticks, key, host, index, float(message.get("age", 0.0)))
+        self._post(fact, "processes")
+
+    # ------------------------------------------------------------ orders
+
+    def _tell(self, peer: Peer | None, message: Message) -> None:
+        """From any thread, with the lock held; who cannot be told is hung up on by the thread that hears."""
+        if peer is not None:
+            with contextlib.suppress(WireError):
+                peer.line.put(message)
+
+    def _send(self, request: _Request, peer: Peer) -> None:
+        request.sent_to = peer
+        self._tell(peer, request.message)
+
+    def _ask(self, host: str, message: Message) -> _Request:
+        """Send an order to a machine; now, and again with each new connection until it is answered."""
+        number = secrets.token_hex(8)
+        request = _Request(host, {"t": "do", "id": number, **message})
+        with self._changed:
+            self._requests[number] = request
+            machine = self._machines.get(host)
+            if machine is not None and machine.peer is not None:
+                self._send(request, machine.peer)
+        self._waker.send(b"!")
+        return request
+
+    def _withdraw(self, requests: Sequence[_Request]) -> None:
+        with self._changed:
+            for request in requests:
+                self._requests.pop(str(request.message["id"]), None)
+
+    def _speaks(self, host: str) -> bool:
+        machine = self._machines.get(host)
+        return machine is not None and machine.peer is not None and now() - machine.heard <= wire.SILENCE_S
+
+    def choose(self, avoid: Sequence[str], unwanted: threading.Event) -> Sequence[tuple[str, str]]:
+        """The machines of the next start; see ``Machines``."""
+        wanted, until, told = self.nodes.machines_wanted, now() + self.nodes.wait, False
+        while True:
+            with self._changed:
+                there = {name: one for name, one in self._machines.items() if self._speaks(name)}
+                if len(there) >= wanted:
+                    worst = {name: place for place, name in enumerate(avoid, 1)}
+                    ranked = sorted(there, key=lambda name: (worst.get(name, 0), there[name].rank, name))
+                    best = sorted(ranked[:wanted], key=lambda name: (there[name].rank, name))
+                    return [(name, there[name].address) for name in best]
+                if unwanted.is_set() or self._ended:
+                    raise TryAgainError("The start is no longer wanted.")
+                if now() >= until:
+                    names = ", ".join(sorted(there)) or "none"
+                    sentence = f"Of the {wanted} machines that the job needs these are there: {names}."
+                    raise PodUnfitError(f"{sentence} It takes another allocation.")
+                self._changed.wait(0.25)
+            if not told:
+                told = True
+                sentence = f"The start waits for machines: {len(there)} of {wanted} are there."
+                self._post(f.Remark("machines", sentence, "warning"), "nodes")
+
+    def launch(
+        self, components: Sequence[Component], folder: Path, rules: StopRules, unwanted: threading.Event
+    ) -> list[Launched]:
+        """Launch all; see ``Machines``."""
+        attempt = int(folder.name)
+        self._settle(attempt, rules, unwanted)
+        requests = []
+        for component in components:
+            place = component.place
+            if place is None:
+                raise ConfigError(f"{component.name} has no machine.")
+            with self._writing:
+                away.write_record(folder, component.name, ShimState("running", place=place), durable=True)
+            # What is there from the start is followed from the start; a file that appears later is looked for later.
+            (folder / f"{component.name}.log").touch(mode=0o640)
+            told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
+            told |= {"env": dict(component.env), "nofile": component.nofile}
+            order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
+            requests.append(self._ask(place.host, {**order, "place": vars(place)}))
+        try:
+            return self._await_launches(components, requests, folder, unwanted)
+        finally:
+            self._withdraw(requests)
+
+    def _await_launches(
+        self, components: Sequence[Component], requests: Sequence[_Request], folder: Path, unwanted: threading.Event
+    ) -> list[Launched]:
+        until = now() + LAUNCH_S
+        with self._changed:
+            while any(one.answer is None for one in requests):
+                late = sorted({one.host for one in requests if one.answer is None})
+                if unwanted.is_set() or self._ended:
+                    raise TryAgainError("The start is no longer wanted.")
+                if now() > until:
+                    raise TryAgainError(f"{', '.join(late)} did not answer within {LAUNCH_S:.0f} s.")
+                if any(one.answer is not None and "error" in one.answer for one in requests):
+                    break
+                self._changed.wait(0.25)
+        found = []
+        for component, request in zip(components, requests, strict=True):
+            answer, place = request.answer or {}, component.place
+            if "error" in answer:
+                self._keep(folder, component.name, ShimState("exited", place=place, reason=str(answer["error"])))
+                raise _error_of(f"{request.host}: {answer['error']}", str(answer.get("kind")))
+            if "state" not in answer:
+                continue
+            state = replace(away.of_message(answer["state"]), place=place, how=away.HOW)
+            self._keep(folder, component.name, state)
+            notes = tuple(f"on {request.host}: {note}" for note in answer.get("notes", ()))
+            found.append(Launched(state.shim_pid or 0, state.pid or 0, state.start_ticks or 0, "fork", None, notes))
+        return found
+
+    def _settle(self, attempt: int, rules: StopRules, unwanted: threading.Event) -> None:
+        """Wait until nothing of an earlier attempt can write. Raises TryAgainError when the start is not wanted."""
+        told = ""
+        asked: dict[str, _Request] = {}
+        try:
+            while True:
+                for host, request in list(asked.items()):
+                    if (answer := request.answer) is not None:
+                        if answer.get("error") or answer.get("survivors"):
+                            told_left = answer.get("error") or "; ".join(answer["survivors"])
+                            raise PodUnfitError(f"Something of an earlier attempt cannot be ended: {told_left}")
+                        self._keep_ended(host, attempt - 1)
+                        del asked[host]
+                left = self._list_writers(attempt)
+                if not left.silent and not left.living:
+                    return
+                for host in left.living - asked.keys():
+                    order = {"do": "stop", "upto": attempt - 1, "rules": _rules_message(rules), "brief": False}
+                    asked[host] = self._ask(host, {**order, "budget_s": 60.0})
+                if left.silent and told != (names := ", ".join(sorted(left.silent))):
+                    told = names
+                    longest = max(left.silent.values()) - now()
+                    sentence = (
+                        f"{names} ran what writes and is not heard: the start waits until it answers, or for "
+                        f"{max(longest, 0):.0f} s, after which its agent has ended that."
+                    )
+                    self._post(f.Remark("machines", sentence, "warning"), "nodes")
+                if unwanted.is_set() or self._ended:
+                    raise TryAgainError("The start is no longer wanted.")
+                with self._changed:
+                    self._changed.wait(0.25)
+        finally:
+            self._withdraw(list(asked.values()))
+
+    def _list_writers(self, attempt: int) -> _Settling:
+        found = _Settling()
+        for number, component, state in self._records():
+            if number >= attempt or state.place is None or not away.may_live(state):
+                continue
+            host = state.place.host
+            if self._speaks(host):
+                found.living.add(host)
+            elif state.place.writes:
+                machine = self._machines.get(host)
+                heard = machine.heard if machine is not None and machine.address else self._began
+                until = heard + self.nodes.lease * 1.05 + LEASE_MARGIN_S
+                if until > now():
+                    found.silent[host] = until
+                else:
+                    why = f"{host} was not heard for so long that its agent has ended it"
+                    self._keep_lost(number, component, state, why)
+        return found
+
+    def stop(
+        self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool
+    ) -> f.AttemptStopped:
+        """End everything up to this attempt; see ``Machines``."""
+        begun = now()
+        hosts = {
+            state.place.host for _, _, state in self._records() if state.place is not None and away.may_live(state)
+        }
+        with self._changed:
+            hosts |= {name for name in self._machines if self._speaks(name)}
+        order: Message = {"do": "stop", "upto": attempt, "rules": _rules_message(rules), "budget_s": budget_s}
+        requests = [self._ask(host, {**order, "brief": brief}) for host in sorted(hosts)]
+        hurried = False
+        try:
+            with self._changed:
+                while left := [one for one in requests if one.answer is None]:
+                    if hurry.is_set() and not hurried:
+                        hurried = True
+                        for one in left:
+                            self._tell(self._machines[one.host].peer if one.host in self._machines else None, _HURRY)
+                    heard = [self._machines[one.host].heard for one in left if one.host in self._machines]
+                    silent_s = now() - max(heard, default=self._began)
+                    if silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + 120.0:
+                        break
+                    self._changed.wait(0.25)
+        finally:
+            self._withdraw(requests)
+        survivors: list[str] = []
+        absent: list[str] = []
+        for request in requests:
+            if request.answer is None:
+                absent.append(request.host)
+            elif "error" in request.answer:
+                survivors.append(f"{request.host} could not stop it: {request.answer['error']}")
+            elif left_there := request.answer.get("survivors"):
+                survivors += map(str, left_there)
+            else:
+                self._keep_ended(request.host, attempt)
+        if absent:
+            sentence = (
+                f"{', '.join(absent)} does not answer: what runs there is ended when it is heard again, or by its own "
+                f"agent {self.nodes.lease:.0f} s after it last heard of this daemon."
+            )
+            self._post(f.Remark("machines", sentence, "warning"), "nodes")
+        return f.AttemptStopped(attempt, now() - begun, tuple(survivors), unheard=tuple(absent))
+
+
+_HURRY: Message = {"t": "hurry"}
+
+
+def _rules_message(rules: StopRules) -> Message:
+    return {"signals": [[int(number), float(seconds)] for number, seconds in rules.signals], "why": rules.why}
+
+
+def _error_of(sentence: str, kind: str) -> SupervisorError:
+    kinds: dict[str, type[SupervisorError]] = {"config": ConfigError, "unfit": PodUnfitError}
+    return kinds.get(kind, TryAgainError)(sentence)
+
+
+def open_head(  # noqa: PLR0917
+    nodes: Nodes, run_id: str, state_dir: Path, environ: Mapping[str, str], post: Post, state: Callable[[], State]
+) -> Head:
+    """The head of a run over several machines, listening. ``supervisor.daemon.loop`` loads it by name."""
+    return Head(nodes, run_id, state_dir, environ, post, state)
+
+
+__all__ = ["Head", "Place", "open_head"]

@@ -1,0 +1,90 @@
+"""The practice job over four machines: trainer and orchestrator on the first, a vLLM on each other one."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import psutil
+
+from supervisor.practice.command_line import toml_value
+from supervisor.practice.run import make_practice
+from tests.nodes.rig import ENGINES, Cluster
+
+
+class PracticeCluster(Cluster):
+    """A cluster whose components are prime-rl's own programs, as the practice job imitates them."""
+
+    def write_run_file(self, last: int, lease: float, deadlines: dict[str, float]) -> None:
+        super().write_run_file(last, lease, deadlines)
+        self.practice = make_practice(self.folder / "practice", "v0.6", max_steps=last, interval=2, step_s=0.5)
+        home = self.practice.home
+        env = {name: value for name, value in self.practice.environment.items() if name != "PATH"}
+        # The launcher writes the configurations of its parts, and starts none of them.
+        dry = [*self.practice.command(), "--dry-run"]
+        subprocess.run(dry, cwd=home, env={"PATH": "/usr/bin:/bin", **env}, check=True, capture_output=True)
+        programs, parts = home / ".venv" / "bin", self.practice.run_dir / "configs"
+        env["PRACTICE_RUN_DIR"] = str(self.practice.run_dir.resolve())
+
+        def command(role: str, *words: str) -> list[str]:
+            first = ["torchrun", "--nproc-per-node=1", "-m", "prime_rl.trainer.rl.train"]
+            program = first if role == "trainer" else [role]
+            attempt = f"PRACTICE_ATTEMPT={self.folder}/attempt-{{attempt}}"
+            start = ["env", attempt, str(programs / program[0]), *program[1:], "@", str(parts / f"{role}.toml")]
+            return [*start, *words]
+
+        components: list[dict[str, Any]] = []
+        for role in ("trainer", "orchestrator"):
+            resume = command(role, "--ckpt.resume-step", "{step}")
+            components.append({"role": role, "machine": 0, "start": command(role), "resume": resume})
+        for number in range(ENGINES):
+            start = command("inference", "--server.port", str(self.practice.port + number))
+            components.append({"role": "inference", "machine": 1 + number, "start": start})
+
+        text = self.run_file.read_text()
+        own, _, _ = text.partition("[[nodes.components]]")
+        plain, job = own.index("[job.plain]"), own.index("[job]")
+        store = own.index("[store]")
+        table = {"kind": "command", "dir": str(home), "output_dir": str(self.practice.run_dir)}
+        trained = {
+            "start": [],
+            "resume": ["{step}"],
+            "checkpoint": "checkpoints/step_{step}",
+            "also": ["run_default/checkpoints/step_{step}"],
+            "markers": ["trainer/.metadata"],
+            "step_line": r"SUCCESS\S* \S*?Step (?P<step>\d+) \|",
+            "finish_line": "RL trainer finished!",
+        }
+        assert job < plain < store
+        middle = ["[job]", *_lines(table), "[job.env]", *_lines(env), "[job.plain]", *_lines(trained)]
+        for component in components:
+            middle_of_one = ["[[nodes.components]]", *_lines(component)]
+            own += "\n".join(middle_of_one) + "\n"
+        self.run_file.write_text(own[:job] + "\n".join(middle) + "\n" + own[store:])
+
+    def living(self) -> list[psutil.Process]:
+        found = []
+        for pid in self.practice.alive():
+            try:
+                found.append(psutil.Process(pid))
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def core_of_engine(self, name: str) -> psutil.Process:
+        """The process of the engine itself below the server on this machine."""
+        nanny = psutil.Process(self.nannies[name].pid)
+        cores = set(self.practice.pids("engine-core"))
+        return next(one for one in nanny.children(recursive=True) if one.pid in cores)
+
+    def server_of_engine(self, name: str) -> psutil.Process:
+        nanny = psutil.Process(self.nannies[name].pid)
+        servers = set(self.practice.pids("inference"))
+        return next(one for one in nanny.children(recursive=True) if one.pid in servers)
+
+    def step(self) -> int:
+        return int(self.status().get("step") or 0)
+
+
+def _lines(table: dict[str, Any]) -> list[str]:
+    return [f"{key} = {toml_value(value)}" for key, value in table.items()]

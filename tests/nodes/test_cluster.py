@@ -1,0 +1,234 @@
+"""Four machines on loopback, with real agents and a real job: what dies where, and what is done about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.nodes.practice_cluster import PracticeCluster
+from tests.nodes.proxy import Proxy
+from tests.nodes.rig import Cluster
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[MakeCluster]:
+    made: list[Cluster] = []
+    proxies: list[Proxy] = []
+
+    def make_one(*, behind: str = "", **settings: Any) -> Cluster:
+        cluster = Cluster(tmp_path / "c", **settings)
+        if behind:
+            proxy = Proxy(cluster.shared)
+            cluster.proxy, cluster.heads[behind] = proxy, proxy.address
+            proxies.append(proxy)
+        made.append(cluster)
+        return cluster.start()
+
+    yield make_one
+    for proxy in proxies:
+        proxy.close()
+    for cluster in made:
+        cluster.close()
+    left = [process for cluster in made for process in cluster.living()]
+    assert not left, f"orphans: {left}"
+
+
+def stays(cluster: Cluster, seconds: float) -> None:
+    """The run goes on, and nothing is started anew meanwhile."""
+    starts, until = len(cluster.starts()), time.monotonic() + seconds
+    while time.monotonic() < until:
+        step = cluster.step()
+        cluster.wait_for_step(step + 1, 15)
+    assert len(cluster.starts()) == starts, cluster.story()
+
+
+def test_an_engine_that_ends_with_0_on_another_machine_is_seen_and_the_run_goes_on_in_place(
+    make: MakeCluster,
+) -> None:
+    cluster = make()
+    cluster.wait_for_step(5)
+    before = cluster.living()
+    assert len(before) == 4
+    ended_at = time.monotonic()
+    (cluster.out / "end-2").write_text("0")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
+    resumed = cluster.starts()[1]
+    cluster.wait_for_step(resumed + 1)
+    assert time.monotonic() - ended_at < 20
+    [verdict] = cluster.sentences("verdict")
+    assert verdict.startswith("vLLM 2 on n3 died silently: it ended with exit code 0, "), verdict
+    assert resumed >= 4
+    assert not any(process.is_running() and process in before for process in cluster.living())
+    assert cluster.stop() == 0
+    for name, nanny in cluster.nannies.items():
+        assert nanny.wait(30) == 0, name  # the machines are given back
+    assert not cluster.living()
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_an_agent_that_is_killed_adopts_what_it_had_and_still_sees_it_die(make: MakeCluster) -> None:
+    cluster = make()
+    cluster.wait_for_step(3)
+    for _ in range(3):
+        agent = cluster.agent("n3")
+        agent.kill()
+        cluster.wait_for(lambda old=agent: cluster.agent("n3") != old, "another agent")
+        stays(cluster, 2)
+    # What died while no agent watched is told by the next one.
+    nanny = psutil.Process(cluster.nannies["n3"].pid)
+    nanny.suspend()
+    cluster.agent("n3").kill()
+    (cluster.out / "end-2").write_text("0")
+    cluster.wait_for(lambda: not (cluster.out / "end-2").exists(), "the engine's end")
+    nanny.resume()
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
+    assert "vLLM 2 on n3 died silently" in cluster.sentences("verdict")[0]
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_head_that_is_killed_costs_nothing_and_its_successor_sees_the_next_death(make: MakeCluster) -> None:
+    cluster = make()
+    cluster.wait_for_step(3)
+    assert cluster.daemon is not None
+    cluster.daemon.kill()
+    cluster.daemon.wait()
+    cluster.start_daemon()
+    cluster.wait_for(lambda: cluster.status().get("step"), "the new head's first look")
+    stays(cluster, 6)
+    assert not cluster.sentences("verdict")
+    (cluster.out / "end-0").write_text("0")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
+    assert "vLLM 0 on n1 died silently" in cluster.sentences("verdict")[0]
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_network_that_is_cut_between_head_and_an_agent_is_no_death(make: MakeCluster) -> None:
+    cluster = make(behind="n2", machine_silent=5)
+    cluster.wait_for_step(3)
+    for seconds in (1.0, 30.0):
+        cluster.proxy.cut.set()
+        stays(cluster, seconds)
+        cluster.proxy.cut.clear()
+        stays(cluster, 8)
+    assert not cluster.sentences("verdict")
+    assert any("The agent of n2 is gone" in one for one in cluster.sentences("machine"))
+    # It is heard again.
+    (cluster.out / "end-1").write_text("0")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
+    assert "vLLM 1 on n2 died silently" in cluster.sentences("verdict")[0]
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_machine_that_is_lost_is_left_out_and_a_spare_takes_its_place(make: MakeCluster) -> None:
+    cluster = make(machines=5, machine_silent=2)
+    cluster.wait_for_step(5)
+    cluster.lose_machine("n2")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    [verdict] = cluster.sentences("verdict")
+    assert verdict.startswith("n2 is lost: its agent has been silent for "), verdict
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    spare = psutil.Process(cluster.nannies["n4"].pid)
+    assert any(str(cluster.out) in child.cmdline() for child in spare.children(recursive=True))
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_silent_machine_with_the_trainer_is_waited_for_until_its_lease_is_over(make: MakeCluster) -> None:
+    """It is cut off and its trainer trains on: another one may start only when that one has ended."""
+    cluster = make(behind="n0", machines=5, machine_silent=2, lease=30)
+    cluster.wait_for_step(5)
+    first = cluster.component("trainer")
+    cluster.proxy.cut.set()
+    (cluster.out / "end-2").write_text("0")
+    waits = "n0 ran what writes and is not heard"
+    cluster.wait_for(lambda: any(waits in one for one in cluster.sentences("machines")), "that the start waits")
+    assert first.is_running()
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 90)
+    assert not first.is_running()
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    cluster.proxy.cut.clear()
+    cluster.wait_for(lambda: "The agent of n0 is there." in cluster.sentences("machine")[-1], "n0 again")
+    stays(cluster, 3)
+    assert len(cluster.living()) == 4
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_network_that_is_cut_while_the_job_restarts(make: MakeCluster) -> None:
+    cluster = make(behind="n2", machine_silent=2)
+    cluster.wait_for_step(5)
+    (cluster.out / "end-2").write_text("0")
+    cluster.wait_for(lambda: cluster.sentences("verdict"), "a verdict")
+    cluster.proxy.cut.set()
+    time.sleep(6)  # the cut's own length; no machine is spare, so nothing can start before it is over
+    cluster.proxy.cut.clear()
+    cluster.wait_for(lambda: len(cluster.starts()) >= 2, "a second start", 60)
+    cluster.wait_for_step(cluster.starts()[-1] + 2, 60)
+    stays(cluster, 3)
+    assert len(cluster.living()) == 4
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_agents_that_are_killed_when_the_head_is_told_to_end_leave_nothing(make: MakeCluster) -> None:
+    cluster = make()
+    cluster.wait_for_step(3)
+    for name in ("n0", "n3"):
+        cluster.agent(name).kill()
+    assert cluster.stop() == 0
+    cluster.wait_for(lambda: not cluster.living(), "the end of all", 30)
+    for nanny in cluster.nannies.values():
+        assert nanny.wait(30) == 0
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_without_a_head_the_agents_end_all_when_their_lease_is_over(make: MakeCluster) -> None:
+    cluster = make(lease=4)
+    cluster.wait_for_step(3)
+    assert cluster.daemon is not None
+    cluster.daemon.kill()
+    cluster.wait_for(lambda: not cluster.living(), "the end of all", 40)
+    # Another head starts the run again, at the last good step.
+    cluster.start_daemon()
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_the_practice_job_over_four_machines_loses_an_engine_and_finishes(tmp_path: Path) -> None:
+    cluster = PracticeCluster(tmp_path / "c", last=90).start()
+    try:
+        # By its folder: on a busy machine the daemon reads the first lines late.
+        saved = cluster.practice.trainer_part(4) / ".metadata"
+        cluster.wait_for(saved.exists, "the checkpoint of step 4", 90)
+        core, server = cluster.core_of_engine("n3"), cluster.server_of_engine("n3")
+        killed_at = time.monotonic()
+        core.kill()
+        [verdict] = cluster.wait_for(lambda: cluster.sentences("verdict"), "the verdict", 15)
+        assert verdict.startswith("vLLM 2 on n3 died silently: "), verdict
+        closed = cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step", 60)
+        assert time.monotonic() - killed_at < 40, closed
+        assert not server.is_running()
+        assert cluster.daemon is not None
+        assert cluster.daemon.wait(120) == 0
+        for nanny in cluster.nannies.values():
+            assert nanny.wait(30) == 0
+        assert not cluster.living()
+    finally:
+        cluster.close()
+        cluster.practice.end_all()
