@@ -40,18 +40,16 @@ STARTED_IN = {
     "cli/wandb_sync.py",  # `wandb sync` with the folders of the run, by words
     "effects/notify_targets.py",  # our own child that asks apprise; the message goes over standard input
     "effects/log_upkeep.py",
-    "effects/store_work.py",  # our own look at the host, before the claim
     "effects/root_cause.py",  # our own diagnose, beside the daemon
     "effects/transfers.py",
     "process/transient.py",  # systemd-run, systemctl
     "install/installing.py",  # systemctl
     "process/nanny.py",  # the daemon
     "primerl/probe.py",  # the job's interpreter with fixed code
-    "process/ask_program.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
+    "process/ask_program.py",  # the job's interpreter with fixed code, its launcher's dry run, our own looks
     "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
     "sensors/leaving.py",  # [leaving] command, by words
     "process/shim.py",  # the job
-    "daemon/start_check.py",  # our own check, beside the daemon
     "daemon/upgrade.py",
 }
 
