@@ -69,7 +69,7 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
             f"All who have this link see all that is shown. Keep it with {TOKEN}; use a tunnel (ssh -L) where you can.",
             flush=True,
         )
-        remember(token)  # whoever reads a log through the page, or the page's own, does not find it there
+        remember(token)  # no log that the page shows, nor the page's own, contains it
     threading.Thread(target=_warm_up, args=(pack_library, found), daemon=True).start()
     config = uvicorn.Config(
         make_app(sources, token, FleetSource(fleet) if fleet is not None else None),

@@ -27,7 +27,7 @@ def is_gone(state: State, fact: f.ProcessGone) -> bool:
 
 
 def ends_the_job(fact: f.ComponentExited) -> bool:
-    """Is it the component whose end is the end of the job, as the launcher's is on one machine?"""
+    """Does the job end with it, as it does with the launcher on one machine?"""
     return fact.role in END_THE_JOB and fact.index == 0
 
 

@@ -188,7 +188,7 @@ class Intent:
     machine: str = ""
     disk_per_hour: float = 0.0
     made: bool = False  # the provider confirmed it
-    refused: bool = False  # the provider refused it, which has been wrong, too: a pod of it may be listed all the same
+    refused: bool = False  # the provider refused it; that has been wrong, so a pod of it may still be listed
 
 
 @dataclass(frozen=True)

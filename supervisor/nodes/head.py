@@ -37,7 +37,7 @@ from supervisor.process.launch import Launched, ShimState
 
 Post = Callable[[f.Fact, str], None]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-MOST_STRANGERS = 64  # connections of whom it is not known yet who they are
+MOST_STRANGERS = 64  # connections that have not proved yet that they know the token
 TURN_S = 0.25
 ABSENT_S = 10.0  # a stop waits for a machine until it has been silent for so long
 GONE_S = 3.0  # an agent that hung up is usually back by then

@@ -34,7 +34,7 @@ def submit(script: str, folder: Path, environ: Mapping[str, str]) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TIMEOUT_S * 3,  # a busy controller; a job that came about all the same is found by its name
+            timeout=TIMEOUT_S * 3,  # a busy controller; a job that it took after that is found by its name
             check=False,
             cwd=folder,
             env=dict(environ),

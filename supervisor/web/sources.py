@@ -1,7 +1,7 @@
 """What is known of one run: from its daemon's socket, from the state folder beside it, and from the store.
 
-The store is asked once in a minute, by child processes, and only while somebody looks; nobody who looks waits for a
-slow one. What one place does not know another one may: each that did not answer is named in a sentence.
+The store is asked once in a minute, by child processes, and only while the page is open; no viewer waits
+for a slow one. What one place does not know another one may: each that did not answer is named in a sentence.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class RunSource:
         return own, [piece for _, piece in found.values()]
 
     def _ask_store(self) -> None:
-        """Begin to, where the last answer is old and nobody does."""
+        """Begin to, where the last answer is old and no other thread does."""
         if time.monotonic() - self._stored.at >= STORE_FRESH_S and (
             self._asking is None or not self._asking.is_alive()
         ):

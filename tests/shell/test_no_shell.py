@@ -36,6 +36,9 @@ STARTED_IN = {
     "cli/state_folder.py",  # our own rl-supervisor, for what a run without a daemon left
     "fleet/places/ssh.py",  # ssh, with the person's own configuration; its script goes over standard input
     "daemon/api_backend.py",  # our own rl-supervisor, for the incidents in the journal
+    "daemon/start_check.py",  # our own look before a start
+    "slurm/submit.py",  # sbatch and squeue, by words
+    "sensors/slurm.py",  # squeue and its like, by words
     "daemon/side_child.py",  # our own rl-supervisor, for the page, and our child that speaks to a collector
     "cli/web.py",  # chromium, for a picture of the page, by words
     "cli/wandb_page.py",  # our own child that asks W&B; what it asks goes over standard input
@@ -50,11 +53,10 @@ STARTED_IN = {
     "install/installing.py",  # systemctl
     "process/nanny.py",  # the daemon
     "primerl/probe.py",  # the job's interpreter with fixed code
-    "process/ask_program.py",  # the job's interpreter with fixed code, and its launcher's dry run, by words
+    "process/ask_program.py",  # the job's interpreter with fixed code, its launcher's dry run, our own looks
     "sensors/gpu_survey.py",  # our interpreter with fixed code, to ask NVML beside us
     "sensors/leaving.py",  # [leaving] command, by words
     "process/shim.py",  # the job
-    "daemon/start_check.py",  # our own check, beside the daemon
     "daemon/upgrade.py",
 }
 
