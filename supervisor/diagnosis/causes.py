@@ -21,11 +21,11 @@ from supervisor.diagnosis import standstill
 from supervisor.diagnosis.advice import where_to_look
 from supervisor.diagnosis.frames import Frame
 from supervisor.diagnosis.lines import DAY_S
-from supervisor.diagnosis.own_words import in_its_words, missing_from
+from supervisor.diagnosis.own_words import in_its_words, missing_from, say_missing
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
 from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place
 from supervisor.diagnosis.standstill import who_waits
-from supervisor.diagnosis.step_worth import LEAST
+from supervisor.diagnosis.step_worth import LEAST, takes_longer
 from supervisor.primerl.logs import SIGNATURES
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import SOURCE, seen_in
@@ -69,6 +69,7 @@ _OF_SETTINGS: Final = frozenset({
     "trainer-options-disagree",
 })  # fmt: skip
 NO_SAMPLES: Final = "batch-empty"
+MODULE_MISSING: Final = "module-missing"
 ENDED: Final = "ended-from-outside"
 _FROM_OUTSIDE: Final = (ENDED, "pod-evicted", "preempted", "time-limit-reached")
 _UNKNOWN: Final = "An exception that rl-supervisor does not know ended it."
@@ -634,8 +635,15 @@ def _group_by_name(events: Iterable[tuple[Log, Event]]) -> list[_Kind]:
         found.setdefault(name, []).append((log, event))
     kinds = []
     for pairs in found.values():
-        # The launcher shows other logs' lines: where those are there, its own copies count for nothing.
-        real = [pair for pair in pairs if not pair[0].merged or (pair[1].signature and pair[1].signature.link == "end")]
+        # The launcher shows other logs' lines: where those are there, its own copies count for nothing. A terminal's
+        # last words are those of a program that has no other log.
+        real = [
+            (log, event)
+            for log, event in pairs
+            if not log.merged
+            or (event.signature and event.signature.link == "end")
+            or (event.fatal and log.role is None)
+        ]
         kinds.append(
             _Kind(sorted(real or pairs, key=lambda pair: _sort_key(pair[0].at(pair[1].first), pair[1].first.line)))
         )
@@ -733,7 +741,10 @@ def _comes_often(kind: _Kind) -> bool:
 
 
 def _worthless(logs: Sequence[Log], lived: Sequence[_Kind]) -> list[_Kind]:
-    """What makes the last steps worth nothing: a loss that is no number, or an error beside rewards of zero."""
+    """What makes the last steps worth nothing: a loss that is no number, an error beside rewards of zero.
+
+    Or what the run tells of again and again while each step takes much longer than the one before.
+    """
     broken = [(log, log.nan) for log in logs if log.nan is not None and log.nan.count >= LEAST]
     if broken:
         return _group_by_name(broken)
@@ -747,6 +758,18 @@ def _worthless(logs: Sequence[Log], lived: Sequence[_Kind]) -> list[_Kind]:
             for log, event in kind.events
             for one in zero
             if one.unrewarded is not None
+        )
+    ]
+    often += [
+        kind
+        for kind in lived
+        if kind.count >= LEAST
+        and kind.link == "cause"
+        and kind.event.signature is not None
+        and any(
+            takes_longer(steps) and steps.after_line(event.last.line) <= 1
+            for log, event in kind.events
+            for steps in log.steps.values()
         )
     ]
     return sorted(often, key=lambda kind: -kind.count)[:1]
@@ -826,6 +849,8 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         while began.cause is not None:
             began = began.cause
         cause.began = began.text[:200] if began is not raised else ""
+    if kind.name == MODULE_MISSING:
+        cause.sentence = say_missing(event.text) or cause.sentence
     if kind.name == ENDED:
         cause.sentence = _who_stopped_it(event.text for _, event in pairs) or cause.sentence
     if kind.name == PART_ENDED and (part := failed_part(event.text)) is not None:

@@ -85,7 +85,7 @@ class Raised:
     own: Frame | None
     cause: Raised | None = None
     in_thread: bool = False  # it ended a thread, and not the process
-    trainer: str = ""  # the last trainer or engine whose own code it came through
+    trainer: str = ""  # the last trainer or engine in which a frame of it lies
 
     @property
     def text(self) -> str:

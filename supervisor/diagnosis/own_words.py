@@ -154,6 +154,14 @@ def in_its_words(text: str, raised: Raised | None, more: Sequence[str] = (), *, 
     return words or (name_settings(whole) if of_settings else "")
 
 
+def say_missing(said: str) -> str:
+    """Which package is missing, as a sentence; nothing where the line does not name it."""
+    found = _NO_MODULE.match(said)
+    if found is None or found["rest"]:
+        return ""
+    return f"The Python package {found['top']} is missing in the job's interpreter, or its environment is not whole."
+
+
 def missing_from(remedy: str, words: str) -> bool:
     """Do the words tell anything that the remedy does not say already?"""
     told = {word.lower() for word in re.findall(r"[\w-]{5,}", words)} - _USUAL

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
 from supervisor.diagnosis import gates
+from supervisor.diagnosis.bars import done_bars
 from supervisor.diagnosis.frames import IGNORED, Raised, Tracebacks, bare, is_exception, nearer
 from supervisor.diagnosis.last_words import LAST_WORDS, PLAIN_ERROR, says_failure
 from supervisor.diagnosis.lines import LONGEST, Clock, Line, parse, unwrapper
@@ -328,10 +329,12 @@ class _Scan:
         log.wait = None if log.kernel else find_wait(lines, log.role, self._place_now())
         if log.wait is not None:
             log.wait.event.signature = self._match_signature(lines[-1][0], log.wait.event.text)
+        behind = max((event.last.line for event in log.events), default=0)
+        passed = [bar for bar in done_bars(tail, before) if bar[1] > behind] if log.role in (None, "job") else []
         for event in log.events:
             first, last = self._lived.get(id(event), (self._lives, self._lives))
             event.beside, event.lives = self._lives - first, self._lives - last
-            event.over = event.over or self._went_on(event)
+            event.over = event.over or self._went_on(event) or any(at < event.first.line for at, _ in passed)
             # Its process went on. An engine's server does so for a while when the engine is dead.
             went_on = event.lives >= (MERGED_LIVES if log.merged else LIVES)
             killing = event.signature is None and self._ended_the_engine(event)

@@ -16,6 +16,7 @@ from supervisor.diagnosis.lines import DAY_S, Line
 from supervisor.diagnosis.seen import GAP_S, Event, Log, Place
 
 BOTH_S: Final = 120.0  # that trainer and orchestrator wait at the same time
+IN_VAIN: Final = 2  # steps of the orchestrator that a trainer which waits for a batch has not taken
 LONGER: Final = 5.0  # than the longest step was
 SAME: Final = 5  # times that a part says the very same, though it does not say that it waits
 _WAITS: Final = re.compile(
@@ -79,13 +80,29 @@ def who_waits(logs: Sequence[Log]) -> list[tuple[Log, Event]]:
         return []
     for_s = {id(wait): _seconds(log, wait, max(ends, default=0.0)) for log, wait in waiting}
     both = {log.role for log, wait in waiting if wait.said and for_s[id(wait)] >= BOTH_S}
-    if not both.issuperset(_TRAINING):
+    if not (both.issuperset(_TRAINING) or _wait_in_vain(logs, waiting)):
         enough = max(GAP_S, LONGER * max(_step_times(logs), default=0.0))
         parts = [log for log in logs if log.role in _OTHERS and not log.kernel]
         if len(waiting) < len(parts) or any(for_s[id(wait)] < enough for _, wait in waiting):
             return []
     waiting.sort(key=lambda one: (one[1].event.signature is None, -one[1].event.count, one[0].role != "trainer"))
     return [(log, wait.event) for log, wait in waiting]
+
+
+def _wait_in_vain(logs: Sequence[Log], waiting: Sequence[tuple[Log, Wait]]) -> bool:
+    """Do both wait, the trainer for what the orchestrator has made already? No time is needed to see that.
+
+    The trainer has to log at DEBUG: then it would have said that a batch came.
+    """
+    if not {log.role for log, wait in waiting if wait.said}.issuperset(_TRAINING):
+        return False
+    trainers = [(log, wait.event) for log, wait in waiting if log.role == "trainer" and wait.event.level == "DEBUG"]
+    made = [(log, log.steps["orchestrator"]) for log in logs if "orchestrator" in log.steps]
+    return bool(trainers) and all(
+        (since := trainer.at(event.first)) is not None
+        and any(steps.after_time(since, log.shift) >= IN_VAIN for log, steps in made)
+        for trainer, event in trainers
+    )
 
 
 def say(waiting: Sequence[tuple[Log, Event]]) -> str:

@@ -305,6 +305,35 @@ def test_two_parts_that_wait_for_each_other_are_said_as_a_hint_and_accuse_nothin
     assert "neither can go on. Compare the folders that they share" in " ".join(text(found, logs).split())
 
 
+@pytest.mark.parametrize(("level", "steps", "root"), [("DEBUG", 2, "stands-still"), ("INFO", 2, ""), ("DEBUG", 1, "")])
+def test_a_trainer_that_would_tell_of_a_batch_and_waits_for_what_is_made_waits_in_vain(
+    level: str, steps: int, root: str
+) -> None:
+    """At INFO it may have taken the batch: nothing of it is said then. One step may be on its way."""
+    orchestrator = ["23:51:51    INFO Starting orchestrator loop (max_steps=20)"]
+    orchestrator += [f"23:52:0{step} SUCCESS Step {step} | Time: 9.31s | Reward: 0.14" for step in range(steps)]
+    orchestrator += ["23:52:08    INFO Orchestrator paused: waiting for trainer process to complete checkpoint 1."]
+    trainer = f"23:51:37 {level:>7} Waiting for training batch to arrive"
+    logs = scan(_stream([trainer]), "trainer.log", "trainer")
+    logs += scan(_stream(orchestrator), "orchestrator.log", "orchestrator")
+    found = diagnose(logs)[-1].root
+    assert (found.name if found else "") == root
+
+
+@pytest.mark.parametrize(("minutes", "root"), [((4, 6, 9), "event-loop-busy"), ((4, 6, 5), ""), ((4, 5, 6), "")])
+def test_what_is_said_at_each_step_while_each_takes_much_longer_is_the_reason(
+    minutes: tuple[int, ...], root: str
+) -> None:
+    lines, at = [], 0
+    for step, took in enumerate((1, *minutes)):
+        at += took
+        clock = f"11:{at:02}:00"
+        lines.append(f"{clock} WARNING Detected busy event loop. Measured 188.2s (max=431.9s) event loop lag")
+        lines.append(f"{clock} SUCCESS Step {step} | Time: {took * 60}.31s | Reward: 0.21{step}")
+    found = diagnose(scan(_stream(lines), "orchestrator.log", "orchestrator"))[-1].root
+    assert (found.name if found else "") == root
+
+
 def test_the_line_of_code_that_raised_is_shown() -> None:
     lines = [
         "Traceback (most recent call last):",

@@ -154,3 +154,57 @@ def test_ray_shows_where_its_worker_raised_without_the_word_traceback() -> None:
     assert found.root is not None
     assert found.root.text == "KeyError: 'weights'"
     assert str(found.root.own) == "/job/workers.py:79 in __enter__"
+
+
+def lost_on_the_way(label: str, after: tuple[str, ...]) -> Diagnosis:
+    failed = (
+        "Traceback (most recent call last):",
+        '  File "/workspace/tools.py", line 142, in read_section',
+        '    raise ValueError("no such section")',
+        "ValueError: no such section",
+    )
+    return told(f"{label}:  11%|█         | 7/60 [00:07<01:40, 1.9s/it]", *failed, *after)
+
+
+def test_what_was_under_way_at_an_exception_and_is_done_after_it_shows_that_it_passed() -> None:
+    done = "{}: 100%|██████████| 60/60 [01:50<00:20, 1.8s/it]"
+    more = ("reward: avg - 0.783", "r1: [1.0, 0.0]", "Saved to outputs/evals/wiki")
+    passed = lost_on_the_way("Running", (done.format("Running"), *more))
+    assert passed.root is None
+    assert [one.name for one in passed.survived] == ["unknown"]
+    for others in (
+        (done.format("[rank1]: Running"), *more),  # another process
+        ("Running:  11%|█         | 7/60 [00:09<01:40, 1.9s/it]", *more),  # a bar that is only closed
+        (done.format("Running"), "Traceback (most recent call last):"),  # nothing that went on
+        (done.format("Running"), *more, "RuntimeError: the last one"),
+    ):
+        assert lost_on_the_way("Running", others).root is not None
+    names = ["Running", "Loading"]
+    never_begun = (done.format(names[1]), *more)
+    assert lost_on_the_way(names[0], never_begun).root is not None
+
+
+def test_the_sentence_names_the_module_that_is_missing() -> None:
+    at = ("Traceback (most recent call last):", '  File "/workspace/a.py", line 1, in main')
+    root, other = (
+        told(*at, line).root for line in ("ModuleNotFoundError: No module named 'wordle'", "ImportError: no x")
+    )
+    assert root is not None
+    assert other is not None
+    assert root.name == other.name == "module-missing"
+    assert root.sentence.startswith("The Python package wordle is missing")
+    assert other.sentence.startswith("A Python package is missing")
+
+
+def test_a_program_that_a_service_refuses_for_its_last_time_ended_of_it_beside_the_services_own_log() -> None:
+    refused = "maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 in the messages)."
+    ends = ("turn 14", "Traceback (most recent call last):", '  File "/workspace/a.py", line 1, in main')
+    served = (
+        f"ERROR 07-03 03:16:55 [serving_chat.py:200] ValueError: {refused}",
+        "INFO 07-03 03:17:00 [loggers.py:1] x",
+    )
+    engine = scan(io.BytesIO("\n".join(served).encode()), "vllm.log", "inference")
+    for after, failed in ((), True), (("turn 15", "turn 16", "turn 17", "turn 18"), False):
+        lines = (*ends, f"openai.BadRequestError: Error code: 400 - {refused}", *after)
+        root = diagnose([*engine, *scan(io.BytesIO("\n".join(lines).encode()), "agent.log")])[-1].root
+        assert (root is not None) is failed
