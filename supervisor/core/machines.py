@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
-from supervisor.core.state import Gone, Machine, State
+from supervisor.core.state import Machine, State
 
 BAD_AFTER = 2  # deaths on one machine: once may happen to any
 END_THE_JOB = ("launcher", "job", "trainer")
@@ -29,24 +29,6 @@ def is_gone(state: State, fact: f.ProcessGone) -> bool:
 def ends_the_job(fact: f.ComponentExited) -> bool:
     """Does the job end with it, as it does with the launcher on one machine?"""
     return fact.role in END_THE_JOB and fact.index == 0
-
-
-def component_exited(state: State, fact: f.ComponentExited) -> State:
-    """One component of many has ended: a death, unless the job is about to end or it was the one that ends it."""
-    place = (fact.role, fact.host, fact.index)
-    processes = {key: one for key, one in state.job.processes.items() if (one.role, one.host, one.index) != place}
-    state = replace(state, job=replace(state.job, processes=processes))
-    if fact.role is None or ends_the_job(fact) or not state.live:
-        return state
-    known = [one for one in state.job.gone if (one.role, one.host, one.index) == place]
-    how = "it is gone with its shim, seen"
-    if not fact.lost:
-        code = f"exit code {fact.exit_code}"
-        how = f"it ended with {code if fact.signal is None else f'signal {fact.signal}'},"
-    t = known[0].t if known else max(state.now - fact.age_s, state.attempt.started)
-    one = Gone(fact.role, 0, t, fact.host, fact.index, how)
-    others = tuple(gone for gone in state.job.gone if gone not in known)
-    return replace(state, job=replace(state.job, gone=(*others, one)[-16:]))
 
 
 def blame(state: State, host: str) -> State:

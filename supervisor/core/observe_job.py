@@ -83,11 +83,29 @@ def _process_gone(state: State, fact: f.ProcessGone) -> State:
     return replace(state, job=replace(state.job, processes=rest, gone=gone))
 
 
+def _one_of_many_exited(state: State, fact: f.ComponentExited) -> State:
+    """One component of many has ended: a death, unless the job is about to end or it was the one that ends it."""
+    place = (fact.role, fact.host, fact.index)
+    processes = {key: one for key, one in state.job.processes.items() if (one.role, one.host, one.index) != place}
+    state = replace(state, job=replace(state.job, processes=processes))
+    if fact.role is None or machines.ends_the_job(fact) or not state.live:
+        return state
+    known = [one for one in state.job.gone if (one.role, one.host, one.index) == place]
+    how = "it is gone with its shim, seen"
+    if not fact.lost:
+        code = f"exit code {fact.exit_code}"
+        how = f"it ended with {code if fact.signal is None else f'signal {fact.signal}'},"
+    t = known[0].t if known else max(state.now - fact.age_s, state.attempt.started)
+    one = Gone(fact.role, 0, t, fact.host, fact.index, how)
+    others = tuple(gone for gone in state.job.gone if gone not in known)
+    return replace(state, job=replace(state.job, gone=(*others, one)[-16:]))
+
+
 def _component_exited(state: State, fact: f.ComponentExited) -> State:
     if fact.attempt != state.attempt.number or state.job.ended is not None:
         return state
     if fact.host:
-        state = machines.component_exited(state, fact)
+        state = _one_of_many_exited(state, fact)
         if not machines.ends_the_job(fact):
             return state
     return replace(state, job=replace(state.job, ended=Ended(fact.exit_code, fact.signal, fact.lost, state.now)))

@@ -27,6 +27,7 @@ WRITERS = {
     "host": "observe_job warnings",
     "incidents": "journal_lost moves observed orders reactions step_done",
     "job": "adoption observe observe_job observe_steps policy reactions step_done",
+    "machines": "machines observe",
     "journal": "observe",
     "leave": "leaving observe upkeep",
     "left": "adoption observe",

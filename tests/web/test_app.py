@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.base.secrets import withheld_from_commands
+from supervisor.jobs.environment import environment_of_commands
 from supervisor.web import app
 from supervisor.web.app import freeze_page
 from supervisor.web.history import Piece
@@ -122,7 +122,7 @@ def test_a_secret_that_a_run_printed_is_masked_wherever_it_stands() -> None:
 
 
 def test_no_command_of_a_run_gets_the_token_of_its_page() -> None:
-    assert withheld_from_commands({"RL_SUPERVISOR_WEB_TOKEN": TOKEN, "PATH": "/bin"}, ()) == {"PATH": "/bin"}
+    assert environment_of_commands({"RL_SUPERVISOR_WEB_TOKEN": TOKEN, "PATH": "/bin"}) == {"PATH": "/bin"}
 
 
 def test_charts_are_sent_again_only_when_something_was_added_and_made_once_for_all(
