@@ -348,7 +348,7 @@ def test_a_daemon_without_its_journal_takes_over_the_living_job(tmp_path: Path, 
 @pytest.mark.soak
 def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_path: Path, pods: list[Pod]) -> None:
     faults, patient = [{"kind": "trainer-crash", "at_step": 7}], {"deadlines": {"engine_grace": 3}}
-    pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=10, step_s=0.6)
+    pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=10, step_s=1.5)
     pods.append(pod)
     pod.start()
     pod.wait_for(lambda: pod.sentences("step"), "a step is done")
