@@ -28,6 +28,7 @@ from supervisor import __version__
 from supervisor.api.protocol import Api
 from supervisor.base import logs, trust
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
+from supervisor.base.sd_notify import notifier
 from supervisor.base.secrets import mask_fact
 from supervisor.config.core_settings import of_run_file
 from supervisor.config.run_file import load
@@ -48,7 +49,6 @@ from supervisor.daemon.inbox import Inbox
 from supervisor.daemon.preemption import PreemptionWatch
 from supervisor.daemon.sights import DaemonSights
 from supervisor.daemon.start_check import StartCheck
-from supervisor.daemon.systemd import notifier
 from supervisor.daemon.upgrade import Launch, Orders, Upgrade, arrival_remark, arrive, busy_with, listen, orders_of
 from supervisor.daemon.witness import Witness, sentence
 from supervisor.effects import move_aside

@@ -18,6 +18,7 @@ from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import (
     ACCOUNT_KEYS,
     BOOT,
+    RUN_FILE,
     FleetFile,
     PlaceTable,
     load,
@@ -38,9 +39,6 @@ from supervisor.storage.base import Store
 if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need
     from supervisor.preflight.finding import Finding
     from supervisor.preflight.host_check import Promised
-
-RUN_FILE = "RL_SUPERVISOR_RUN_FILE_B64"
-"""The variable in which a pod's start script finds the run file."""
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +19,7 @@ from supervisor.config.run_place import LARGEST
 from supervisor.config.section import Positive, Section
 from supervisor.config.settings import GpuName, RunFile
 from supervisor.fleet.places.base import Want
-from supervisor.storage.backends import url_problem
+from supervisor.storage.backends import keys_of, url_problem
 
 BOOT = r"""#!/bin/bash
 # Find or install rl-supervisor, and hand over to its own start script.
@@ -33,6 +34,8 @@ fi
 D=$("${P:-$V/bin/python}" -c 'from supervisor.install import __path__ as p; print(p[0])')
 exec bash "$D/units/onstart.sh" "$@"
 """
+RUN_FILE = "RL_SUPERVISOR_RUN_FILE_B64"
+"""The variable in which a pod's start script finds the run file."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 ACCOUNT_KEYS = {"vast": "VAST_API_KEY", "runpod": "RUNPOD_API_KEY", "prime": "PRIME_API_KEY"}
 """The controller's own variable for each provider's account. None of them ever goes to a pod."""
@@ -234,6 +237,16 @@ def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
     if found.run.id == fleet.name:
         raise ConfigError(f"{path}: run.{name} has the id of the fleet's own folder, {fleet.name}: rename one of them.")
     return found
+
+
+def environment_of_export(
+    path: Path, file: RunFile, package: str | None, secrets: Iterable[str]
+) -> tuple[dict[str, str], list[str]]:
+    """What a pod gets that another engine starts: variables, and the names of those whose values are secrets."""
+    values = {"RL_SUPERVISOR_RUN": file.run.id, RUN_FILE: base64.b64encode(path.read_bytes()).decode()}
+    if package is not None:
+        values["RL_SUPERVISOR_PACKAGE"] = package
+    return values, list(dict.fromkeys([*keys_of(file.store.url or ""), *secrets]))
 
 
 def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[str, str]) -> dict[str, str]:

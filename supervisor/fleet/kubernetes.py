@@ -9,7 +9,6 @@ the container's command makes 75 of that.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import textwrap
@@ -21,8 +20,7 @@ from supervisor.base.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_
 from supervisor.config import run_file
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
-from supervisor.fleet.fleet_file import BOOT
-from supervisor.storage.backends import keys_of
+from supervisor.fleet.fleet_file import BOOT, environment_of_export
 
 GRACE_S = 420
 """From SIGTERM to SIGKILL: as TimeoutStopSec= of the unit, the time of a stop and a last publish."""
@@ -130,12 +128,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
     for what, value in (("--secret-name", secret), ("--queue", cluster.queue), ("--claim", claim)):
         if value is not None and not NAME.fullmatch(value):
             raise ConfigError(f"{what} {value} is no name in Kubernetes: small letters, digits and dashes.")
-    names = list(dict.fromkeys([*keys_of(file.store.url or ""), *secrets]))
-    values = {
-        "RL_SUPERVISOR_RUN": file.run.id,
-        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode(path.read_bytes()).decode(),
-        **({} if cluster.package is None else {"RL_SUPERVISOR_PACKAGE": cluster.package}),
-    }
+    values, names = environment_of_export(path, file, cluster.package, secrets)
     return JOB_SET.format(
         path=path.name,
         secret=secret,

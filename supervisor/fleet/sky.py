@@ -10,7 +10,6 @@ Lambda and Prime Intellect). So SkyPilot is no place of our fleet, whose account
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import textwrap
@@ -19,8 +18,7 @@ from pathlib import Path
 
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError
 from supervisor.config import run_file
-from supervisor.fleet.fleet_file import BOOT
-from supervisor.storage.backends import keys_of
+from supervisor.fleet.fleet_file import BOOT, environment_of_export
 
 GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,2}))?")
 TASK = """\
@@ -60,15 +58,10 @@ def make_task(path: Path, gpu: str, image: str | None, package: str | None, secr
         raise ConfigError(f"{path} keeps its steps on one machine ([store] url): no other pod has them.")
     if image is None and package is None:
         raise ConfigError("The pod needs rl-supervisor: name an image that has it (--image), or what pip installs.")
-    envs = {
-        "RL_SUPERVISOR_RUN": file.run.id,
-        "RL_SUPERVISOR_RUN_FILE_B64": base64.b64encode(path.read_bytes()).decode(),
-        **({} if package is None else {"RL_SUPERVISOR_PACKAGE": package}),
-    }
+    envs, names = environment_of_export(path, file, package, secrets)
     places = {} if image is None else {"image_id": f"docker:{image}"}
     if file.disk.capacity_gb is not None:
         places["disk_size"] = str(round(file.disk.capacity_gb))
-    names = list(dict.fromkeys([*keys_of(file.store.url), *secrets]))
     return TASK.format(
         path=path.name,
         secrets=" ".join(f"--secret {name}" for name in names),

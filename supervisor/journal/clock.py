@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from pathlib import Path
 
+from supervisor.base import proc_stat
 from supervisor.journal.journal import Journal
 
 
@@ -50,7 +50,4 @@ def _read_boottime() -> float:
 
 def boot_id() -> str:
     """Identity of this boot of the kernel."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
+    return proc_stat.boot_id() or "unknown"

@@ -34,6 +34,7 @@ from types import FrameType
 
 from supervisor.base import logs, proc_stat
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError
+from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
@@ -104,7 +105,7 @@ class Agent:
         self._kept_heard = self._heard
         self._ended_by_lease = False
         self._first_left: Message | None = None  # what the head had left when this agent began
-        self._notify = _Notify()
+        self._notify = notifier()
 
     # ------------------------------------------------------------ the life of an agent
 
@@ -115,7 +116,7 @@ class Agent:
         self._adopt()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
-        self._notify.say("READY=1")
+        self._notify.tell_ready()
         wait_s = FIRST_WAIT_S
         told = ""
         while not self.ending:
@@ -132,7 +133,7 @@ class Agent:
             while not self.ending and now() < until:
                 self._turn(None)
                 time.sleep(min(TURN_S, max(0.0, until - now())))
-        self._notify.say("STOPPING=1")
+        self._notify.tell_stopping()
         return self._end_all()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -311,7 +312,7 @@ class Agent:
 
     def _turn(self, line: Line | None) -> None:
         """What is done at each turn, with a connection or without."""
-        self._notify.say("WATCHDOG=1")
+        self._notify.ping()
         for part in self._list_parts():
             if part.told is None or part.told.state in ("running", "absent"):
                 self._look_at(part, line)
@@ -525,20 +526,6 @@ class Agent:
                 part.watcher.close()
             part.lookers, part.watcher, part.told = [], None, None
         return [f"{self.name}: {sentence}" for sentence in left]
-
-
-class _Notify:
-    """Tells the nanny that the loop turns, as the daemon does (sd_notify(3))."""
-
-    def __init__(self) -> None:
-        address = os.environ.get("NOTIFY_SOCKET", "")
-        self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
-
-    def say(self, word: str) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.sendto(word.encode(), socket.MSG_DONTWAIT, self._address)
 
 
 def _lives(part: Part) -> bool:

@@ -145,6 +145,7 @@ class State:
         self.journal: list[Json] = []
         self._numbers = itertools.count(1)
         self._timestamp = 0
+        self._passed_s = 0
 
     # ------------------------------------------------------------ faults and journal
 
@@ -247,11 +248,11 @@ class State:
     def let_pass(self, seconds: int) -> None:
         """Its clock goes on by so much at once: what is stored from now on is so much younger."""
         with self.lock:
-            self._timestamp = max(self._timestamp, int(time.time() * 1000)) + seconds * 1000
+            self._passed_s += seconds
 
     def add(self, bucket: Bucket, name: str, action: str, content_type: str, info: dict[str, str]) -> Version:
         with self.lock:
-            self._timestamp = max(self._timestamp + 1, int(time.time() * 1000))
+            self._timestamp = max(self._timestamp + 1, int((time.time() + self._passed_s) * 1000))
             file_id = f"4_z{bucket.bucket_id}_f{self.number():08d}"
             version = Version(file_id, bucket, name, action, self._timestamp, content_type, info)
             version.visible_at = time.monotonic()

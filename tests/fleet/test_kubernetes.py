@@ -22,20 +22,10 @@ import yaml
 from supervisor.base.errors import ConfigError
 from supervisor.cli.main import main
 from supervisor.fleet.kubernetes import Cluster, make_job_set
+from tests.fleet import test_sky
 
 CRD = os.environ.get("JOBSET_CRD", "")
-RUN_FILE = """
-[run]
-id = "Sober.otter_2"
-[job]
-dir = "/opt/prime-rl"
-config = ["/root/rl.toml"]
-[gpus]
-inference = [0, 1]
-trainer = [1, 2]
-[store]
-url = "{url}"
-"""
+RUN_FILE = test_sky.RUN_FILE.replace("sober", "Sober")  # a name in Kubernetes is small
 
 
 def write_run(folder: Path, url: str = "b2://bucket/runs") -> Path:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.api import metrics
-from supervisor.base import secrets
-from supervisor.daemon import systemd
+from supervisor.base import sd_notify, secrets
 from supervisor.daemon.inbox import Inbox, Waits
 from tests.people.desk import GIB, FakeDesk
 
@@ -75,7 +74,7 @@ def test_systemd_is_told_and_children_cannot_speak_for_the_daemon(tmp_path: Path
         manager.bind(str(path))
         manager.settimeout(10)
         env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "120000000", "WATCHDOG_PID": str(os.getpid()), "X": "y"}
-        notifier = systemd.notifier(env)
+        notifier = sd_notify.notifier(env)
         assert env == {"X": "y"}
         assert notifier.watchdog_s == 120
         notifier.tell_ready("watching\nbs4")
@@ -95,11 +94,11 @@ def test_systemd_is_told_and_children_cannot_speak_for_the_daemon(tmp_path: Path
 
 
 def test_a_beginning_waits_for_room_where_a_ping_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "TURN_S", 60.0)
+    monkeypatch.setattr(sd_notify, "TURN_S", 60.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(10)
-        notifier = systemd.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        notifier = sd_notify.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
         room = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
         for _ in range(room + 10):
             notifier.ping()
@@ -111,10 +110,10 @@ def test_a_beginning_waits_for_room_where_a_ping_is_lost(tmp_path: Path, monkeyp
 
 
 def test_who_never_reads_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "TURN_S", 0.05)
+    monkeypatch.setattr(sd_notify, "TURN_S", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        notifier = systemd.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        notifier = sd_notify.notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
         for _ in range(1000):
             notifier.ping()
         notifier.tell_ready()
@@ -124,16 +123,16 @@ def test_who_never_reads_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("env", "kind", "watchdog_s"),
     [
-        ({}, systemd.NoManager, None),
-        ({"NOTIFY_SOCKET": "vsock:2:1234"}, systemd.NoManager, None),
-        ({"NOTIFY_SOCKET": "@abstract"}, systemd.Systemd, None),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}, systemd.Systemd, None),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000"}, systemd.Systemd, 5.0),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, systemd.Systemd, None),
+        ({}, sd_notify.NoManager, None),
+        ({"NOTIFY_SOCKET": "vsock:2:1234"}, sd_notify.NoManager, None),
+        ({"NOTIFY_SOCKET": "@abstract"}, sd_notify.Systemd, None),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}, sd_notify.Systemd, None),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000"}, sd_notify.Systemd, 5.0),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, sd_notify.Systemd, None),
     ],
 )
 def test_a_watchdog_of_another_process_is_not_ours(env: dict[str, str], kind: type, watchdog_s: float | None) -> None:
-    notifier = systemd.notifier(env)
+    notifier = sd_notify.notifier(env)
     assert isinstance(notifier, kind)
     assert notifier.watchdog_s == watchdog_s
     notifier.tell_ready("nobody listens")
