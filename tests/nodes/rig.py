@@ -127,10 +127,12 @@ class Cluster:
         for process in below:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()  # so that none starts what another would have
-        for process in [*below, *nanny.children(recursive=True)]:
+        below = [*below, *nanny.children(recursive=True)]
+        for process in below:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.nannies[name].wait()
+        psutil.wait_procs(below, timeout=10)  # a killed process is still seen until the kernel has ended it
 
     def close(self) -> None:
         if self.daemon is not None and self.daemon.poll() is None:
