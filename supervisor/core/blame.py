@@ -73,7 +73,7 @@ ELSEWHERE = (
     *("images-without-vlm", "sequence-too-long", "tensors-shared", "litellm-*", "openai-*", "header-illegal"),
     *("hf-transfer-missing", "event-loop-mixed", "module-shadowed", "file-*", "lock-*", "text-not-utf8"),
     *("json-types-unfit", "tracker-refused", "quantile-too-large", "start-method-set-twice", "torch-without-libuv"),
-    *("random-state-refused", "reward-result-unfit"),
+    *("random-state-refused", "reward-result-unfit", "schedule-without-steps"),
     *("script-with-windows-line-ends", "system-library-missing", "watches-exhausted", "argument-renamed"),
 )
 ROOT_S = 60.0  # before the end: what is said by then may have caused it, whichever line came last

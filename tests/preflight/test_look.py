@@ -48,6 +48,8 @@ def run_file(folder: Path, **job: object) -> RunFile:
 
 
 def fake_nvml(folder: Path, pid: int) -> dict[str, str]:
+    folder = folder / str(pid)  # one folder for two of one length, within a second: Python took the first's bytecode
+    folder.mkdir()
     (folder / "pynvml.py").write_text(FAKE_NVML.format(pid=pid))
     return {**os.environ, "PYTHONPATH": str(folder)}
 
