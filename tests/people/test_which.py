@@ -71,7 +71,8 @@ def read_here(what: str, path: str, query: str) -> str:
 
 def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     """``supervisorctl WORDS`` as a user whom no password file knows: (exit code, all that it said)."""
-    import_module("supervisor.cli.old_logs")  # read_state's own: a stranger may not read where this program lies
+    for name in ("cli.old_logs", "config.settings", "views.incidents", "views.without_daemon"):
+        import_module(f"supervisor.{name}")  # what read_state imports: a stranger may not enter this program's folder
     said = folder / "said"
     fd = os.open(said, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
     child = os.fork()
