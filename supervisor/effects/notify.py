@@ -188,6 +188,9 @@ class Outbox:
             # What was joined with a newer message meanwhile is still to be told.
             gone = {(one.thread, one.is_over) for one in chosen}
             waiting[:] = [one for one in waiting if (one["message"]["thread"], one["message"]["is_over"]) not in gone]
+            for message in (one["message"] for one in waiting):
+                if message["is_over"] and (message["thread"], False) in gone:
+                    message["severity"] = "info"  # the worse has been told by itself
             self._write()
         return True
 

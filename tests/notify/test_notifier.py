@@ -98,6 +98,25 @@ def test_one_incident_is_a_message_and_its_end_another_in_the_same_thread(make_d
         assert (hook["thread"], hook["over"], hook["severity"]) == ("swe-incident-1", False, "warning")
 
 
+def test_what_ends_while_its_message_is_under_way_ends_as_a_note(make_desk: MakeDesk) -> None:
+    with Service("ntfy") as ntfy:
+        desk = make_desk(f"ntfy://{ntfy.place}/{TOPIC}")
+        target = desk.notifier.targets[0]
+        send, sent = target.send, []
+
+        def send_and_end(message: Message) -> None:
+            send(message)
+            sent.append(message)
+            if len(sent) == 1:
+                desk.close()
+
+        object.__setattr__(target, "send", send_and_end)
+        desk.notifier.start()
+        desk.open(1)
+        until(lambda: len(sent) == 2)
+        assert [(one.is_over, one.severity) for one in sent] == [(False, "warning"), (True, "info")]
+
+
 def test_it_arrives_within_five_seconds(make_desk: MakeDesk) -> None:
     with Service() as plain:
         desk = make_desk(f"http://{plain.place}/")
