@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from supervisor.base import secrets
+from supervisor.base import secrets, trim_memory
 from supervisor.base.errors import (
     EXIT_PERSON_NEEDED,
     ConfigError,
@@ -167,12 +167,14 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
 
 def tick(file: Path, dry_run: bool) -> int:
     """One pass over all runs, for a cron. 93 when a run needs a person."""
+    trim_memory.few_arenas()
     fleet = assemble(file, os.environ)
     return _pass(fleet, fleet.book(), dry_run=dry_run)
 
 
 def run(file: Path, observe: bool) -> int:
     """Pass after pass until SIGTERM or Ctrl-C. ``observe``: say what would be done."""
+    trim_memory.few_arenas()
     fleet = assemble(file, os.environ)
     ended = Event()
     for one in (signal.SIGTERM, signal.SIGINT):
@@ -199,6 +201,7 @@ def run(file: Path, observe: bool) -> int:
                 _say_notes(fleet, said)
             except (StoreError, TryAgainError, OSError) as error:
                 _say(said, "", str(error))
+            trim_memory.trim()
             ended.wait(TICK_S)
     finally:
         _close_outbox(outbox)

@@ -36,7 +36,7 @@ class NodeComponent(Section):
 
 
 class Nodes(Section):
-    """A run over several machines; on each, `rl-supervisor node RUN.toml` runs. Only for `kind = "command"`."""
+    """A run over several machines; on each, `rl-supervisor node RUN.toml` runs. Not for `kind = "vf-rl"`."""
 
     folder: Path
     """Folder that all machines see: where the daemon listens, and the run's token, for our user alone. Required."""
@@ -48,17 +48,12 @@ class Nodes(Section):
     """Seconds after which an agent that hears from no daemon ends what runs on its machine."""
     wait: Annotated[float, Field(ge=0, le=86_400)] = 300
     """How long a start waits for machines enough; then the daemon ends with 94."""
-    components: Annotated[list[NodeComponent], Field(min_length=1)]
-    """The job's components."""
+    components: list[NodeComponent] = []
+    """The job's components, for `kind = "command"`. prime-rl says itself what it is made of."""
 
     @field_validator("components")
     @classmethod
     def one_ends_the_job(cls, value: list[NodeComponent]) -> list[NodeComponent]:
-        if not any(one.role == "trainer" for one in value):
+        if value and not any(one.role == "trainer" for one in value):
             raise ValueError('needs a component with role = "trainer": its end is the end of the job')
         return value
-
-    @property
-    def machines_wanted(self) -> int:
-        """So many machines the job needs; more are spares."""
-        return 1 + max(one.machine for one in self.components)

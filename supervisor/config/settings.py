@@ -337,9 +337,14 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def several_machines(self) -> RunFile:
-        if self.nodes is not None and (self.job.kind != "command" or self.recovery.inference == "own-role"):
+        if self.nodes is None:
+            return self
+        if self.job.kind == "vf-rl" or self.recovery.inference == "own-role":
+            raise ValueError('[nodes] goes neither with kind = "vf-rl" nor with recovery.inference = "own-role"')
+        if bool(self.nodes.components) is not (self.job.kind == "command"):
             raise ValueError(
-                '[nodes] is for [job] kind = "command" alone, and not with recovery.inference = "own-role"'
+                '[nodes] wants components with [job] kind = "command", and none otherwise: prime-rl says itself what '
+                "it is made of"
             )
         return self
 

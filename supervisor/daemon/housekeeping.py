@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from supervisor.base import trim_memory
 from supervisor.config.settings import Supervision
-from supervisor.daemon import trim_memory
 from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.daemon.inbox import Loop
 from supervisor.daemon.witness import Witness

@@ -26,7 +26,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.api.protocol import Api
-from supervisor.base import logs, trust
+from supervisor.base import logs, trim_memory, trust
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
 from supervisor.base.sd_notify import notifier
 from supervisor.base.secrets import mask_fact
@@ -40,7 +40,7 @@ from supervisor.core.decide import Decision, decide
 from supervisor.core.journal_lost import go_on
 from supervisor.core.repeats import Said, once
 from supervisor.core.state import State
-from supervisor.daemon import fetch_run_files, trim_memory
+from supervisor.daemon import fetch_run_files
 from supervisor.daemon.active_sensors import ActiveSensors
 from supervisor.daemon.api_backend import ApiBackend
 from supervisor.daemon.attach_requests import AttachRequests

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
@@ -30,6 +30,7 @@ from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.environment import environment_of_commands
+from supervisor.process import ask_program
 from supervisor.process.attached import component_names, look_at_component
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import Launched, launch
@@ -213,8 +214,6 @@ class Effects:
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
-        machines = self.run.machines
-        where = machines.choose(action.avoid, self._unwanted) if machines is not None else ()
         request = StartRequest(
             self.run.run_file.run.id,
             action.attempt,
@@ -223,10 +222,13 @@ class Effects:
             self._sights.wandb_id(),
             folder,
             self._sights.wandb_notes(),
-            where,
+            self._ask,
         )
         kept_logs.begin(folder, job.log_sources(folder))
-        components = job.components(request)
+        components: Sequence[Component] = job.components(request)
+        hosts: Sequence[str] = ()
+        if self.run.machines is not None:
+            components, hosts = self.run.machines.choose(components, action.avoid, self._unwanted)
         launched = self._launch_all(job, components, folder, action.attempt)
         if not launched:
             raise ConfigError("The job has no component to start.")
@@ -238,8 +240,12 @@ class Effects:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
             self.run.post(f.Remark("set-aside", told))
-        command, hosts = " ".join(components[0].argv), tuple(name for name, _ in where)
-        return f.AttemptStarted(action.attempt, action.step, launched[0].child_pid, command, hosts)
+        command = " ".join(components[0].argv)
+        return f.AttemptStarted(action.attempt, action.step, launched[0].child_pid, command, tuple(hosts))
+
+    def _ask(self, words: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int | None, str]:
+        answer = ask_program.ask(words, cwd=cwd, env=env, timeout_s=timeout_s, unwanted=self._unwanted)
+        return answer.code, answer.text
 
     def _launch_all(self, job: Job, components: Sequence[Component], folder: Path, attempt: int) -> list[Launched]:
         """All of them, or none."""

@@ -21,8 +21,11 @@ class Machines(Protocol):
     def close(self, code: int | None) -> None:
         """``code``: the run ends here for good, so the machines are given back; None: another daemon goes on."""
 
-    def choose(self, avoid: Sequence[str], unwanted: threading.Event) -> Sequence[tuple[str, str]]:
-        """Name and address of each machine for the next start, those to avoid last. Waits for machines enough.
+    def choose(
+        self, components: Sequence[Component], avoid: Sequence[str], unwanted: threading.Event
+    ) -> tuple[Sequence[Component], Sequence[str]]:
+        """Decide which machine is which, those to avoid last: the components with names and addresses filled in, and
+        the names of the machines in their order. Waits for machines enough.
 
         Raises PodUnfitError where there are too few for too long.
         """

@@ -6,7 +6,7 @@ sensors and the effects know a job only through this page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -28,6 +28,12 @@ PHASES = (
 )
 
 
+Ask = Callable[[Sequence[str], Path, Mapping[str, str], float], tuple[int | None, str]]
+"""Runs a program in a folder, with an environment, for so many seconds at most, and leaves nothing of it: its exit code
+(None: it was late) and what it said. Raises OSError.
+"""
+
+
 @dataclass(frozen=True)
 class StartRequest:
     """What the daemon wants started.
@@ -43,7 +49,7 @@ class StartRequest:
     wandb_id: str
     attempt_dir: Path
     wandb_notes: str = ""  # where the run went back, for its page in W&B
-    machines: Sequence[tuple[str, str]] = ()  # name and address of each, where the run has several
+    ask: Ask | None = None  # for a job that its own launcher has to describe
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,11 @@ class Component:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a component runs, in a run over several machines, and what it is there."""
+    """Where a component runs, in a run over several machines, and what it is there.
+
+    A job counts its machines from 0 and names them ``{name.N}`` and ``{address.N}``, here and in command lines and
+    variables: which machine is which is decided at the start (``supervisor.effects.machines``).
+    """
 
     host: str
     role: Role

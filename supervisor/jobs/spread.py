@@ -42,16 +42,12 @@ class SpreadJob(PlainJob):
         """The components, trainer 0 first. Raises ConfigError while there are problems."""
         if problems := self.problems():
             raise ConfigError("\n".join(problems))
-        if len(request.machines) < self.nodes.machines_wanted:
-            raise ConfigError(f"The job needs {self.nodes.machines_wanted} machines, and has {len(request.machines)}.")
         values = {
             "{run_id}": request.run_id,
             "{output_dir}": str(self.output_dir),
             "{wandb_id}": request.wandb_id,
             "{attempt}": str(request.attempt),
         }
-        for number, (name, address) in enumerate(request.machines):
-            values |= {f"{{name.{number}}}": name, f"{{address.{number}}}": address}
         if request.step is not None:
             values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
         env = self.job_variables(request)
@@ -59,7 +55,7 @@ class SpreadJob(PlainJob):
         for one, index, name in self._number_components():
             words = one.resume if request.step is not None and one.resume else one.start
             argv = [self._fill_word(word, values, request.configs) for word in words]
-            place = Place(request.machines[one.machine][0], one.role, index, one.is_writer)
+            place = Place(f"{{name.{one.machine}}}", one.role, index, one.is_writer)
             found.append(Component(name, argv, self.folder, env, self.run.job.nofile, place=place))
         return sorted(found, key=lambda component: component.name != "trainer-0")
 

@@ -1,13 +1,17 @@
-"""Which machine of an allocation this is, by what Slurm and SkyPilot say in the environment."""
+"""Which machine of an allocation this is, by what Slurm and SkyPilot say, and which machine of a job is which."""
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from supervisor.base.errors import ConfigError
+from supervisor.jobs.base import Component
 
 MOST_NAMES = 100_000
+HOLE = re.compile(r"\{(?:name|address)\.(\d{1,4})\}")
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,33 @@ def _expand_range(word: str) -> list[str]:
     if int(last) - int(first) > MOST_NAMES:
         raise ValueError(f"{word!r} names too many hosts")
     return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+
+
+def count_machines(components: Sequence[Component]) -> int:
+    """So many machines the job needs; more are spares."""
+    places = [component.place.host for component in components if component.place is not None]
+    return 1 + max(int(found[1]) for place in places if (found := HOLE.fullmatch(place)))
+
+
+def fill_machines(component: Component, machines: Sequence[tuple[str, str]]) -> Component:
+    """With the name and address of each machine where the job wrote ``{name.N}`` and ``{address.N}``.
+
+    Raises ConfigError where it names a machine on which nothing of it runs.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        kind, number = found[0].strip("{}").split(".")
+        if int(number) >= len(machines):
+            raise ConfigError(f"{component.name} names {found[0]}, and the job has {len(machines)} machines.")
+        return machines[int(number)][kind == "address"]
+
+    def fill_text(text: str) -> str:
+        return HOLE.sub(fill, text)
+
+    place = component.place
+    return replace(
+        component,
+        argv=[fill_text(word) for word in component.argv],
+        env={name: fill_text(value) for name, value in component.env.items()},
+        place=None if place is None else replace(place, host=fill_text(place.host)),
+    )

@@ -30,6 +30,7 @@ from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
+from supervisor.nodes.allocation import count_machines, fill_machines
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away
 from supervisor.process.attempts import attempt_dir
@@ -462,9 +463,15 @@ class Head:
         machine = self._machines.get(host)
         return machine is not None and machine.peer is not None and now() - machine.heard <= wire.SILENCE_S
 
-    def choose(self, avoid: Sequence[str], unwanted: threading.Event) -> Sequence[tuple[str, str]]:
+    def choose(
+        self, components: Sequence[Component], avoid: Sequence[str], unwanted: threading.Event
+    ) -> tuple[list[Component], list[str]]:
         """The machines of the next start; see ``Machines``."""
-        wanted, until, told = self.nodes.machines_wanted, now() + self.nodes.wait, False
+        chosen = self._choose(count_machines(components), avoid, unwanted)
+        return [fill_machines(component, chosen) for component in components], [name for name, _ in chosen]
+
+    def _choose(self, wanted: int, avoid: Sequence[str], unwanted: threading.Event) -> list[tuple[str, str]]:
+        until, told = now() + self.nodes.wait, False
         while True:
             with self._changed:
                 there = {name: one for name, one in self._machines.items() if self._speaks(name)}

@@ -254,7 +254,7 @@ def _of_configs(
         # Files of single parts cannot name the GPUs: the command line does, and is not known here.
         split = any(tables) and not settings.has("inference_gpu_ids") and not settings.has("trainer_gpu_ids")
         plan = GpuPlan() if split else command.gpu_plan(alone, subject.dialect, settings, environ, sft=kind == "sft")
-        found += _refusals_of_start(subject, configs.refusals(settings, subject.dialect), ())
+        found += _refusals_of_start(subject, configs.refusals(settings, subject.dialect, spread=subject.is_spread), ())
         subject = replace(subject, plan=plan)
     return _with_site(replace(subject, found=found), None, environ, site, job_dir)
 

@@ -72,12 +72,14 @@ def missing_keys(subject: Subject) -> Iterator[Finding]:
 def other_machines(subject: Subject) -> Iterator[Finding]:
     """Runs that are not of one pod."""
     settings = subject.settings
-    if settings.has("slurm"):
-        told = "[slurm] hands the run to a cluster, and this supervisor runs one pod only."
+    if subject.is_submitted:
+        told = "[slurm] hands the run to a cluster, and this version's launcher cannot be told not to."
         yield Finding("slurm", told, subject.where("slurm"))
     for path in ("deployment.type", "inference.deployment.type"):
         if (kind := settings.get(path)) in ("multi_node", "disaggregated"):
-            told = f'{path} = "{kind}" is a run over several machines, and this supervisor runs one pod only.'
+            if path == "deployment.type" and kind == "multi_node" and subject.is_spread:
+                continue
+            told = f'{path} = "{kind}" is a run over several machines: it needs [nodes] (docs/many-machines.md).'
             yield Finding("multi-node", told, subject.where(path))
     for path in ("max_concurrent_runs", "trainer.max_concurrent_runs"):
         if (runs := settings.number(path)) and runs > 1:

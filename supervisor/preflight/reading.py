@@ -86,9 +86,9 @@ def of_trainer(subject: Subject, key: str) -> str:
 
 
 def elsewhere(subject: Subject) -> bool:
-    """Is it a run of a cluster? Then the plan of this pod says nothing, and it is refused anyway."""
+    """Is it no run of this pod alone? Then its plan says nothing of it."""
     types = (subject.settings.get("deployment.type"), subject.settings.get("inference.deployment.type"))
-    return subject.settings.has("slurm") or bool({"multi_node", "disaggregated"} & {str(one) for one in types})
+    return subject.is_submitted or bool({"multi_node", "disaggregated"} & {str(one) for one in types})
 
 
 def sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -45,7 +45,7 @@ def _check_refused(subject: Subject) -> Iterator[Finding]:
     """What the supervisor refuses for the checkpoints' sake. The condition of each stands in configs.refusals alone."""
     if subject.dialect is None or subject.kind not in ("rl", "sft"):
         return
-    for one in configs.refusals(subject.settings, subject.dialect):
+    for one in configs.refusals(subject.settings, subject.dialect, spread=subject.is_spread):
         where = subject.where(one.key)
         if "weight_broadcast" in one.key:
             name = "nccl-cannot-resume"

@@ -115,6 +115,16 @@ class Subject:
         """The same; where it stands nowhere, the place of what is named like it."""
         return self.find_key(key) or self.where(_dotted_key(key))
 
+    @property
+    def is_spread(self) -> bool:
+        """Is it to run over several machines? Then the plan of this pod says nothing of it."""
+        return self.run_file is not None and self.run_file.nodes is not None
+
+    @property
+    def is_submitted(self) -> bool:
+        """Would the launcher hand it to a cluster, whatever we tell it?"""
+        return self.settings.has("slurm") and (self.dialect is None or not self.dialect.renders_parts)
+
     @cached_property
     def dropped_tables(self) -> Mapping[str, str]:
         """Tables that prime-rl throws away, since they are set under their newer name as well: old name to new one."""

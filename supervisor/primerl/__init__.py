@@ -19,7 +19,7 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
         raise ConfigError(
             f"[job] dir = {folder}: there is no such folder. Put the trainer there, or mend the run file."
         )
-    if run_file.nodes is not None:
+    if run_file.nodes is not None and kind == "command":
         from supervisor.jobs.spread import SpreadJob
 
         return SpreadJob(run_file, environ, run_file.nodes)
@@ -40,4 +40,8 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
     roots = find_roots(run_file.job.folder, interpreter(run_file))
     # With none found, the error names the place where a checkout would have it.
     packages = roots or [run_file.job.folder / "src" / "prime_rl"]
+    if run_file.nodes is not None:
+        from supervisor.primerl.spread import SpreadPrimeRlJob
+
+        return SpreadPrimeRlJob(run_file, environ, probe(packages), packages[0])
     return PrimeRlJob(run_file, environ, probe(packages), packages[0])

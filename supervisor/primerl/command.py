@@ -66,7 +66,7 @@ _REFUSED = {
     "dry-run": "nothing would be trained",
     "dump-config": "nothing would be trained",
     "help": "nothing would be trained",
-    "slurm": "this supervisor runs one pod only",
+    "slurm": "[slurm] of the run file says what the cluster is asked for",
 }
 _WANDB = [f"{part}{name}wandb" for part in ("", "trainer.", "orchestrator.") for name in ("", "monitor.", "monitors.")]
 
@@ -171,6 +171,7 @@ def _rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: Start
     if dialect.clean in ("wipes-checkpoints", "wipes-outputs"):
         yield Added(("--no-clean",), "clean", "this version deletes outputs of the run at each start by itself")
     yield from _gpu_words(run, dialect)
+    yield from _cluster_words(run, settings)
     yield from _wandb_words(dialect, settings, request.wandb_id)
 
 
@@ -221,6 +222,12 @@ def _folder_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
         yield _say(dialect, "run.dir", run.run.id, why)
 
 
+def _cluster_words(run: RunFile, settings: Settings) -> Iterator[Added]:
+    if settings.has("slurm") and run.nodes is None:
+        why = "the launcher would submit a job of its own, and this is the machine to train on"
+        yield Added(("--slurm", "None"), "slurm", why)
+
+
 def _gpu_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
     inference, trainer = launchers_gpus(run)
     why = "[gpus] of the run file says it"
@@ -267,6 +274,7 @@ def _sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: Star
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
     yield from _folder_words(run, dialect)
+    yield from _cluster_words(run, settings)
     if run.gpus.trainer and dialect.sft_gpus:
         key = f"deployment.{dialect.sft_gpus.replace('-', '_')}"
         yield _say(dialect, key, str(len(run.gpus.trainer)), "[gpus] of the run file says it")

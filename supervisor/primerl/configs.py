@@ -171,21 +171,15 @@ class Refusal:
     key: str
 
 
-def problems(settings: Settings, dialect: Dialect) -> Iterator[str]:
-    """Sentences on what a supervisor of one pod cannot run, or what would take its safety away."""
-    return (refusal.sentence for refusal in refusals(settings, dialect))
+def problems(settings: Settings, dialect: Dialect, *, spread: bool = False) -> Iterator[str]:
+    """Sentences on what we cannot run, or what would take its safety away. ``spread``: the run file has [nodes]."""
+    return (refusal.sentence for refusal in refusals(settings, dialect, spread=spread))
 
 
-def refusals(settings: Settings, dialect: Dialect) -> Iterator[Refusal]:
+def refusals(settings: Settings, dialect: Dialect, *, spread: bool = False) -> Iterator[Refusal]:
     """The same, each with the key that it is about."""
     where = settings.where
-    if settings.has("slurm"):
-        told = f"{where} has [slurm], which hands the run to a cluster: this supervisor runs one pod only. Take it out."
-        yield Refusal(told, "slurm")
-    for path in ("deployment.type", "inference.deployment.type"):
-        if (kind := settings.get(path)) in ("multi_node", "disaggregated"):
-            told = f'{where} sets {path} = "{kind}": runs over several machines are not supported. Use "single_node".'
-            yield Refusal(told, path)
+    yield from _refuse_cluster(settings, dialect, spread)
     for path in ("max_concurrent_runs", "trainer.max_concurrent_runs"):
         if (runs := settings.number(path)) and runs > 1:
             told = f"{where} sets max_concurrent_runs = {runs}: several runs in one trainer are not supported. "
@@ -229,6 +223,27 @@ def refusals(settings: Settings, dialect: Dialect) -> Iterator[Refusal]:
         )
         paths = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type")
         yield Refusal(told, next((path for path in paths if settings.has(path)), paths[0]))
+
+
+def _refuse_cluster(settings: Settings, dialect: Dialect, spread: bool) -> Iterator[Refusal]:
+    where, kind = settings.where, settings.get("deployment.type")
+    old = "" if dialect.renders_parts else f"{dialect.name} cannot be told to: that takes 13 Aug 2026 or later"
+    if settings.has("slurm") and old:
+        told = f"{where} has [slurm], with which the launcher submits a job of its own, and {old}. Take it out."
+        yield Refusal(told, "slurm")
+    if spread and kind != "multi_node":
+        told = f'{where} does not set deployment.type = "multi_node", and the run file has [nodes]: take one out.'
+        yield Refusal(told, "deployment.type")
+    if spread and old:
+        yield Refusal(f"[nodes]: the launcher says which parts the run is made of, and {old}.", "deployment.type")
+    if kind == "multi_node" and not spread:
+        told = (
+            f'{where} sets deployment.type = "multi_node", a run over several machines: it needs [nodes] in the run '
+            'file (docs/many-machines.md). Or use "single_node".'
+        )
+        yield Refusal(told, "deployment.type")
+    if (path := "inference.deployment.type") and (kind := settings.get(path)) in ("multi_node", "disaggregated"):
+        yield Refusal(f'{where} sets {path} = "{kind}", which is not supported. Use "single_node".', path)
 
 
 def broadcast_type(settings: Settings, dialect: Dialect) -> str:

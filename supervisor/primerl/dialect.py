@@ -62,6 +62,14 @@ class Dialect:
         return key
 
     @property
+    def renders_parts(self) -> bool:
+        """Does its launcher take our template for its sbatch script, and leave [slurm] out when told so?
+
+        Read and tried with the launcher of 559b44772; variables of the script had other names before e26b50503.
+        """
+        return self.resume == "resume.step"
+
+    @property
     def name(self) -> str:
         """For people: the period that the features fit."""
         since, before = self.period()

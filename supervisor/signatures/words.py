@@ -11,7 +11,7 @@ from typing import Any, Final
 import re2
 
 MOST_TEXTS: Final = 16  # that one run of parts may have
-MEMORY_BYTES: Final = 16 << 20  # at most; with a few megabytes less than it needs, RE2 reads a hundred times as slowly
+MEMORY_BYTES: Final = 64 << 20  # at most. Where it needs more to begin, RE2 reads a hundred times as slowly
 END: Final = "\n"  # the last letter of a word that a message must end with
 
 _REPEATS: Final = (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT)

@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -144,6 +146,26 @@ def test_an_engine_that_was_told_to_end_is_known_fifty_lines_later_and_not_a_hun
 
 
 # ---------------------------------------------------------------- time
+
+
+@pytest.mark.parametrize(("share", "is_enough"), [(2, True), (16, False)])
+def test_re2_has_twice_the_memory_without_which_it_reads_a_hundred_times_as_slowly(share: int, is_enough: bool) -> None:
+    """The more errors are known the more it needs: RE2 says so, where it is let, and MEMORY_BYTES has to grow."""
+    program = f"""
+import supervisor.signatures.words as words
+words.MEMORY_BYTES //= {share}
+options = words._finder_options
+def talk():
+    made = options()
+    made.log_errors = True
+    return made
+words._finder_options = talk
+from supervisor.diagnosis import gates
+gates.gate().search(b"healthy")
+gates.news().search(b"healthy")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ("out of memory" not in done.stderr) is is_enough, done.stderr
 
 
 @pytest.mark.parametrize("bad_every", [0, 100])

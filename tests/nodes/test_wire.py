@@ -7,16 +7,17 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.base.errors import ConfigError, PodUnfitError
-from supervisor.config.nodes import NodeComponent, Nodes
+from supervisor.config.nodes import Nodes
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, State
-from supervisor.jobs.base import Place
+from supervisor.jobs.base import Component, Place
 from supervisor.nodes import wire
 from supervisor.nodes.head import Head
 from supervisor.nodes.wire import Line, Message, WireError
@@ -24,6 +25,10 @@ from supervisor.process import away
 from supervisor.process.launch import ShimState
 
 RUN = "several"
+TWO = [
+    Component("inference-0", ["serve", "--for", "{address.0}"], Path("/"), {}, place=Place("{name.1}", "inference")),
+    Component("trainer-0", ["train"], Path("/"), {"PEER": "{name.1}"}, place=Place("{name.0}", "trainer")),
+]
 
 
 class Stage:
@@ -32,8 +37,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.state = State(mode="running", attempt=Attempt(number=3))
         self.facts: list[f.Fact] = []
-        parts = [NodeComponent(role="trainer", start=["x"]), NodeComponent(role="inference", machine=1, start=["x"])]
-        self.nodes = Nodes(folder=folder / "shared", listen="127.0.0.1:0", components=parts, wait=0)
+        self.nodes = Nodes(folder=folder / "shared", listen="127.0.0.1:0", wait=0)
         self.state_dir = folder / "state"
         self.attempt = self.state_dir / "attempts" / "0003"
         self.attempt.mkdir(parents=True)
@@ -199,7 +203,7 @@ def test_too_few_machines_make_the_allocation_unfit(stage: Stage) -> None:
     line, _ = stage.greet()
     stage.wait_for(lambda: stage.facts, "it")
     with pytest.raises(PodUnfitError, match=r"Of the 2 machines .* these are there: n1\. It takes another allocation"):
-        stage.head.choose((), threading.Event())
+        stage.head.choose(TWO, (), threading.Event())
     line.close()
 
 
@@ -207,9 +211,16 @@ def test_the_best_machines_are_taken_in_the_order_of_the_allocation(stage: Stage
     lines = [stage.greet(name, rank=rank)[0] for name, rank in (("n3", 3), ("n1", 1), ("n2", 2))]
     stage.wait_for(lambda: len(stage.facts) == 3, "all three")
     unwanted = threading.Event()
-    assert [name for name, _ in stage.head.choose((), unwanted)] == ["n1", "n2"]
-    assert [name for name, _ in stage.head.choose(("n1",), unwanted)] == ["n2", "n3"]
-    assert [name for name, _ in stage.head.choose(("n2", "n1"), unwanted)] == ["n2", "n3"]
+    components, hosts = stage.head.choose(TWO, (), unwanted)
+    assert hosts == ["n1", "n2"]
+    assert [one.place and one.place.host for one in components] == ["n2", "n1"]
+    assert components[0].argv == ["serve", "--for", "127.0.0.1"]
+    assert components[1].env == {"PEER": "n2"}
+    assert stage.head.choose(TWO, ("n1",), unwanted)[1] == ["n2", "n3"]
+    assert stage.head.choose(TWO, ("n2", "n1"), unwanted)[1] == ["n2", "n3"]
+    lost = replace(TWO[0], argv=["serve", "--for", "{address.7}"])
+    with pytest.raises(ConfigError, match=r"inference-0 names \{address\.7\}, and the job has 2 machines"):
+        stage.head.choose([lost, *TWO], (), unwanted)
     for line in lines:
         line.close()
 

@@ -152,16 +152,16 @@ def test_what_setup_may_still_install_is_no_error(here: Path) -> None:
 
 
 def test_what_the_job_itself_refuses_has_the_place_of_its_key(here: Path) -> None:
-    (here / "rl.toml").write_text(CONFIG + "[slurm]\njob_name = 'x'\n")
+    (here / "rl.toml").write_text(CONFIG + "[deployment]\ntype = 'multi_node'\n")
     text = RUN.replace("checkpoint_interval", 'args = ["--clean"]\ncheckpoint_interval')
     (here / "run.toml").write_text(text.format(here=here) + "[gpus]\ninference = [0]\ntrainer = ['GPU-0a']\n")
     refused = [one for one in looked(here / "run.toml").found if one.id == "refused"]
     assert [str(one.where) for one in refused] == [
-        f"{here}/rl.toml:8 slurm",
+        f"{here}/rl.toml:9 deployment.type",
         f"{here}/run.toml:7 job.args",
         f"{here}/run.toml:9 gpus",
     ]
-    assert refused[0].sentence.startswith("It has [slurm], which hands the run to a cluster")
+    assert refused[0].sentence.startswith('It sets deployment.type = "multi_node", a run over several machines')
 
 
 def test_a_refusal_of_a_setting_of_the_run_file_has_its_line(here: Path) -> None:

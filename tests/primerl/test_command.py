@@ -288,8 +288,8 @@ def test_without_gpus_in_the_run_file_the_configuration_says_who_has_which(
 @pytest.mark.parametrize(
     ("commit", "text", "sentence"),
     [
-        ("559b44772", '[slurm]\njob_name = "x"\n', "hands the run to a cluster"),
-        ("38494ccb4", '[deployment]\ntype = "multi_node"\n', "runs over several machines are not supported"),
+        ("289562d2e", '[slurm]\njob_name = "x"\n', "the launcher submits a job of its own"),
+        ("38494ccb4", '[deployment]\ntype = "multi_node"\n', "it needs [nodes] in the run file"),
         ("38494ccb4", "[trainer]\nmax_concurrent_runs = 4\n", "several runs in one trainer"),
         ("63331ad8b", "[ckpt]\nweights_only = true\n", "cannot be resumed from"),
         ("63331ad8b", '[ckpt]\noutput_dir = "/big"\n', "would lie apart from the orchestrator's"),

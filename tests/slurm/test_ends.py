@@ -180,7 +180,7 @@ def test_what_the_start_would_refuse_is_refused_before_the_queue(
     box.run_file.write_text(text.partition("[job]")[0] + job + "[store]" + text.partition("[store]")[2])
     for name, value in box.environ.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"has \[slurm\], which hands the run to a cluster"):
+    with pytest.raises(ConfigError, match=r"has \[slurm\], with which the launcher submits a job of its own"):
         submit(box.run_file)
     assert not (box.folder / "script").exists()
 

@@ -1,0 +1,147 @@
+"""A run of prime-rl over several machines: its launcher says what it is made of, and each part is a process.
+
+Before each start the launcher is run with ``--dry-run``: it validates, writes the parts' configurations for this start
+(with the step to resume from), clears rollouts above that step, and renders ``components.json.j2`` where it would write
+its own sbatch script (write_slurm_script in entrypoints/rl.py and sft.py at 559b44772, 2026-08-21).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.secrets import mask_secrets
+from supervisor.jobs.base import Component, Engine, GpuPlan, LogSource, Place, StartRequest, StopRules
+from supervisor.primerl import command
+from supervisor.primerl.job import PrimeRlJob
+
+TEMPLATE: Final = Path(__file__).with_name("components.json.j2")
+RENDER_S: Final = 300.0  # a cold import of prime-rl from a network file system takes minutes
+LONGEST_ANSWER: Final = 1500
+STOP_S: Final = 60.0
+WRITERS: Final = ("trainer", "orchestrator")
+ROLES: Final = ("trainer", "orchestrator", "inference", "env")
+# What the rendered script does on each machine before it starts a part there: the checkout's .env, InfiniBand alone
+# where there is some, and memory that may be pinned where the engine offloads to it.
+BEFORE: Final = """\
+[ -f .env ] && . ./.env
+if [ -z "${NCCL_IB_HCA:-}" ]; then
+  for port in /sys/class/infiniband/*/ports/*; do
+    [ "$(cat "$port/link_layer" 2>/dev/null)" = InfiniBand ] || continue
+    device=${port%/ports/*} device=${device##*/}
+    case ",${NCCL_IB_HCA:-}," in *",$device,"*) ;; *) export NCCL_IB_HCA="${NCCL_IB_HCA:+$NCCL_IB_HCA,}$device" ;; esac
+  done
+fi
+"""
+UNLIMITED: Final = "ulimit -l unlimited\n"
+
+
+class SpreadPrimeRlJob(PrimeRlJob):
+    """Steps, folders and lines are those of prime-rl on one machine; the processes are its parts."""
+
+    def problems(self) -> Sequence[str]:
+        """Those of one machine, and what the rendering cannot do."""
+        found = [*super().problems()]
+        if self.run.gpus.inference or self.run.gpus.trainer:
+            found.append("[gpus] is for one machine: with [nodes] prime-rl gives each part its GPUs. Take it out.")
+        return found
+
+    def components(self, request: StartRequest) -> Sequence[Component]:
+        """Run the launcher's dry run, and read what it rendered; trainer 0 first.
+
+        Raises ConfigError where it refuses, TryAgainError where it gives no answer in time.
+        """
+        if problems := self.problems():
+            raise ConfigError("\n".join(problems))
+        rendered = self._render(request)
+        if refused := rendered["refused"]:
+            raise ConfigError(
+                f"{self.settings.where} sets {', '.join(refused)}: over several machines this is not supported."
+            )
+        found = list(self._read_components(rendered, request))
+        if not found:
+            raise ConfigError(f"{self.settings.where} describes a run of one machine: take [nodes] out.")
+        return sorted(found, key=lambda component: component.name != "trainer-0")
+
+    def _render(self, request: StartRequest) -> dict[str, Any]:
+        name = "sft" if self.sft else "rl"
+        words = command.launcher_words(self.run, name)
+        words += command.arguments(self.run, self.dialect, self.settings, self.sources, request)
+        words += ["--slurm.template-path", str(TEMPLATE), "--dry-run"]
+        path = self.layout.run_dir / f"{name}.sbatch"
+        path.unlink(missing_ok=True)  # an older one must not be taken for this one's
+        if request.ask is None:
+            raise ConfigError("What this run is made of its launcher says at a start alone.")
+        try:
+            code, text = request.ask(words, self.folder, self._environment_of_start(request), RENDER_S)
+        except OSError as error:
+            raise ConfigError(f"{words[0]} cannot be run ({error.strerror}): mend [job] launcher or python.") from error
+        if code is None:
+            raise TryAgainError(f"The launcher's dry run gave no answer in {RENDER_S:.0f} s: {' '.join(words)}")
+        said = mask_secrets(" ".join(text.split()))[-LONGEST_ANSWER:]
+        if code != 0:
+            raise ConfigError(f"The launcher's dry run ended with {code}: {said}")
+        try:
+            rendered = json.loads(path.read_bytes())
+            path.unlink()  # nobody shall submit it
+            return dict(rendered)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"The launcher's dry run did not render {path} ({error}). It said: {said}") from error
+
+    def _read_components(self, rendered: dict[str, Any], request: StartRequest) -> Iterator[Component]:
+        count: Counter[str] = Counter()
+        values = {
+            "{rendezvous}": f"{request.run_id}-{request.attempt}",
+            "{logs}": str(self.layout.run_dir / "logs" / f"attempt_{request.attempt}" / "trainer"),
+        }
+        own = self._environment_of_start(request)
+        own.pop("CUDA_VISIBLE_DEVICES", None)  # of this machine; a part sees all of its own, or what is rendered for it
+        tracked = {"WANDB_RUN_ID": request.wandb_id}
+        ours = {name: value for name, value in own.items() if name.startswith(("RL_SUPERVISOR_", "PRL_RUN_ID"))}
+        for one in rendered["components"]:
+            role, env = one["role"], one["env"]
+            place = Place(f"{{name.{one['machine']}}}", role, count[role], role in WRITERS)
+            words = [self._fill_word(word, values) for word in self._resolve_program(one["argv"])]
+            before = UNLIMITED * bool(one.get("unlimited_locks")) + BEFORE
+            argv = ["/bin/bash", "-c", f'{before}exec "$@"', f"{role}-{count[role]}", *words]
+            env = {**own, **(tracked if "WANDB_SHARED_MODE" in env else {}), **env, **ours}
+            yield Component(
+                f"{role}-{count[role]}", argv, Path(rendered["project"]), env, self.run.job.nofile, place=place
+            )
+            count[role] += 1
+
+    @staticmethod
+    def _fill_word(word: str, values: dict[str, str]) -> str:
+        for hole, value in values.items():
+            word = word.replace(hole, value)
+        return word
+
+    def _resolve_program(self, argv: Sequence[str]) -> list[str]:
+        """``uv run NAME`` is the environment's own program where it has one: `uv run` would sync on each machine."""
+        if list(argv[:2]) != ["uv", "run"]:
+            return list(argv)
+        own = command.interpreter(self.run).with_name(argv[2])
+        return [str(own), *argv[3:]] if own.exists() else ["uv", "run", "--no-sync", *argv[2:]]
+
+    def stop_rules(self) -> StopRules:
+        """Each part gets SIGTERM by itself: there is no launcher that ends them one after another."""
+        patience = self.run.job.stop_grace_s
+        return StopRules([(signal.SIGTERM, STOP_S if patience is None else patience)], "each part ends by itself")
+
+    def engine(self) -> Engine | None:
+        """Only where the run file says where it answers: which machine it is on is decided at each start."""
+        return super().engine() if self.run.job.engine_url else None
+
+    def gpus(self) -> GpuPlan:
+        """Of this machine none is known to be a part's."""
+        return GpuPlan()
+
+    def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
+        """What each part wrote, as it was carried here, and metrics.jsonl."""
+        own = [LogSource(role, str(attempt_dir / f"{role}-*.log")) for role in ROLES]
+        return [*own, *(source for source in super().log_sources(attempt_dir) if source.kind == "jsonl")]
