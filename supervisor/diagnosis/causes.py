@@ -243,6 +243,8 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     over: list[tuple[Log, Event]] = []
     stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
     for log in logs:
+        if _went_on_in_another(log, logs):
+            continue
         for event in log.events:
             if event.start < log.starts or _is_ignored(event) or (log.kernel and _of_others(log, event, logs)):
                 continue  # of a start before the last one in the same file, or of another time
@@ -296,6 +298,9 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         )
     ]
     candidates = [*hard, *mild, *ends]
+    if all(kind.event.signature is None or "*" in kind.after for kind in hard):
+        # An exception without an entry may be of the one who waited in vain for an environment server.
+        candidates = [kind for kind in in_time if hard and _ended_an_environment(kind)] or candidates
     if noticed and all("*" in kind.after for kind in mild):
         # Another log may end with the error that made it fail.
         told_in = [log for kind in (*hard, *mild) for log, _ in kind.events]
@@ -391,6 +396,19 @@ def _last_errors(logs: Sequence[Log], *, late: bool = True) -> list[_Kind]:
         and not _is_survived(log, log.final, logs)
     ]
     return _group_by_name(found)
+
+
+def _went_on_in_another(log: Log, logs: Iterable[Log]) -> bool:
+    """Is it of an earlier attempt? A later log of the same part resumed at one of its steps, and came further."""
+    for role, mine in log.steps.items():
+        for other in logs:
+            theirs = other.steps.get(role)
+            if other is log or theirs is None or log.last_t is None or other.first_t is None:
+                continue
+            resumed = mine.numbers[0] < theirs.numbers[0] <= mine.numbers[-1] + 1 <= theirs.numbers[-1]
+            if resumed and log.last_t + log.shift <= other.first_t + other.shift:
+                return True
+    return False
 
 
 def _is_ignored(event: Event) -> bool:
