@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import marshal
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final, Literal, get_args
+from zlib import crc32
 
 from supervisor.core.facts import ErrorSeen, Role
 from supervisor.signatures.words import END, Choices, is_bounded, is_doubtful, reach_of, words_of
@@ -26,6 +32,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _TEXTS: Final = ("sentence", "remedy", "source")
 _OF_DIAGNOSE: Final = ("link", "after", "before", "mild", "quiet", "only", "frame")
 _KEYS: Final = {"name", "kind", "roles", "pattern", "examples", "others", *_TEXTS, *_OF_DIAGNOSE}
+_OWN: Final = (Path(__file__), Path(__file__).with_name("words.py"))
 _LEAST: Final = 4  # letters of the word that a pattern must hold, so that most lines are told apart without it
 
 
@@ -129,7 +136,29 @@ def reach(signatures: Sequence[Signature]) -> int:
 
 @cache
 def read(*paths: Path) -> Registry:
-    """All of these files, narrow ones first (``before``). Raises SignatureError, and OSError for a missing file."""
+    """All of these files, narrow ones first (``before``). Raises SignatureError, and OSError for a missing file.
+
+    What was read is kept beside Python's own compiled modules, until a file of them or of this package changes: it
+    takes a third of a second, and each daemon needs it.
+    """
+    stamp = [(str(path), (about := path.stat()).st_mtime_ns, about.st_size) for path in (*paths, *_OWN)]
+    kept = Path(cache_from_source(str(paths[0]))).with_suffix(f".{crc32(repr(paths).encode()):08x}.signatures")
+    with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
+        of, tables = marshal.loads(kept.read_bytes())  # noqa: S302 (beside Python's own, and as trusted as those)
+        if of == stamp:
+            return Registry([Signature(*table) for table in tables])
+    found = _read_anew(paths)
+    if not sys.dont_write_bytecode:
+        tables = [tuple(getattr(one, field.name) for field in fields(Signature)) for one in found]
+        part = kept.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(exist_ok=True)
+            part.write_bytes(marshal.dumps((stamp, tables)))
+            part.replace(kept)
+    return Registry(found)
+
+
+def _read_anew(paths: Sequence[Path]) -> list[Signature]:
     found: list[Signature] = []
     for path in paths:
         try:
@@ -137,7 +166,7 @@ def read(*paths: Path) -> Registry:
         except tomllib.TOMLDecodeError as error:
             raise SignatureError(f"{path.name} is no TOML: {error}. Mend it.") from None
         found += [parse(table, path.name) for table in tables]
-    return Registry(list(dict.fromkeys(_put_narrow_first(found, found))))
+    return list(dict.fromkeys(_put_narrow_first(found, found)))
 
 
 def _put_narrow_first(some: Sequence[Signature], every: Sequence[Signature]) -> Iterator[Signature]:

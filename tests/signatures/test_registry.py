@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from supervisor import signatures
 from supervisor.core.facts import ErrorSeen, Role
 from supervisor.signatures import Registry, Signature, SignatureError, parse, read
+from supervisor.signatures import registry as reading
 from supervisor.signatures.words import reach_of, words_of
 
 PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
@@ -370,3 +371,34 @@ def test_any_line_is_judged_within_milliseconds(line: str) -> None:
         for registry in REGISTRIES.values():
             registry.match(role, line)
     assert time.process_time() - begun < 0.25  # 12 times some hundred patterns
+
+
+def test_what_was_read_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, anew = tmp_path / "own.toml", list[Sequence[Path]]()
+    path.write_text(signatures.GENERAL[0].read_text())
+    read_anew = reading._read_anew
+
+    def count(paths: Sequence[Path]) -> list[Signature]:
+        anew.append(paths)
+        return read_anew(paths)
+
+    monkeypatch.setattr(reading, "_read_anew", count)
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    monkeypatch.setattr("sys.pycache_prefix", None)
+
+    def read_again() -> Registry:
+        read.cache_clear()
+        return read(path)
+
+    first = read_again()
+    assert read_again().signatures == first.signatures
+    assert len(anew) == 1
+    (kept,) = (tmp_path / "__pycache__").iterdir()
+    for damage in (b"", b"x", kept.read_bytes()[:-9]):
+        kept.write_bytes(damage)
+        assert read_again().signatures == first.signatures
+    assert len(anew) == 4
+    path.write_text(path.read_text().replace(first.signatures[0].name, "another-name"))
+    assert read_again().get("another-name") is not None
+    assert len(anew) == 5
+    read.cache_clear()
