@@ -2,8 +2,8 @@
 
 - page (about a minute; needs Debian's chromium and playwright): the page's program shows a state folder with the
   series of 10,000 steps (eight GPUs, six attempts, a rollback), then of 100,000. A browser with an empty cache opens
-  it, stays for one update, and comes again. First paint is the first text; drawing is what the charts' library does with
-  them, and "from the click" is with all that comes before it.
+  it, stays for one update, and comes again. First paint is the first text; drawing is what the charts' library does,
+  and "from the click" is with all that comes before it.
 - live (three minutes): two pods with a practice job on eight GPUs and production's deadlines, side by side: one with
   `[web]` and a webhook that is told (`RL_NOTIFY_URLS`), one without. The first one's state folder has the series of
   10,000 steps as well. Both daemons are measured while nobody looks; then ten viewers ask as the page does (every
