@@ -51,6 +51,11 @@ class Nodes(Section):
     components: list[NodeComponent] = []
     """The job's components, for `kind = "command"`. prime-rl says itself what it is made of."""
 
+    @property
+    def machines_wanted(self) -> int:
+        """So many machines the components need; 1 where the job itself knows its components."""
+        return 1 + max((one.machine for one in self.components), default=0)
+
     @field_validator("components")
     @classmethod
     def one_ends_the_job(cls, value: list[NodeComponent]) -> list[NodeComponent]:

@@ -80,7 +80,14 @@ class MachineLook(Fact):
 
     host: str
     silent_s: float | None = None  # for so long its agent has said nothing; None: it speaks
-    down: str = ""  # what the engine that gave the machine says against it
+
+
+@dataclass(frozen=True)
+class MachineDown(Fact):
+    """What the engine that gave a machine says against it; "": nothing any more. Alone it proves nothing."""
+
+    host: str
+    why: str = ""
 
 
 EMPTY_BYTES = 1 << 30  # a GPU without tenants shows 0 to about 600 MiB, by driver and persistence mode

@@ -16,8 +16,13 @@ def look(state: State, fact: f.MachineLook) -> State:
     since = None if fact.silent_s is None else known.silent_since
     if since is None and fact.silent_s is not None:
         since = state.now - fact.silent_s
-    machine = replace(known, silent_since=since, down=fact.down)
-    return replace(state, machines={**state.machines, fact.host: machine})
+    return replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
+
+
+def note_down(state: State, fact: f.MachineDown) -> State:
+    """What the engine that gave it says."""
+    known = state.machines.get(fact.host, Machine())
+    return replace(state, machines={**state.machines, fact.host: replace(known, down=fact.why)})
 
 
 def is_gone(state: State, fact: f.ProcessGone) -> bool:

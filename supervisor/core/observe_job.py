@@ -456,6 +456,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ProcessGone: _process_gone,
     f.ComponentExited: _component_exited,
     f.MachineLook: machines.look,
+    f.MachineDown: machines.note_down,
     f.GpuLook: _gpu_look,
     f.EngineLook: _engine_look,
     f.StepDone: _step_done,

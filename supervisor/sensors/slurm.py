@@ -22,6 +22,7 @@ KILL_WAIT_S = 30.0
 """Slurm's default ``KillWait``: from SIGTERM to SIGKILL for a job that is cancelled, requeued or preempted."""
 TIMEOUT_S = 20.0
 FORMAT = "%i|%T|%e|%N|%x|%r"
+_DOWN = re.compile(r"(down|fail|not_resp|unknown)", re.IGNORECASE)
 _HALTED = re.compile(r"(drain|down|fail|maint|reboot|power|unknown|not_resp)", re.IGNORECASE)
 
 
@@ -107,6 +108,7 @@ class SlurmSensor:
         self._known: SlurmJob | None = None
         self._kill_wait_s: float | None = None
         self._drained = ""
+        self._down: dict[str, str] = {}
         self._failed = False
 
     def look(self) -> Sequence[f.Fact]:
@@ -116,7 +118,9 @@ class SlurmSensor:
                 self._kill_wait_s = kill_wait(ask(["scontrol", "show", "config"], self._environ)) or KILL_WAIT_S
             for job in find_jobs([f"--jobs={self._job}"], self._environ):
                 told += self._changed_end(job)
-                told += self._changed_nodes(self._look_at_nodes(job.nodes))
+                nodes = self._look_at_nodes(job.nodes)
+                told += self._changed_nodes("; ".join(f"{name} is {word}" for name, word in nodes.items()))
+                told += self._changed_down({name: word for name, word in nodes.items() if _DOWN.match(word)}, job.nodes)
         except SlurmError as error:
             return [*told, *self.unknown(str(error))]
         if self._failed:
@@ -124,12 +128,13 @@ class SlurmSensor:
             told.append(f.Remark("slurm", "Slurm answers again."))
         return told
 
-    def _look_at_nodes(self, nodes: str) -> str:
+    def _look_at_nodes(self, nodes: str) -> dict[str, str]:
+        """Of those that are out of service, in what state each is and why."""
         if not nodes:
-            return ""
+            return {}
         lines = ask(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%T|%E"], self._environ)
         rows = [line.split("|", 2) for line in dict.fromkeys(lines.splitlines()) if line.count("|") >= 2]
-        return "; ".join(f"{name.strip()} is {word}: {why}" for name, word, why in rows if _HALTED.search(word))
+        return {name.strip(): f"{word}: {why}" for name, word, why in rows if _HALTED.search(word)}
 
     def _changed_end(self, job: SlurmJob) -> list[f.Fact]:
         before, self._known = self._known, job
@@ -146,6 +151,14 @@ class SlurmSensor:
         words = f"Slurm takes machines of job {self._job} out of service: {drained}." if drained else ""
         back = f"The machines of job {self._job} are in service again."
         return [f.Remark("slurm", words or back, "warning" if drained else "info")]
+
+    def _changed_down(self, down: dict[str, str], nodes: str) -> list[f.Fact]:
+        """Of a run over several machines each is told for itself: with an agent that is silent it is a verdict."""
+        before, self._down = self._down, down
+        if not re.search(r"[,\[]", nodes):
+            return []
+        changed = {name: down.get(name, "") for name in [*before, *down] if before.get(name) != down.get(name)}
+        return [f.MachineDown(name, word and f"Slurm says {word}") for name, word in changed.items()]
 
     def unknown(self, reason: str) -> Sequence[f.Fact]:
         if self._failed:

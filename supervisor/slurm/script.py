@@ -28,6 +28,7 @@ SCRIPT = """\
 set -u
 program=({program}) run={run}
 {setup}\
+{agents}\
 told='' sent=''
 trap 'told=--told' TERM
 for try in 1 2 3; do
@@ -49,6 +50,18 @@ end=$?
 # The file system that holds the program hangs. A job that runs into its wall time would not come back.
 if [[ $end -eq 124 ]]; then {requeue}; fi
 exit "$end"
+"""
+
+
+# The daemon, on the first machine, with all that the job has there. It and all that it starts descend from this task:
+# Slurm ends what a task leaves behind. In a run over several machines an agent is on the first one, too.
+SRUN = "srun --nodes=1 --ntasks=1 --kill-on-bad-exit=1"
+BESIDE_AGENTS = " --relative=0 --overlap"
+# An agent on each machine. One that is lost must take neither the others nor the job along, and they are started again
+# together where srun itself was killed: what runs they adopt.
+AGENTS = """\
+(until srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --overlap --no-kill --kill-on-bad-exit=0 --wait=0 \\
+  "${{program[@]}}" node "$run"; do sleep 5; done) &
 """
 
 
@@ -84,6 +97,8 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
         "signal": f"B:TERM@{about.notice}",
     }
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value]
+    if file.nodes is not None:
+        lines.append("#SBATCH --no-kill")  # a machine that is lost is the daemon's business
     lines.append("#SBATCH --requeue" if about.requeue else "#SBATCH --no-requeue")
     lines += [f"#SBATCH {option}" for option in about.options]
     return SCRIPT.format(
@@ -92,17 +107,10 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
         program=shlex.join(program),
         run=shlex.quote(str(path)),
         setup="".join(f"{line}\n" for line in about.setup),
-        srun=srun_line(wishes),
+        agents=AGENTS.format(nodes=wishes.nodes) if file.nodes is not None else "",
+        srun=SRUN + BESIDE_AGENTS * (file.nodes is not None),
         requeue='scontrol requeue "$SLURM_JOB_ID"' if about.requeue else ":",
     )
-
-
-def srun_line(wishes: Wishes) -> str:
-    """How the daemon is started: one task on each machine, with all that the job has there.
-
-    The daemon and all that it starts descend from this task: Slurm ends what a task leaves behind.
-    """
-    return f"srun --nodes={wishes.nodes} --ntasks={wishes.nodes} --kill-on-bad-exit=1"
 
 
 def log_of(path: Path, job: str) -> str:
@@ -113,11 +121,13 @@ def log_of(path: Path, job: str) -> str:
 def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes:
     """Raises ConfigError where the run cannot go to a cluster so."""
     about = file.slurm
-    if about.nodes + about.spares > 1:
+    if about.nodes + about.spares > 1 and file.nodes is None:
         raise ConfigError(
-            f"{path} asks for {about.nodes + about.spares} machines ([slurm] nodes, spares): a run over several "
-            "machines is not supported yet. Set nodes to 1 and spares to 0."
+            f"{path} asks for {about.nodes + about.spares} machines ([slurm] nodes, spares), and has no [nodes], which "
+            "says what runs on which (docs/many-machines.md). Set nodes to 1 and spares to 0, or write it."
         )
+    if file.nodes is not None and about.nodes < (wanted := file.nodes.machines_wanted):
+        raise ConfigError(f"[nodes] of {path} needs {wanted} machines, and [slurm] nodes is {about.nodes}.")
     if file.store.url is None:
         raise ConfigError(
             f"{path} has no [store] url. A job may go on at another machine while the first copy still lives, and the "

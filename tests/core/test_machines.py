@@ -134,14 +134,16 @@ def test_an_error_from_before_the_silence_says_nothing_of_it() -> None:
 
 def test_the_engines_word_alone_is_nothing_and_with_silence_it_is_enough() -> None:
     run = Run()
-    run.tell(f.MachineLook("n2", None, down="DOWN*"))
+    run.tell(f.MachineDown("n2", "DOWN*"))
     for _ in range(20):
         run.tell(f.Tick(), 5.0)
     assert run.verdicts() == []
-    run.tell(f.MachineLook("n2", 4.0, down="DOWN*"))
+    run.tell(f.MachineLook("n2", 4.0))
     for _ in range(8):
         run.tell(f.Tick(), 5.0)
     assert run.verdicts() == ["n2 is lost: its agent has been silent for 34 s; the engine says: DOWN*."]
+    run.tell(f.MachineDown("n2"))
+    assert run.state.machines["n2"].down == ""
 
 
 def test_a_new_daemon_knows_of_no_silence() -> None:

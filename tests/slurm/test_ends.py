@@ -242,6 +242,17 @@ def test_how_long_a_job_has_from_sigterm(box: Box) -> None:
     assert sensor.look() == [] and sensor.left_s(0.0) == 17.0
 
 
+def test_of_several_machines_each_that_is_down_is_told_for_itself(box: Box) -> None:
+    sensor = slurm.SlurmSensor("17", 420, box.environ)
+    box.queue("17|RUNNING|1000|n[1-3]||None")
+    (box.folder / "nodes").write_text("n1|allocated|none\nn2|down*|Not responding\nn3|draining|fan broken\n")
+    down = [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)]
+    assert down == [f.MachineDown("n2", "Slurm says down*: Not responding")]
+    assert not [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)]
+    (box.folder / "nodes").write_text("n1|allocated|none\nn2|allocated|none\n")
+    assert [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)] == [f.MachineDown("n2")]
+
+
 def test_drained_machines_and_a_silent_controller_are_told_once(box: Box) -> None:
     sensor = slurm.SlurmSensor("17", 420, box.environ)
     (box.folder / "nodes").write_text("n1|allocated|none\n")

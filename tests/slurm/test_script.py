@@ -114,10 +114,50 @@ def test_the_script_is_sound_bash(tmp_path: Path, shell: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+SEVERAL = """
+[slurm]
+nodes = 2
+spares = 1
+gpus_per_node = 8
+[nodes]
+folder = "/shared/nodes"
+"""
+COMPONENTS = """
+[job.plain]
+start = ["train"]
+resume = ["train", "{step}"]
+[[nodes.components]]
+role = "trainer"
+start = ["train"]
+[[nodes.components]]
+role = "inference"
+machine = 1
+start = ["serve"]
+"""
+
+
+def test_a_run_over_several_machines_has_an_agent_on_each_and_the_daemon_on_the_first(tmp_path: Path) -> None:
+    text = script_of(write_run(tmp_path, SEVERAL))
+    assert "#SBATCH --nodes=3\n" in text
+    assert "#SBATCH --no-kill\n" in text
+    agents, daemon = (line for line in text.splitlines() if "srun " in line)
+    assert "until srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --overlap --no-kill --kill-on-bad-exit=0" in agents
+    assert daemon.strip().startswith("srun --nodes=1 --ntasks=1 --kill-on-bad-exit=1 --relative=0 --overlap")
+    check = [str(Path(sys.executable).with_name("shellcheck")), "--exclude=SC2086,SC2034,SC2016", "-"]
+    done = subprocess.run(check, input=text, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_components_of_a_command_have_to_fit(tmp_path: Path) -> None:
+    path = write_run(tmp_path, SEVERAL.replace("nodes = 2", "nodes = 1") + COMPONENTS, kind="command")
+    with pytest.raises(ConfigError, match=r"\[nodes\] of .* needs 2 machines, and \[slurm\] nodes is 1"):
+        script_of(path)
+
+
 @pytest.mark.parametrize(
     ("ours", "said"),
     [
-        ("[slurm]\nnodes = 2\n", "a run over several machines is not supported yet"),
+        ("[slurm]\nnodes = 2\n", "and has no [nodes], which says what runs on which"),
         ('[slurm]\noptions = ["--requeue"]\n', "is said by a setting of [slurm]"),
         ('[slurm]\noptions = ["--mem 0"]\n', "does not fit the pattern"),
         ('[slurm]\npartition = "a\\n#SBATCH --uid=0"\n', "does not fit the pattern"),
