@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -10,6 +12,8 @@ import psutil
 from supervisor.practice.command_line import toml_value
 from supervisor.practice.run import make_practice
 from tests.nodes.rig import ENGINES, Cluster
+
+LAUNCHER = Path(__file__).with_name("rendering_launcher.py")
 
 
 class PracticeCluster(Cluster):
@@ -84,6 +88,27 @@ class PracticeCluster(Cluster):
 
     def step(self) -> int:
         return int(self.status().get("step") or 0)
+
+
+class PrimeRlCluster(PracticeCluster):
+    """A run of ``kind = "rl"``: before each start the launcher renders the parts."""
+
+    def write_run_file(self, last: int, lease: float, deadlines: dict[str, float]) -> None:
+        Cluster.write_run_file(self, last, lease, deadlines)
+        self.practice = make_practice(self.folder / "practice", "2026-08-21", max_steps=last, interval=2, step_s=0.5)
+        text = self.practice.config.read_text()
+        assert "[deployment]\nnum_infer_gpus = 1\nnum_train_gpus = 1\n" in text
+        config = self.folder / "rl.toml"
+        config.write_text(text.replace("num_infer_gpus = 1\nnum_train_gpus = 1\n", 'type = "multi_node"\n'))
+        launcher = [sys.executable, str(LAUNCHER), str(self.practice.home / ".venv/bin/rl"), str(ENGINES)]
+        job = {"kind": "rl", "dir": str(self.practice.home), "config": str(config), "launcher": launcher}
+        job |= {"output_dir": str(self.folder / "outputs"), "checkpoint_interval": 2}
+        env = {name: value for name, value in self.practice.environment.items() if name != "PATH"}
+        env |= {"PYTHONPATH": str(LAUNCHER.parents[2])}
+        own, _, _ = self.run_file.read_text().partition("[[nodes.components]]")
+        begin, end = own.index("[job]"), own.index("[store]")
+        middle = ["[job]", *_lines(job), "[job.env]", *_lines(env)]
+        self.run_file.write_text(own[:begin] + "\n".join(middle) + "\n" + own[end:])
 
 
 def _lines(table: dict[str, Any]) -> list[str]:

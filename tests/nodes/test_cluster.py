@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.nodes.practice_cluster import PracticeCluster
+from tests.nodes.practice_cluster import PracticeCluster, PrimeRlCluster
 from tests.nodes.proxy import Proxy
 from tests.nodes.rig import Cluster
 
@@ -229,6 +229,35 @@ def test_the_practice_job_over_four_machines_loses_an_engine_and_finishes(tmp_pa
         for nanny in cluster.nannies.values():
             assert nanny.wait(30) == 0
         assert not cluster.living()
+    finally:
+        cluster.close()
+        cluster.practice.end_all()
+
+
+@pytest.mark.soak
+def test_a_run_of_prime_rl_whose_launcher_renders_its_parts_loses_an_engine_and_its_router_and_finishes(
+    tmp_path: Path,
+) -> None:
+    cluster = PrimeRlCluster(tmp_path / "c", last=100).start()
+    try:
+        cluster.wait_for(lambda: cluster.step() >= 5, "step 5", 90)
+        # n0 has the first engine and the router, n3 the trainer and the orchestrator.
+        cluster.core_of_engine("n1").kill()
+        [verdict] = cluster.wait_for(lambda: cluster.sentences("verdict"), "the verdict", 15)
+        assert verdict.startswith("vLLM 1 on n1 died silently: "), verdict
+        cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step", 60)
+        nanny = psutil.Process(cluster.nannies["n0"].pid)
+        router = next(one for one in nanny.children(recursive=True) if "vllm-router" in " ".join(one.cmdline()))
+        router.kill()
+        verdicts = cluster.wait_for(lambda: cluster.sentences("verdict")[1:], "the second verdict", 15)
+        assert verdicts[0].startswith("vLLM 3 on n0 died silently: "), verdicts
+        assert cluster.daemon is not None
+        assert cluster.daemon.wait(180) == 0, cluster.story()
+        for nanny in cluster.nannies.values():
+            assert nanny.wait(30) == 0
+        assert not cluster.living()
+        resumed = [line for line in cluster.sentences("launched") if "step" in line]
+        assert len(resumed) == 2, cluster.sentences("launched")
     finally:
         cluster.close()
         cluster.practice.end_all()
