@@ -93,6 +93,8 @@ class PracticeCluster(Cluster):
 class PrimeRlCluster(PracticeCluster):
     """A run of ``kind = "rl"``: before each start the launcher renders the parts."""
 
+    engines = ENGINES
+
     def write_run_file(self, last: int, lease: float, deadlines: dict[str, float]) -> None:
         Cluster.write_run_file(self, last, lease, deadlines)
         self.practice = make_practice(self.folder / "practice", "2026-08-21", max_steps=last, interval=2, step_s=0.5)
@@ -100,7 +102,7 @@ class PrimeRlCluster(PracticeCluster):
         assert "[deployment]\nnum_infer_gpus = 1\nnum_train_gpus = 1\n" in text
         config = self.folder / "rl.toml"
         config.write_text(text.replace("num_infer_gpus = 1\nnum_train_gpus = 1\n", 'type = "multi_node"\n'))
-        launcher = [sys.executable, str(LAUNCHER), str(self.practice.home / ".venv/bin/rl"), str(ENGINES)]
+        launcher = [sys.executable, str(LAUNCHER), str(self.practice.home / ".venv/bin/rl"), str(self.engines)]
         job = {"kind": "rl", "dir": str(self.practice.home), "config": str(config), "launcher": launcher}
         job |= {"output_dir": str(self.folder / "outputs"), "checkpoint_interval": 2}
         env = {name: value for name, value in self.practice.environment.items() if name != "PATH"}

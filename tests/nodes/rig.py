@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -78,7 +78,7 @@ class Cluster:
 
     # ------------------------------------------------------------ processes
 
-    def start(self) -> Cluster:
+    def start(self) -> Self:
         self.start_daemon()
         for name in self.names:
             self.start_agent(name)

@@ -246,8 +246,8 @@ def test_a_run_of_prime_rl_whose_launcher_renders_its_parts_loses_an_engine_and_
         [verdict] = cluster.wait_for(lambda: cluster.sentences("verdict"), "the verdict", 15)
         assert verdict.startswith("vLLM 1 on n1 died silently: "), verdict
         cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step", 60)
-        nanny = psutil.Process(cluster.nannies["n0"].pid)
-        router = next(one for one in nanny.children(recursive=True) if "vllm-router" in " ".join(one.cmdline()))
+        first = psutil.Process(cluster.nannies["n0"].pid)
+        router = next(one for one in first.children(recursive=True) if "vllm-router" in " ".join(one.cmdline()))
         router.kill()
         verdicts = cluster.wait_for(lambda: cluster.sentences("verdict")[1:], "the second verdict", 15)
         assert verdicts[0].startswith("vLLM 3 on n0 died silently: "), verdicts
