@@ -12,6 +12,7 @@ import re2
 
 MOST_TEXTS: Final = 16  # that one run of parts may have
 MEMORY_BYTES: Final = 64 << 20  # at most. Where it needs more to begin, RE2 reads a hundred times as slowly
+LINES_BYTES: Final = 16 << 20  # the same for single lines, which a daemon reads for weeks
 END: Final = "\n"  # the last letter of a word that a message must end with
 
 _REPEATS: Final = (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT)
@@ -55,14 +56,14 @@ def finder(words: Iterable[str], *expressions: str) -> Any:
 
     RE2 reads hundreds of megabytes a second, however many there are.
     """
-    return re2.compile("|".join([_any_of(words), *expressions]).encode("latin-1"), _finder_options())
+    return re2.compile("|".join([_any_of(words), *expressions]).encode("latin-1"), _finder_options(MEMORY_BYTES))
 
 
 class Choices:
     """Which of many lists of words a line has one of, told in one pass over it. Safe in any thread."""
 
     def __init__(self, choices: Sequence[Sequence[str]]) -> None:
-        self._set = re2.Set.SearchSet(_finder_options())
+        self._set = re2.Set.SearchSet(_finder_options(LINES_BYTES))
         for words in choices:
             self._set.Add(_any_of(words).encode("latin-1"))
         self._set.Compile()
@@ -72,11 +73,11 @@ class Choices:
         return sorted(self._set.Match(line.encode(errors="replace")) or ())
 
 
-def _finder_options() -> Any:
+def _finder_options(most_bytes: int) -> Any:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
-    options.max_mem = MEMORY_BYTES
+    options.max_mem = most_bytes
     return options
 
 

@@ -155,8 +155,8 @@ def test_re2_has_twice_the_memory_without_which_it_reads_a_hundred_times_as_slow
 import supervisor.signatures.words as words
 words.MEMORY_BYTES //= {share}
 options = words._finder_options
-def talk():
-    made = options()
+def talk(most_bytes):
+    made = options(most_bytes)
     made.log_errors = True
     return made
 words._finder_options = talk
