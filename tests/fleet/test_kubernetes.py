@@ -118,6 +118,13 @@ def test_what_cannot_run_is_refused(tmp_path: Path, url: str, cluster: dict[str,
     assert said in str(caught.value)
 
 
+def test_a_run_over_several_machines_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    path.write_text(path.read_text() + '[nodes]\nfolder = "/data/nodes"\n')
+    with pytest.raises(ConfigError, match=r"is a run over several machines \(\[nodes\]\)"):
+        make_job_set(path, Cluster("i"), ())
+
+
 def run_head(folder: Path, child: str) -> subprocess.Popen[bytes]:
     """The container's own command, with ``child`` in the place of what finds rl-supervisor."""
     _, _, container = head_of(made(folder))
