@@ -76,7 +76,7 @@ def _start_of_job(subject: Subject) -> Component | None:
     if "--output-dir" not in argv:
         return None
     argv[argv.index("--output-dir") + 1] = "{scratch}/outputs"
-    return replace(start, argv=[*argv, *flag])
+    return replace(start, argv=[*argv, *(word for word in flag if word not in argv)])
 
 
 def _flag_of_version(subject: Subject) -> list[str]:

@@ -437,7 +437,8 @@ def _with_job(
         steps=_steps_of_job(job),
         revision=job.facts().revision,
     )
-    places = configs.refusals(subject.settings, subject.dialect) if subject.dialect else ()
+    spread = subject.is_spread
+    places = configs.refusals(subject.settings, subject.dialect, spread=spread) if subject.dialect else ()
     return subject, job, _refusals_of_start(subject, places, job.problems())
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.base.secrets import mask_secrets
-from supervisor.jobs.base import Component, Engine, GpuPlan, LogSource, Place, StartRequest, StopRules
+from supervisor.jobs.base import Ask, Component, Engine, GpuPlan, LogSource, Place, StartRequest, StopRules
 from supervisor.primerl import command
 from supervisor.primerl.job import PrimeRlJob
 
@@ -52,13 +52,16 @@ class SpreadPrimeRlJob(PrimeRlJob):
         return found
 
     def components(self, request: StartRequest) -> Sequence[Component]:
-        """Run the launcher's dry run, and read what it rendered; trainer 0 first.
+        """Run the launcher's dry run, and read what it rendered; trainer 0 first. The dry run itself where nothing may
+        be asked.
 
         Raises ConfigError where it refuses, TryAgainError where it gives no answer in time.
         """
         if problems := self.problems():
             raise ConfigError("\n".join(problems))
-        rendered = self._render(request)
+        if request.ask is None:
+            return [self._dry_run(request)]
+        rendered = self._render(request, request.ask)
         if refused := rendered["refused"]:
             raise ConfigError(
                 f"{self.settings.where} sets {', '.join(refused)}: over several machines this is not supported."
@@ -68,17 +71,19 @@ class SpreadPrimeRlJob(PrimeRlJob):
             raise ConfigError(f"{self.settings.where} describes a run of one machine: take [nodes] out.")
         return sorted(found, key=lambda component: component.name != "trainer-0")
 
-    def _render(self, request: StartRequest) -> dict[str, Any]:
+    def _dry_run(self, request: StartRequest) -> Component:
         name = "sft" if self.sft else "rl"
         words = command.launcher_words(self.run, name)
         words += command.arguments(self.run, self.dialect, self.settings, self.sources, request)
         words += ["--slurm.template-path", str(TEMPLATE), "--dry-run"]
-        path = self.layout.run_dir / f"{name}.sbatch"
+        return Component(name, words, self.folder, self._environment_of_start(request), self.run.job.nofile)
+
+    def _render(self, request: StartRequest, ask: Ask) -> dict[str, Any]:
+        start = self._dry_run(request)
+        words, path = start.argv, self.layout.run_dir / f"{start.name}.sbatch"
         path.unlink(missing_ok=True)  # an older one must not be taken for this one's
-        if request.ask is None:
-            raise ConfigError("What this run is made of its launcher says at a start alone.")
         try:
-            code, text = request.ask(words, self.folder, self._environment_of_start(request), RENDER_S)
+            code, text = ask(words, start.cwd, start.env, RENDER_S)
         except OSError as error:
             raise ConfigError(f"{words[0]} cannot be run ({error.strerror}): mend [job] launcher or python.") from error
         if code is None:

@@ -65,6 +65,9 @@ AGENTS = """\
 """
 
 
+PRIME_RLS_GPUS = 8  # of each machine, where its [deployment] does not say (MultiNodeDeploymentConfig, 559b44772)
+
+
 @dataclass(frozen=True)
 class Wishes:
     """What is asked of the cluster: the run file's words, then the trainer's."""
@@ -162,6 +165,9 @@ def _count_gpus(path: Path, file: RunFile, environ: Mapping[str, str]) -> int:
         return named
     if file.job.kind == "command":
         return 0
+    if file.nodes is not None:
+        each = configs.load(configs.sources(file.job), file.job.args).number("deployment.gpus_per_node")
+        return PRIME_RLS_GPUS if each is None else each
     without_gpus = {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     try:
         plan = open_job(file, without_gpus).gpus()

@@ -118,7 +118,6 @@ SEVERAL = """
 [slurm]
 nodes = 2
 spares = 1
-gpus_per_node = 8
 [nodes]
 folder = "/shared/nodes"
 """
@@ -137,8 +136,13 @@ start = ["serve"]
 
 
 def test_a_run_over_several_machines_has_an_agent_on_each_and_the_daemon_on_the_first(tmp_path: Path) -> None:
-    text = script_of(write_run(tmp_path, SEVERAL))
+    path = write_run(tmp_path, SEVERAL)
+    path.write_text(path.read_text().replace("[gpus]\ninference = [0, 1]\ntrainer = [1, 2]\n", ""))
+    text = script_of(path)
     assert "#SBATCH --nodes=3\n" in text
+    assert "#SBATCH --gres=gpu:8\n" in text
+    (tmp_path / "rl.toml").write_text("[deployment]\ngpus_per_node = 4\n")
+    assert "#SBATCH --gres=gpu:4\n" in script_of(path)
     assert "#SBATCH --no-kill\n" in text
     agents, daemon = (line for line in text.splitlines() if "srun " in line)
     assert "until srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --overlap --no-kill --kill-on-bad-exit=0" in agents
