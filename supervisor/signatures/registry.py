@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import marshal
+import json
 import os
 import re
 import sys
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 from zlib import crc32
 
 from supervisor.core.facts import ErrorSeen, Role
@@ -141,21 +141,32 @@ def read(*paths: Path) -> Registry:
     What was read is kept beside Python's own compiled modules, until a file of them or of this package changes: it
     takes a third of a second, and each daemon needs it.
     """
-    stamp = [(str(path), (about := path.stat()).st_mtime_ns, about.st_size) for path in (*paths, *_OWN)]
-    kept = Path(cache_from_source(str(paths[0]))).with_suffix(f".{crc32(repr(paths).encode()):08x}.signatures")
-    with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
-        of, tables = marshal.loads(kept.read_bytes())  # noqa: S302 (beside Python's own, and as trusted as those)
-        if of == stamp:
-            return Registry([Signature(*table) for table in tables])
+    stamp = [[str(path), (about := path.stat()).st_mtime_ns, about.st_size] for path in (*paths, *_OWN)]
+    kept = Path(cache_from_source(str(paths[0]))).with_suffix(f".{crc32(repr(paths).encode()):08x}.json")
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        there = json.loads(kept.read_bytes())
+        if there["of"] == stamp:
+            return Registry([_thaw(one) for one in there["signatures"]])
     found = _read_anew(paths)
     if not sys.dont_write_bytecode:
-        tables = [tuple(getattr(one, field.name) for field in fields(Signature)) for one in found]
+        there = {
+            "of": stamp,
+            "signatures": [{field.name: getattr(one, field.name) for field in fields(one)} for one in found],
+        }
         part = kept.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
             kept.parent.mkdir(exist_ok=True)
-            part.write_bytes(marshal.dumps((stamp, tables)))
+            part.write_text(json.dumps(there, default=sorted))
             part.replace(kept)
     return Registry(found)
+
+
+def _thaw(told: dict[str, Any]) -> Signature:
+    for name in ("words", "examples", "others"):
+        told[name] = tuple(tuple(one) if isinstance(one, list) else one for one in told[name])
+    for name in ("roles", "after", "before"):
+        told[name] = frozenset(told[name])
+    return Signature(**told)
 
 
 def _read_anew(paths: Sequence[Path]) -> list[Signature]:

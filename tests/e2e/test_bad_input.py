@@ -108,7 +108,7 @@ def test_a_prime_rl_of_no_known_era(new_pod: NewPod) -> None:
 @pytest.mark.parametrize(
     ("era", "more", "word"),
     [
-        ("2026-08-21", '\n[slurm]\njob_name = "x"\n', "slurm"),
+        ("v0.6", '\n[slurm]\njob_name = "x"\n', "slurm"),
         pytest.param("2026-08-21", '\n[deployment]\ntype = "multi_node"\n', "multi_node", marks=pytest.mark.soak),
         pytest.param("v0.6", "\n[trainer]\nmax_concurrent_runs = 4\n", "max_concurrent_runs", marks=pytest.mark.soak),
     ],
