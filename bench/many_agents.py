@@ -1,8 +1,8 @@
 """What a run over many machines costs its head: `python -m bench many_agents` (about a minute and a half).
 
 The daemon is real, and so is what it hears. The agents are 64 connections of one program that imitates them: each
-launches what it is told, beats every second and carries a log of `--lines` lines a second, and the trainer's makes a step
-every ten. After a minute one engine ends with exit code 0, and the verdict is awaited. `--machines 512` asks more of it.
+launches what it is told, beats every second and carries a log of `--lines` lines a second; the trainer's makes a step
+every ten. After a minute one engine ends with exit code 0, and the verdict is awaited. `--machines 512` asks more.
 
 Asked for: 5 % of a core and 96 MiB with 64 agents, the verdict within 3 s. Exit code 1 where a figure is missed.
 """
