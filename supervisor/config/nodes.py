@@ -53,8 +53,8 @@ class Nodes(Section):
 
     @property
     def machines_wanted(self) -> int:
-        """So many machines the components need; 1 where the job itself knows its components."""
-        return 1 + max((one.machine for one in self.components), default=0)
+        """So many machines the components need."""
+        return 1 + max(one.machine for one in self.components)
 
     @field_validator("components")
     @classmethod

@@ -211,6 +211,8 @@ class Effects:
             )
         for problem in kept_logs.keep_earlier(self.run.state_dir, action.attempt, job.above_trees(action.step)):
             self.run.post(f.Remark("logs", problem))
+        if self.run.machines is not None:  # what a silent machine writes on would lie among what is set aside here
+            self.run.machines.settle(action.attempt, job.stop_rules(), self._unwanted)
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)

@@ -21,6 +21,9 @@ class Machines(Protocol):
     def close(self, code: int | None) -> None:
         """``code``: the run ends here for good, so the machines are given back; None: another daemon goes on."""
 
+    def settle(self, attempt: int, rules: StopRules, unwanted: threading.Event) -> None:
+        """Wait until nothing of an attempt before this one can write. Raises SupervisorError."""
+
     def choose(
         self, components: Sequence[Component], avoid: Sequence[str], unwanted: threading.Event
     ) -> tuple[Sequence[Component], Sequence[str]]:
@@ -33,7 +36,7 @@ class Machines(Protocol):
     def launch(
         self, components: Sequence[Component], folder: Path, rules: StopRules, unwanted: threading.Event
     ) -> list[Launched]:
-        """Launch all, each on its machine, once nothing of an earlier attempt can be alive. Raises SupervisorError."""
+        """Launch all, each on its machine. Raises SupervisorError."""
 
     def stop(
         self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool

@@ -38,6 +38,7 @@ from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
+from supervisor.nodes.headless import requeue_headless
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
 from supervisor.process.attempts import attempt_dir
@@ -47,6 +48,7 @@ from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings
 from supervisor.sensors.base import Looker
 from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
+from supervisor.sensors.slurm import SlurmError
 
 TURN_S = 0.25
 WATCH_S, SCAN_S = 0.5, 3.0
@@ -58,6 +60,7 @@ KEPT_ATTEMPTS = 3
 KEPT_ANSWERS = 64
 STOP_S = 60.0  # of what the head does not ask for
 ENGINE = "VLLM::Engine"
+HEADLESS_S = 60.0  # beyond the lease, and between two questions to Slurm
 
 
 @dataclass
@@ -224,7 +227,7 @@ class Agent:
         # One that ended before this agent began is of an earlier allocation.
         if "ended" in left and self._first_left not in (None, left):
             self.ending = True
-        self._first_left = self._first_left or left
+        self._first_left = self._first_left or left or None  # one that could not be read says nothing
         text = self.head or str(left.get("address", ""))
         if not text:
             raise WireError(f"{self.folder}/head.json names none")
@@ -319,6 +322,7 @@ class Agent:
 
     def _watch_lease(self) -> None:
         """In a thread of its own: a shared folder that hangs must not hold up what the head counts on."""
+        asked = 0.0
         while True:
             late = now() - self._heard > self.lease_s
             if late and not self._ended_by_lease and any(map(_lives, self._list_parts())):
@@ -327,7 +331,18 @@ class Agent:
                 self._unwanted.set()
                 self._end_others(-1)
             self._ended_by_lease = late
+            if now() - self._heard > self.lease_s + HEADLESS_S and now() - asked > HEADLESS_S:
+                asked = now()
+                self._ask_for_another_head()
             time.sleep(TURN_S)
+
+    @staticmethod
+    def _ask_for_another_head() -> None:
+        try:
+            if told := requeue_headless(os.environ):
+                logs.say("warning", "head", told)
+        except SlurmError as error:
+            logs.say("warning", "head", f"Slurm cannot be asked for another head: {error}.")
 
     def _look_at(self, part: Part, line: Line | None) -> None:
         folder = attempt_dir(self.state_dir, part.attempt)

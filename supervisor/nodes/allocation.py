@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor.base.errors import ConfigError
+from supervisor.base.hosts import expand_hosts
 from supervisor.jobs.base import Component
 
-MOST_NAMES = 100_000
 HOLE = re.compile(r"\{(?:name|address)\.(\d{1,4})\}")
 
 
@@ -41,31 +41,6 @@ def _names(environ: Mapping[str, str]) -> Iterator[str]:
         yield from expand_hosts(listed)
     else:
         yield from environ.get("SKYPILOT_NODE_IPS", "").split()
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Slurm's list of hosts, "n[1-3,07-09],m4", as names. ValueError for what is none."""
-    found: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        names = [""]
-        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            ends = [plain] if plain else [one for word in ranges.split(",") for one in _expand_range(word)]
-            names = [name + end for name in names for end in ends]
-            if len(found) + len(names) > MOST_NAMES:
-                raise ValueError(f"{text[:100]!r} names too many hosts")
-        found += names
-    return found
-
-
-def _expand_range(word: str) -> list[str]:
-    first, dash, last = word.partition("-")
-    if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
-        raise ValueError(f"{word!r} is no range of hosts")
-    if not dash:
-        return [first]
-    if int(last) - int(first) > MOST_NAMES:
-        raise ValueError(f"{word!r} names too many hosts")
-    return [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
 
 
 def count_machines(components: Sequence[Component]) -> int:

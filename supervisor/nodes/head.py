@@ -479,7 +479,7 @@ class Head:
                     worst = {name: place for place, name in enumerate(avoid, 1)}
                     ranked = sorted(there, key=lambda name: (worst.get(name, 0), there[name].rank, name))
                     best = sorted(ranked[:wanted], key=lambda name: (there[name].rank, name))
-                    return [(name, there[name].address) for name in best]
+                    return _reach([(name, there[name].address) for name in best])
                 if unwanted.is_set() or self._ended:
                     raise TryAgainError("The start is no longer wanted.")
                 if now() >= until:
@@ -497,7 +497,7 @@ class Head:
     ) -> list[Launched]:
         """Launch all; see ``Machines``."""
         attempt = int(folder.name)
-        self._settle(attempt, rules, unwanted)
+        self.settle(attempt, rules, unwanted)
         requests = []
         for component in components:
             place = component.place
@@ -544,8 +544,8 @@ class Head:
             found.append(Launched(state.shim_pid or 0, state.pid or 0, state.start_ticks or 0, "fork", None, notes))
         return found
 
-    def _settle(self, attempt: int, rules: StopRules, unwanted: threading.Event) -> None:
-        """Wait until nothing of an earlier attempt can write. Raises TryAgainError when the start is not wanted."""
+    def settle(self, attempt: int, rules: StopRules, unwanted: threading.Event) -> None:
+        """Wait until nothing of an earlier attempt can write; see ``Machines``."""
         told = ""
         asked: dict[str, _Request] = {}
         try:
@@ -664,3 +664,11 @@ def open_head(  # noqa: PLR0917
 
 
 __all__ = ["Head", "Place", "open_head"]
+
+
+def _reach(machines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The head's own agent may have come by the loopback address, which the others cannot use: it has its name."""
+    local = [address for _, address in machines if address.startswith("127.") or address == "::1"]
+    if len(local) == len(machines):
+        return list(machines)
+    return [(name, name if address in local else address) for name, address in machines]

@@ -242,8 +242,9 @@ def _refuse_cluster(settings: Settings, dialect: Dialect, spread: bool) -> Itera
             'file (docs/many-machines.md). Or use "single_node".'
         )
         yield Refusal(told, "deployment.type")
-    if (path := "inference.deployment.type") and (kind := settings.get(path)) in ("multi_node", "disaggregated"):
-        yield Refusal(f'{where} sets {path} = "{kind}", which is not supported. Use "single_node".', path)
+    path = "inference.deployment.type"
+    if settings.get(path) in ("multi_node", "disaggregated"):
+        yield Refusal(f'{where} sets {path} = "{settings.get(path)}", which is not supported. Use "single_node".', path)
 
 
 def broadcast_type(settings: Settings, dialect: Dialect) -> str:

@@ -7,6 +7,7 @@ its own sbatch script (write_slurm_script in entrypoints/rl.py and sft.py at 559
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections import Counter
@@ -26,19 +27,9 @@ LONGEST_ANSWER: Final = 1500
 STOP_S: Final = 60.0
 WRITERS: Final = ("trainer", "orchestrator")
 ROLES: Final = ("trainer", "orchestrator", "inference", "env")
-# What the rendered script does on each machine before it starts a part there: the checkout's .env, InfiniBand alone
-# where there is some, and memory that may be pinned where the engine offloads to it.
-BEFORE: Final = """\
-[ -f .env ] && . ./.env
-if [ -z "${NCCL_IB_HCA:-}" ]; then
-  for port in /sys/class/infiniband/*/ports/*; do
-    [ "$(cat "$port/link_layer" 2>/dev/null)" = InfiniBand ] || continue
-    device=${port%/ports/*} device=${device##*/}
-    case ",${NCCL_IB_HCA:-}," in *",$device,"*) ;; *) export NCCL_IB_HCA="${NCCL_IB_HCA:+$NCCL_IB_HCA,}$device" ;; esac
-  done
-fi
-"""
-UNLIMITED: Final = "ulimit -l unlimited\n"
+PART: Final = Path(__file__).with_name("part.sh")
+REFUSED: Final = ("validation error", "Config file error", "unrecognized", "FileExistsError", "ModuleNotFoundError")
+OF_THIS_MACHINE: Final = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "TMPDIR", "TMP", "TEMP")
 
 
 class SpreadPrimeRlJob(PrimeRlJob):
@@ -47,6 +38,11 @@ class SpreadPrimeRlJob(PrimeRlJob):
     def problems(self) -> Sequence[str]:
         """Those of one machine, and what the rendering cannot do."""
         found = [*super().problems()]
+        if self.sft and self.settings.has("eval"):
+            found.append(
+                f"{self.settings.where} has [eval], for which prime-rl starts a second job on machines of its own. It "
+                "is not supported: take it out."
+            )
         if self.run.gpus.inference or self.run.gpus.trainer:
             found.append("[gpus] is for one machine: with [nodes] prime-rl gives each part its GPUs. Take it out.")
         return found
@@ -87,16 +83,20 @@ class SpreadPrimeRlJob(PrimeRlJob):
         except OSError as error:
             raise ConfigError(f"{words[0]} cannot be run ({error.strerror}): mend [job] launcher or python.") from error
         if code is None:
-            raise TryAgainError(f"The launcher's dry run gave no answer in {RENDER_S:.0f} s: {' '.join(words)}")
+            told = f"The launcher's dry run gave no answer in {RENDER_S:.0f} s, or is no longer wanted"
+            raise TryAgainError(f"{told}: {' '.join(words)}")
         said = mask_secrets(" ".join(text.split()))[-LONGEST_ANSWER:]
         if code != 0:
-            raise ConfigError(f"The launcher's dry run ended with {code}: {said}")
+            told = f"The launcher's dry run ended with {code}: {said}"
+            # Memory, disks and file systems may be well the next time; what it refuses it will refuse again.
+            raise ConfigError(told) if any(word in text for word in REFUSED) else TryAgainError(told)
         try:
-            rendered = json.loads(path.read_bytes())
-            path.unlink()  # nobody shall submit it
-            return dict(rendered)
+            return dict(json.loads(path.read_bytes()))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"The launcher's dry run did not render {path} ({error}). It said: {said}") from error
+            raise TryAgainError(f"The launcher's dry run did not render {path} ({error}). It said: {said}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()  # it is no script that one could submit
 
     def _read_components(self, rendered: dict[str, Any], request: StartRequest) -> Iterator[Component]:
         count: Counter[str] = Counter()
@@ -105,16 +105,19 @@ class SpreadPrimeRlJob(PrimeRlJob):
             "{logs}": str(self.layout.run_dir / "logs" / f"attempt_{request.attempt}" / "trainer"),
         }
         own = self._environment_of_start(request)
-        own.pop("CUDA_VISIBLE_DEVICES", None)  # of this machine; a part sees all of its own, or what is rendered for it
+        for name in OF_THIS_MACHINE:
+            own.pop(name, None)
+        own["VLLM_RPC_BASE_PATH"] = "/tmp"  # noqa: S108 (sockets of one machine; the script makes a folder there)
         tracked = {"WANDB_RUN_ID": request.wandb_id}
         ours = {name: value for name, value in own.items() if name.startswith(("RL_SUPERVISOR_", "PRL_RUN_ID"))}
         for one in rendered["components"]:
             role, env = one["role"], one["env"]
             place = Place(f"{{name.{one['machine']}}}", role, count[role], role in WRITERS)
             words = [self._fill_word(word, values) for word in self._resolve_program(one["argv"])]
-            before = UNLIMITED * bool(one.get("unlimited_locks")) + BEFORE
-            argv = ["/bin/bash", "-c", f'{before}exec "$@"', f"{role}-{count[role]}", *words]
-            env = {**own, **(tracked if "WANDB_SHARED_MODE" in env else {}), **env, **ours}
+            env = {**(tracked if "WANDB_SHARED_MODE" in env else {}), **env, **ours}
+            limit = "unlimited" if one.get("unlimited_locks") else ""
+            argv = ["/bin/bash", str(PART), " ".join(sorted(env)), limit, *words]
+            env = {**own, **env}
             yield Component(
                 f"{role}-{count[role]}", argv, Path(rendered["project"]), env, self.run.job.nofile, place=place
             )

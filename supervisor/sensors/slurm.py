@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from supervisor.base.hosts import expand_hosts
 from supervisor.core import facts as f
 
 EARLY_S = 65.0
@@ -109,6 +110,8 @@ class SlurmSensor:
         self._kill_wait_s: float | None = None
         self._drained = ""
         self._down: dict[str, str] = {}
+        # Slurm takes a node that is lost out of the job (--no-kill): it is known by the list that the job began with.
+        self._all = expand_hosts(environ.get("SLURM_JOB_NODELIST", ""))
         self._failed = False
 
     def look(self) -> Sequence[f.Fact]:
@@ -120,7 +123,9 @@ class SlurmSensor:
                 told += self._changed_end(job)
                 nodes = self._look_at_nodes(job.nodes)
                 told += self._changed_nodes("; ".join(f"{name} is {word}" for name, word in nodes.items()))
-                told += self._changed_down({name: word for name, word in nodes.items() if _DOWN.match(word)}, job.nodes)
+                down = {name: f"Slurm says {word}" for name, word in nodes.items() if _DOWN.match(word)}
+                left = dict.fromkeys({*self._all} - {*expand_hosts(job.nodes)}, "Slurm took it out of the job")
+                told += self._changed_down({**down, **(left if job.state == "RUNNING" else {})})
         except SlurmError as error:
             return [*told, *self.unknown(str(error))]
         if self._failed:
@@ -152,13 +157,13 @@ class SlurmSensor:
         back = f"The machines of job {self._job} are in service again."
         return [f.Remark("slurm", words or back, "warning" if drained else "info")]
 
-    def _changed_down(self, down: dict[str, str], nodes: str) -> list[f.Fact]:
+    def _changed_down(self, down: dict[str, str]) -> list[f.Fact]:
         """Of a run over several machines each is told for itself: with an agent that is silent it is a verdict."""
         before, self._down = self._down, down
-        if not re.search(r"[,\[]", nodes):
+        if len(self._all) < 2:
             return []
-        changed = {name: down.get(name, "") for name in [*before, *down] if before.get(name) != down.get(name)}
-        return [f.MachineDown(name, word and f"Slurm says {word}") for name, word in changed.items()]
+        names = sorted({*before, *down})
+        return [f.MachineDown(name, down.get(name, "")) for name in names if before.get(name) != down.get(name)]
 
     def unknown(self, reason: str) -> Sequence[f.Fact]:
         if self._failed:

@@ -158,6 +158,8 @@ def read(*paths: Path) -> Registry:
             kept.parent.mkdir(exist_ok=True)
             part.write_text(json.dumps(there, default=sorted))
             part.replace(kept)
+        with contextlib.suppress(OSError):
+            part.unlink()  # where the disk is full
     return Registry(found)
 
 

@@ -47,6 +47,9 @@ class JobEnd:
         if not self._run.slurm.requeue:
             self._say(f"The daemon ended with {code}, and [slurm] requeue is false: the job ends.")
             return code
+        if code == EXIT_POD_UNFIT and self._run.nodes is not None:
+            # Which machine it was the daemon said. This one is the head's, and mostly another.
+            return self._requeue("the allocation is unfit (94)", code)
         if code == EXIT_POD_UNFIT:
             return self._exclude(job, code)
         if code == EXIT_FINISHED and not told:

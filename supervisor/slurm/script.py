@@ -57,11 +57,15 @@ exit "$end"
 # Slurm ends what a task leaves behind. In a run over several machines an agent is on the first one, too.
 SRUN = "srun --nodes=1 --ntasks=1 --kill-on-bad-exit=1"
 BESIDE_AGENTS = " --relative=0 --overlap"
-# An agent on each machine. One that is lost must take neither the others nor the job along, and they are started again
-# together where srun itself was killed: what runs they adopt.
+# An agent on each machine, each by an srun of its own: one that is lost takes neither the others nor the job along, and
+# one whose nanny was killed is started again and adopts what runs.
 AGENTS = """\
-(until srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --overlap --no-kill --kill-on-bad-exit=0 --wait=0 \\
-  "${{program[@]}}" node "$run"; do sleep 5; done) &
+rank=0
+for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+  (until srun --nodes=1 --ntasks=1 --nodelist="$host" --overlap \\
+    "${program[@]}" node "$run" --name "$host" --rank "$rank"; do sleep 20; done) &
+  rank=$((rank + 1))
+done
 """
 
 
@@ -101,7 +105,8 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
     }
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value]
     if file.nodes is not None:
-        lines.append("#SBATCH --no-kill")  # a machine that is lost is the daemon's business
+        # Nothing else runs there, as with prime-rl's own script; and a machine that is lost is the daemon's business.
+        lines += ["#SBATCH --exclusive", "#SBATCH --no-kill"]
     lines.append("#SBATCH --requeue" if about.requeue else "#SBATCH --no-requeue")
     lines += [f"#SBATCH {option}" for option in about.options]
     return SCRIPT.format(
@@ -110,7 +115,7 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
         program=shlex.join(program),
         run=shlex.quote(str(path)),
         setup="".join(f"{line}\n" for line in about.setup),
-        agents=AGENTS.format(nodes=wishes.nodes) if file.nodes is not None else "",
+        agents=AGENTS if file.nodes is not None else "",
         srun=SRUN + BESIDE_AGENTS * (file.nodes is not None),
         requeue='scontrol requeue "$SLURM_JOB_ID"' if about.requeue else ":",
     )
@@ -129,8 +134,8 @@ def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes
             f"{path} asks for {about.nodes + about.spares} machines ([slurm] nodes, spares), and has no [nodes], which "
             "says what runs on which (docs/many-machines.md). Set nodes to 1 and spares to 0, or write it."
         )
-    if file.nodes is not None and about.nodes < (wanted := file.nodes.machines_wanted):
-        raise ConfigError(f"[nodes] of {path} needs {wanted} machines, and [slurm] nodes is {about.nodes}.")
+    if file.nodes is not None and about.nodes < (wanted := _machines_wanted(file)):
+        raise ConfigError(f"The run of {path} needs {wanted} machines at least, and [slurm] nodes is {about.nodes}.")
     if file.store.url is None:
         raise ConfigError(
             f"{path} has no [store] url. A job may go on at another machine while the first copy still lives, and the "
@@ -147,6 +152,17 @@ def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes
         _count_gpus(path, file, environ),
         exclude,
     )
+
+
+def _machines_wanted(file: RunFile) -> int:
+    """At least so many: how many engines' machines there are prime-rl may derive itself."""
+    if file.nodes is not None and file.nodes.components:
+        return file.nodes.machines_wanted
+    settings = configs.load(configs.sources(file.job), file.job.args)
+    engines = 1 if settings.has("inference") and file.job.kind == "rl" else 0
+    told = settings.number("deployment.num_infer_nodes")
+    replicas = settings.number("deployment.num_infer_replicas") or 1
+    return (settings.number("deployment.num_train_nodes") or 1) + (engines if told is None else told) * replicas
 
 
 def _trainers_own(file: RunFile) -> dict[str, str]:

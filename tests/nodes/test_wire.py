@@ -225,6 +225,15 @@ def test_the_best_machines_are_taken_in_the_order_of_the_allocation(stage: Stage
         line.close()
 
 
+def test_a_machine_that_came_by_loopback_is_reached_by_its_name(stage: Stage) -> None:
+    lines = [stage.greet("n1", rank=0)[0], stage.greet("n2", rank=1, address="10.0.0.2")[0]]
+    stage.wait_for(lambda: len(stage.facts) == 2, "both")
+    components, _ = stage.head.choose(TWO, (), threading.Event())
+    assert components[0].argv == ["serve", "--for", "n1"]
+    for line in lines:
+        line.close()
+
+
 def test_a_head_that_ends_for_good_says_so_to_all(stage: Stage) -> None:
     line, _ = stage.greet()
     stage.wait_for(lambda: stage.facts, "it")

@@ -44,7 +44,7 @@ def as_started(one: dict[str, Any]) -> dict[str, Any]:
     if "WANDB_SHARED_MODE" in env:
         env["WANDB_RUN_ID"] = "w4nd8"
     if "inference" in argv:
-        env["VLLM_RPC_BASE_PATH"] = f"/tmp/vllm-rpc-me-7-{one['port']}"  # of a store that is refused; else any will do
+        env["VLLM_RPC_BASE_PATH"] = f"/tmp/vllm-rpc-me-7-{one['port']}"  # ours is /tmp
     return {"machine": one["machine"], "argv": argv, "env": env}
 
 
@@ -151,15 +151,22 @@ def test_the_launcher_is_asked_before_each_start_and_each_part_is_a_component(tm
 
 
 def test_a_part_is_started_as_the_script_would(tmp_path: Path) -> None:
-    """The checkout's .env is read, and what comes after is the part's own program, not a shell."""
+    """The checkout's .env is read, what was rendered wins, and what comes after is the part's program, not a shell."""
     job = spread_job(tmp_path)
     launcher = Launcher("sft, 1", job)
     launcher.rendered["project"] = str(tmp_path)
-    launcher.rendered["components"][0]["argv"] = ["/bin/sh", "-c", 'echo "$SAID $0 $1"; ps -o comm= -p $$', "a b", "c"]
-    (tmp_path / ".env").write_text("export SAID=well\n")
+    launcher.rendered["components"][0]["argv"] = [
+        "/bin/sh",
+        "-c",
+        'echo "$SAID $0 $1 $OWN $RL_SUPERVISOR_RUN $OMP_NUM_THREADS"; ps -o comm= -p $$',
+        "a b",
+        "c",
+    ]
+    launcher.rendered["components"][0]["env"]["OWN"] = 'it\'s "so" $HOME'
+    (tmp_path / ".env").write_text("export SAID=well OWN=else\nRL_SUPERVISOR_RUN=another\nOMP_NUM_THREADS=9\n")
     (one,) = job.components(launcher.request(None))
     done = subprocess.run(one.argv, cwd=one.cwd, env=one.env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["well a b c", "sh"]
+    assert done.stdout.splitlines() == ['well a b c it\'s "so" $HOME demo 1', "sh"]
 
 
 def test_programs_of_the_environment_are_started_by_themselves(tmp_path: Path) -> None:
@@ -179,6 +186,8 @@ def test_programs_of_the_environment_are_started_by_themselves(tmp_path: Path) -
     ("code", "text", "error", "told"),
     [
         (1, "1 validation error for RLConfig", ConfigError, "dry run ended with 1: 1 validation error for RLConfig"),
+        (1, "OSError: [Errno 116] Stale file handle", TryAgainError, "dry run ended with 1: OSError"),
+        (-9, "", TryAgainError, "dry run ended with -9"),
         (None, "", TryAgainError, "gave no answer in 300 s"),
     ],
 )
@@ -198,6 +207,8 @@ def test_a_launcher_that_refuses_or_hangs(
 def test_what_is_refused_before_the_launcher_is_asked(tmp_path: Path) -> None:
     told = " ".join(spread_job(tmp_path, gpus={"trainer": [0], "inference": [1]}).problems())
     assert "[gpus] is for one machine" in told
+    sft = spread_job(tmp_path, '[eval]\n[deployment]\ntype = "multi_node"\n', kind="sft")
+    assert "a second job on machines of its own" in " ".join(sft.problems())
     told = " ".join(spread_job(tmp_path, "[trainer]\n[orchestrator]\n[inference]\n").problems())
     assert 'does not set deployment.type = "multi_node"' in told
     told = " ".join(spread_job(tmp_path, CONFIG + '[inference.deployment]\ntype = "disaggregated"\n').problems())

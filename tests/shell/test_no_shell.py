@@ -24,7 +24,6 @@ SHELL_NAMES = re.compile(r"(^|/)(sh|bash|dash|zsh|ksh)$")
 
 ALLOWED = {
     "effects/carry_out.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
-    "primerl/spread.py": "fixed text that reads the checkout's .env, as prime-rl's own script does; the part is words",
     "fleet/places/runpod.py": "the command of a pod at RunPod: base64 of our own start script, run there and not here",
     "practice/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }

@@ -12,6 +12,7 @@ from supervisor.checkpoints.writers import same_pod, writer_name
 from supervisor.cli.slurm import submit
 from supervisor.config.run_file import load
 from supervisor.core import facts as f
+from supervisor.nodes.headless import requeue_headless
 from supervisor.practice.run import make_practice
 from supervisor.process.pod_identity import place_of_pod
 from supervisor.sensors import slurm
@@ -243,14 +244,33 @@ def test_how_long_a_job_has_from_sigterm(box: Box) -> None:
 
 
 def test_of_several_machines_each_that_is_down_is_told_for_itself(box: Box) -> None:
-    sensor = slurm.SlurmSensor("17", 420, box.environ)
+    sensor = slurm.SlurmSensor("17", 420, {**box.environ, "SLURM_JOB_NODELIST": "n[1-3]"})
+
+    def down() -> list[f.Fact]:
+        return [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)]
+
     box.queue("17|RUNNING|1000|n[1-3]||None")
     (box.folder / "nodes").write_text("n1|allocated|none\nn2|down*|Not responding\nn3|draining|fan broken\n")
-    down = [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)]
-    assert down == [f.MachineDown("n2", "Slurm says down*: Not responding")]
-    assert not [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)]
+    assert down() == [f.MachineDown("n2", "Slurm says down*: Not responding")]
+    assert not down()
     (box.folder / "nodes").write_text("n1|allocated|none\nn2|allocated|none\n")
-    assert [fact for fact in sensor.look() if isinstance(fact, f.MachineDown)] == [f.MachineDown("n2")]
+    assert down() == [f.MachineDown("n2")]
+    box.queue("17|RUNNING|1000|n[1-2]||None")  # as Slurm shows a job of which a node is lost
+    assert down() == [f.MachineDown("n3", "Slurm took it out of the job")]
+    box.queue("17|COMPLETING|1000|n1||None")
+    assert down() == [f.MachineDown("n3")]
+
+
+def test_without_the_heads_machine_an_agent_has_the_job_requeued(box: Box) -> None:
+    environ = {**box.environ, "SLURM_JOB_ID": "17"}
+    del box.environ["SLURM_JOB_ID"]
+    for told in ("RUNNING|n1|n[1-3]", "PENDING||", ""):
+        box.queue(told)
+        assert requeue_headless(environ) == ""
+    assert requeue_headless(box.environ) == ""
+    box.queue("RUNNING|n1|n[2-3]")
+    assert requeue_headless(environ) == "The machine of the head (n1) is no longer in job 17: it is requeued."
+    assert "requeue 17" in box.asked()
 
 
 def test_drained_machines_and_a_silent_controller_are_told_once(box: Box) -> None:

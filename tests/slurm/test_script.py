@@ -144,8 +144,10 @@ def test_a_run_over_several_machines_has_an_agent_on_each_and_the_daemon_on_the_
     (tmp_path / "rl.toml").write_text("[deployment]\ngpus_per_node = 4\n")
     assert "#SBATCH --gres=gpu:4\n" in script_of(path)
     assert "#SBATCH --no-kill\n" in text
+    assert "#SBATCH --exclusive\n" in text
     agents, daemon = (line for line in text.splitlines() if "srun " in line)
-    assert "until srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --overlap --no-kill --kill-on-bad-exit=0" in agents
+    assert 'until srun --nodes=1 --ntasks=1 --nodelist="$host" --overlap' in agents
+    assert '"${program[@]}" node "$run" --name "$host" --rank "$rank"; do sleep 20; done) &' in text
     assert daemon.strip().startswith("srun --nodes=1 --ntasks=1 --kill-on-bad-exit=1 --relative=0 --overlap")
     check = [str(Path(sys.executable).with_name("shellcheck")), "--exclude=SC2086,SC2034,SC2016", "-"]
     done = subprocess.run(check, input=text, text=True, capture_output=True, timeout=60, check=False)
@@ -154,7 +156,21 @@ def test_a_run_over_several_machines_has_an_agent_on_each_and_the_daemon_on_the_
 
 def test_the_components_of_a_command_have_to_fit(tmp_path: Path) -> None:
     path = write_run(tmp_path, SEVERAL.replace("nodes = 2", "nodes = 1") + COMPONENTS, kind="command")
-    with pytest.raises(ConfigError, match=r"\[nodes\] of .* needs 2 machines, and \[slurm\] nodes is 1"):
+    with pytest.raises(ConfigError, match=r"The run of .* needs 2 machines at least, and \[slurm\] nodes is 1"):
+        script_of(path)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "wanted"),
+    [
+        ("[inference]\n[deployment]\nnum_train_nodes = 2\n", 3),
+        ("[inference]\n[deployment]\nnum_train_nodes = 2\nnum_infer_nodes = 2\nnum_infer_replicas = 3\n", 8),
+        ("[deployment]\nnum_train_nodes = 4\nnum_infer_nodes = 0\n", 4),
+    ],
+)
+def test_prime_rls_deployment_has_to_fit(tmp_path: Path, theirs: str, wanted: int) -> None:
+    path = write_run(tmp_path, SEVERAL.replace("nodes = 2", f"nodes = {wanted - 1}"), theirs=theirs)
+    with pytest.raises(ConfigError, match=f"needs {wanted} machines at least"):
         script_of(path)
 
 
