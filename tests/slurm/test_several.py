@@ -24,9 +24,10 @@ class Several(PrimeRlCluster):
 
     engines = 2
 
-    def submit(self, cluster: Cluster) -> str:
-        table = "[slurm]\nnodes = 3\nspares = 1\ngpus_per_node = 0\n"
-        self.run_file.write_text(self.run_file.read_text() + table)
+    def submit(self, cluster: Cluster, spares: int) -> str:
+        table = f"[slurm]\nnodes = 3\nspares = {spares}\ngpus_per_node = 0\n"
+        text = self.run_file.read_text().replace("[store]\n", "[store]\ntake_over_after = 8\n")
+        self.run_file.write_text(text + table)
         self.run_file.chmod(0o600)
         words = [sys.executable, "-m", "supervisor.cli.main", "slurm", "submit", str(self.run_file)]
         done = subprocess.run(words, env=cluster.environ, capture_output=True, text=True, check=False)
@@ -47,23 +48,54 @@ class Several(PrimeRlCluster):
         agents = [one for node in NODES for one in self.of_node(node)]
         return [*agents, *self.living()]
 
+    def tell_living(self) -> str:
+        return "\n".join(f"{one.pid} {' '.join(one.cmdline())[:200]}" for one in self.everything())
+
+    def lose_node(self, cluster: Cluster, node: str) -> None:
+        """The whole machine, from one moment to the next."""
+        gone = self.of_node(node)
+        for process in list(gone):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                gone += process.children(recursive=True)
+        cluster.lose_node(node)
+        for process in gone:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def end(self, cluster: Cluster, lost: str) -> None:
+        """After a test, however it went."""
+        with contextlib.suppress(AssertionError):
+            cluster.do("scancel", "--full", "--signal=KILL", self.job)
+            cluster.do("scancel", self.job)
+        if lost:
+            cluster.start_node(lost)
+        wait_for(lambda: not cluster.do("squeue", "-h", "-j", self.job).strip(), "the job is gone", 90)
+        self.practice.end_all()
+        for process in self.everything():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
     def sentences(self, event: str = "") -> list[str]:
-        (log,) = self.folder.glob("run.slurm-*.log")
-        (self.folder / "daemon.out").write_bytes(log.read_bytes())
+        logs = [*self.folder.glob("run.slurm-*.log")]  # none before the job runs
+        (self.folder / "daemon.out").write_bytes(b"".join(log.read_bytes() for log in logs))
         return super().sentences(event)
 
 
 def engine_on(run: Several, node: str) -> psutil.Process:
     cores = {*run.practice.pids("engine-core")}
-    agents = [one for one in run.of_node(node) if "supervisor.nodes.agent" in " ".join(one.cmdline())]
-    return next(one for agent in agents for one in agent.children(recursive=True) if one.pid in cores)
+    for process in run.of_node(node):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in process.children(recursive=True):
+                if one.pid in cores:
+                    return one
+    raise AssertionError(f"no engine on {node}: {run.tell_living()}")
 
 
 def test_an_engine_dies_and_a_node_is_lost_and_the_run_goes_on_in_the_same_job(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     run = Several(tmp_path / "r", last=100_000, lease=20, machine_silent=5)
-    job = run.submit(cluster)
+    job = run.submit(cluster, spares=1)
     lost = ""
     try:
         wait_for(lambda: run.step() >= 5, "step 5", 120)
@@ -73,29 +105,43 @@ def test_an_engine_dies_and_a_node_is_lost_and_the_run_goes_on_in_the_same_job(
         wait_for(lambda: run.sentences("incident-closed"), "a new step", 60)
 
         lost = "n2"
-        gone = run.of_node(lost)
-        cluster.lose_node(lost)
-        for process in gone:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        run.lose_node(cluster, lost)
         verdicts = wait_for(lambda: run.sentences("verdict")[1:], "the second verdict", LOST_S + 90)
         assert verdicts[0].startswith("n2 is lost: its agent has been silent for "), verdicts
         wait_for(lambda: run.sentences("incident-closed")[1:], "a new step without n2", 120)
-        assert engine_on(run, "n4"), "the spare"
+        assert engine_on(run, "n1")
+        assert engine_on(run, "n3"), "where the trainer was, which is on the spare now"
         assert cluster.state(job) == "RUNNING"
         assert cluster.field(job, "%r") in ("None", ""), "it was never requeued"
         starts = cluster.do("scontrol", "show", "job", job)
         assert "Restarts=0" in starts
 
         cluster.do("scancel", job)
-        wait_for(lambda: not run.everything(), "no process of the run is left", 60)
+        wait_for(lambda: not run.everything(), "no process of the run is left", 60, run.tell_living)
     finally:
-        with contextlib.suppress(AssertionError):
-            cluster.do("scancel", "--full", "--signal=KILL", job)
-            cluster.do("scancel", job)
-        if lost:
-            cluster.start_node(lost)
-        run.practice.end_all()
-        for process in run.everything():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        run.end(cluster, lost)
+
+
+def test_with_the_node_of_the_head_lost_the_agents_end_all_and_the_job_comes_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    run = Several(tmp_path / "r", last=100_000, lease=15, machine_silent=5)
+    job = run.submit(cluster, spares=0)
+    lost = ""
+    try:
+        wait_for(lambda: run.sentences("published"), "a published step", 120)
+        lost = cluster.do("squeue", "-h", "-j", job, "-o", "%B").strip()
+        before = run.sentences("published")
+        run.lose_node(cluster, lost)
+        wait_for(lambda: cluster.state(job) == "PENDING", "the job is requeued", 200)
+        wait_for(lambda: not run.everything(), "no process of the run is left", 60, run.tell_living)
+        cluster.hurry(job)
+        wait_for(lambda: cluster.state(job) == "RUNNING", "the job runs again", 60)
+        assert lost not in cluster.names(cluster.field(job, "%N"))
+        resumed = wait_for(lambda: run.sentences("launched")[1:], "the next attempt", 120)
+        assert "resuming at step" in resumed[0], resumed
+        wait_for(lambda: len(run.sentences("published")) > len(before), "a newer published step", 120)
+        cluster.do("scancel", job)
+        wait_for(lambda: not run.everything(), "no process of the run is left", 60, run.tell_living)
+    finally:
+        run.end(cluster, lost)
