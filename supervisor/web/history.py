@@ -151,17 +151,22 @@ def _ends_of(value: Any) -> list[float]:
 
 
 def _join_steps(rows: Sequence[Row]) -> list[Row]:
-    """A step that is told twice, by a log and by metrics.jsonl, is one row."""
+    """A step that is told twice, by a log and by metrics.jsonl, is one row: no attempt trains a step twice.
+
+    Where steps are short, several come by the one before they come by the other.
+    """
     kept: list[Row] = []
-    newest: dict[object, Row] = {}
+    there: dict[tuple[object, str], Row] = {}
     for row in rows:
-        before = newest.get(row.get("role"))
-        if "step" in row and before is not None and before["step"] == row["step"]:
-            before |= {name: value for name, value in row.items() if name not in before}
+        if "step" not in row:
+            kept.append(row)
             continue
-        if "step" in row:
-            row = newest[row.get("role")] = dict(row)
-        kept.append(row)
+        key = row.get("role"), str(row["step"])  # of thinned rows it is the two ends of several
+        before = there.get(key)
+        if before is None:
+            kept.append(there.setdefault(key, dict(row)))
+        else:
+            before |= {name: value for name, value in row.items() if name not in before}
     return kept
 
 

@@ -30,6 +30,7 @@ STORE_FRESH_S = 60.0
 STALL_S = 60.0
 FIRST_S = 2.0  # a first look waits so long for the store
 PATIENT_S = 600.0  # and what is written down, so long
+AGAIN_S = 1.0  # and the first after a long while so long
 LOOK_FRESH_S = 2.0
 STORED_LOG_FRESH_S = 60.0  # each one asked for is a child process
 DAEMON_S = 5.0  # it answers within milliseconds, or hangs
@@ -113,9 +114,12 @@ class RunSource:
                     ended = without_daemon.look(state_dir, run)
             except SupervisorError as error:
                 silent = str(error)
-        if self._stored.at < 0 and self._asking is not None:
+        old_s = time.monotonic() - self._stored.at
+        if self._asking is not None and self._stored.at < 0:
             # Where a daemon answers there is something to show, and the rest comes with the next look.
             self._asking.join(0.0 if status is not None and store_s <= FIRST_S else store_s)
+        elif self._asking is not None and old_s > 2 * STORE_FRESH_S:
+            self._asking.join(AGAIN_S)  # nobody has looked for long: money of then is not shown as money of now
         stored = self._stored
         notes += [stored.note] if stored.note else []
         own, mine = self._read_local(state_dir)

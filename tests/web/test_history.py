@@ -38,6 +38,15 @@ def test_a_step_that_two_files_tell_is_one_point_and_not_trained_again() -> None
     assert lines_of([Piece("a", 1, rows)], "step")["trainer"]["y"] == [3.0, 3.0]
 
 
+def test_short_steps_of_which_several_come_by_one_file_before_the_other_are_still_one_point_each() -> None:
+    logged = [{"t": 10.0, "step": step, "role": "trainer", "loss": 0.1, "s": 0.8} for step in (24, 25, 26)]
+    metrics = [{"t": 10.1, "step": step, "role": "trainer", "loss": 0.1234, "tps": 9000.0} for step in (24, 25, 26)]
+    drawn = lines_of([Piece("a", 1, [*logged, *metrics])], "loss")
+    assert list(drawn) == ["trainer"]
+    assert drawn["trainer"]["step"] == [24, 25, 26]
+    assert lines_of([Piece("a", 1, [*logged, *metrics])], "tokens")["trainer"]["y"] == [9000.0] * 3
+
+
 def test_after_a_rollback_the_steps_of_before_are_a_line_of_their_own() -> None:
     first = [step(float(n), n, reward=float(n)) for n in range(1, 11)]
     second = [step(20.0 + n, n, reward=100.0 + n) for n in range(6, 13)]  # resumed at step 5
