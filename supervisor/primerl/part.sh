@@ -1,9 +1,11 @@
 #!/bin/bash
 # Starts a part of prime-rl on its machine, as the launcher's own script does: bash part.sh NAMES LIMIT PROGRAM ...
 # It runs in the checkout. NAMES: variables that what it was given wins with, over .env.
-kept=$(declare -px $1 2>/dev/null)
+read -ra names <<<"$1"
+kept=$(declare -px "${names[@]}" 2>/dev/null)
 [ -z "$2" ] || ulimit -l "$2"
 shift 2
+# shellcheck source=/dev/null
 [ -f .env ] && . ./.env
 eval "$kept"
 # InfiniBand alone, where there is some.
