@@ -52,7 +52,7 @@ class PrimeRig:
         self.provider = self.with_key(KEY)
 
     def with_key(self, key: str) -> Prime:
-        return Prime(key, self.fake.url, timeout_s=0.4, clock=self.clock, sleep=self.clock.sleep)
+        return Prime(key, self.fake.url, timeout_s=0.8, clock=self.clock, sleep=self.clock.sleep)
 
     def with_wrong_key(self) -> Provider:
         return self.with_key("revoked-" + KEY)

@@ -49,7 +49,7 @@ class RunpodRig:
         self.provider = self.with_key(KEY)
 
     def with_key(self, key: str) -> Runpod:
-        return Runpod(key, self.fake.url, timeout_s=0.4, clock=self.clock, sleep=self.clock.sleep)
+        return Runpod(key, self.fake.url, timeout_s=0.8, clock=self.clock, sleep=self.clock.sleep)
 
     def with_wrong_key(self) -> Provider:
         return self.with_key("revoked-" + KEY)

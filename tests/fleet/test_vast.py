@@ -40,7 +40,7 @@ class VastRig:
         self.provider = self.with_key(KEY)
 
     def with_key(self, key: str) -> Vast:
-        return Vast(key, self.fake.url, timeout_s=0.4, clock=self.clock, sleep=self.clock.sleep)
+        return Vast(key, self.fake.url, timeout_s=0.8, clock=self.clock, sleep=self.clock.sleep)
 
     def with_wrong_key(self) -> Provider:
         return self.with_key("revoked-" + KEY)
