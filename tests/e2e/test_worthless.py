@@ -34,6 +34,8 @@ def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_and_the_next_pod_goes_
     one.wait_for(lambda: max(one.stored(), default=0) >= 14, "four checkpoints with NaN in them are in the store")
     one.wait_for(lambda: len(one.stored()) <= 4 and 10 not in one.stored(), "retention has deleted one of them")
     assert 6 in one.stored()
+    kept = Path(one.store.removeprefix("file://")) / "practice" / "pins.json"
+    one.wait_for(kept.exists, "what it found is kept in the store")
     one.vanish()
 
     two = next_pod(tmp_path / "two", one, settings=SMALL)
