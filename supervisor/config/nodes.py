@@ -12,6 +12,8 @@ from pydantic import Field, field_validator
 from supervisor.config.section import Section
 
 LEASE_S = 600.0
+WRITERS = ("trainer", "orchestrator")
+"""Roles that write what the run keeps, unless it is said otherwise."""
 
 
 class NodeComponent(Section):
@@ -32,7 +34,7 @@ class NodeComponent(Section):
     @property
     def is_writer(self) -> bool:
         """Could a second copy spoil what the run keeps?"""
-        return self.role in ("trainer", "orchestrator") if self.writes is None else self.writes
+        return self.role in WRITERS if self.writes is None else self.writes
 
 
 class Nodes(Section):
@@ -51,14 +53,14 @@ class Nodes(Section):
     components: list[NodeComponent] = []
     """The job's components, for `kind = "command"`. prime-rl says itself what it is made of."""
 
-    @property
-    def machines_wanted(self) -> int:
-        """So many machines the components need."""
-        return 1 + max(one.machine for one in self.components)
-
     @field_validator("components")
     @classmethod
     def one_ends_the_job(cls, value: list[NodeComponent]) -> list[NodeComponent]:
         if value and not any(one.role == "trainer" for one in value):
             raise ValueError('needs a component with role = "trainer": its end is the end of the job')
         return value
+
+    @property
+    def machines_wanted(self) -> int:
+        """So many machines the components need."""
+        return 1 + max(one.machine for one in self.components)

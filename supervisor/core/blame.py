@@ -23,16 +23,8 @@ WEIGHTS = (
 )
 # A part of the job ends by itself, and says that it does: the weights may be why.
 CRASHED = (
-    *(
-        "exit-*",
-        "fatal-error",
-        "python-error",
-        "component-failed",
-        "child-failed",
-        "main-program-failed",
-        "task-stopped",
-        "aborted",
-    ),
+    *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
+    "main-program-failed",
     *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
     *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
     *("token-out-of-range", "ray-worker-died", "file-missing", "task-exited", "index-kernel-out-of-bounds"),

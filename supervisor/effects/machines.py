@@ -36,7 +36,7 @@ class Machines(Protocol):
     def launch(
         self, components: Sequence[Component], folder: Path, rules: StopRules, unwanted: threading.Event
     ) -> list[Launched]:
-        """Launch all, each on its machine. Raises SupervisorError."""
+        """Launch all, each on its machine, once nothing of an earlier attempt can be alive. Raises SupervisorError."""
 
     def stop(
         self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool

@@ -30,6 +30,13 @@ LONGEST = 4096  # characters of a line that the person's expressions are tried o
 SHOWN = 300
 
 
+def fill_holes(word: str, values: Mapping[str, str]) -> str:
+    """With the value of each hole (``{step}``) in its place."""
+    for hole, value in values.items():
+        word = word.replace(hole, value)
+    return word
+
+
 class PlainJob(FolderJob):
     """A plain command. Implements ``supervisor.jobs.base.Job``; it is one component, called ``job``."""
 
@@ -111,8 +118,7 @@ class PlainJob(FolderJob):
         return [Component("job", argv, self.folder, self.job_variables(request), self.run.job.nofile)]
 
     def _fill_word(self, word: str, values: Mapping[str, str], copies: Mapping[Path, Path]) -> str:
-        for hole, value in values.items():
-            word = word.replace(hole, value)
+        word = fill_holes(word, values)
         for original, written in zip(self.config_files(), self.run.job.config, strict=True):
             if word in (str(original), str(written)) and original in copies:
                 return str(copies[original])

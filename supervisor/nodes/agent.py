@@ -38,7 +38,6 @@ from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
-from supervisor.nodes.headless import requeue_headless
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
 from supervisor.process.attempts import attempt_dir
@@ -48,7 +47,6 @@ from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings
 from supervisor.sensors.base import Looker
 from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
-from supervisor.sensors.slurm import SlurmError
 
 TURN_S = 0.25
 WATCH_S, SCAN_S = 0.5, 3.0
@@ -338,11 +336,10 @@ class Agent:
 
     @staticmethod
     def _ask_for_another_head() -> None:
-        try:
-            if told := requeue_headless(os.environ):
-                logs.say("warning", "head", told)
-        except SlurmError as error:
-            logs.say("warning", "head", f"Slurm cannot be asked for another head: {error}.")
+        from supervisor.nodes.headless import requeue_headless  # of no use to most
+
+        if told := requeue_headless(os.environ):
+            logs.say("warning", "head", told)
 
     def _look_at(self, part: Part, line: Line | None) -> None:
         folder = attempt_dir(self.state_dir, part.attempt)

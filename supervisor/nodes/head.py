@@ -497,7 +497,7 @@ class Head:
     ) -> list[Launched]:
         """Launch all; see ``Machines``."""
         attempt = int(folder.name)
-        self.settle(attempt, rules, unwanted)
+        self.settle(attempt, rules, unwanted)  # again: a machine may have come back while the start was made ready
         requests = []
         for component in components:
             place = component.place
@@ -663,12 +663,12 @@ def open_head(  # noqa: PLR0917
     return Head(nodes, run_id, state_dir, environ, post, state)
 
 
-__all__ = ["Head", "Place", "open_head"]
-
-
 def _reach(machines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The head's own agent may have come by the loopback address, which the others cannot use: it has its name."""
     local = [address for _, address in machines if address.startswith("127.") or address == "::1"]
     if len(local) == len(machines):
         return list(machines)
     return [(name, name if address in local else address) for name, address in machines]
+
+
+__all__ = ["Head", "Place", "open_head"]

@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.base.hosts import expand_hosts
-from supervisor.sensors.slurm import ask
+from supervisor.sensors.slurm import SlurmError, ask, find_jobs
 
 
 def requeue_headless(environ: Mapping[str, str]) -> str:
-    """A sentence when it was asked for; "" where this is no such job, or its first machine is there.
+    """What was done, as a sentence; "" where this is no such job, or its first machine is there.
 
-    Raises SlurmError. Each agent may ask: Slurm refuses the second time.
+    Each agent may ask: Slurm refuses the second time.
     """
-    job = environ.get("SLURM_JOB_ID", "")
-    if not job:
+    job, began_with = environ.get("SLURM_JOB_ID", ""), expand_hosts(environ.get("SLURM_JOB_NODELIST", ""))
+    if not job or not began_with:
         return ""
-    told = ask(["squeue", "--noheader", f"--jobs={job}", "--format=%T|%B|%N"], environ).strip()
-    state, _, rest = told.partition("|")
-    first, _, nodes = rest.partition("|")
-    if state != "RUNNING" or first in expand_hosts(nodes):
-        return ""
-    ask(["scontrol", "requeue", job], environ)
+    first = began_with[0]
+    try:
+        jobs = find_jobs([f"--jobs={job}"], environ)
+        if not any(one.state == "RUNNING" and first not in expand_hosts(one.nodes) for one in jobs):
+            return ""
+        ask(["scontrol", "requeue", job], environ)
+    except SlurmError as error:
+        return f"Slurm cannot be asked for another head: {error}."
     return f"The machine of the head ({first}) is no longer in job {job}: it is requeued."

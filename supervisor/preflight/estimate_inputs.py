@@ -110,7 +110,7 @@ def trainer_memory(subject: Subject) -> Memory | None:
 
 
 def one_machine(subject: Subject) -> bool:
-    """Is it a run of one pod? What runs over several machines is refused elsewhere, and has more GPUs than are seen."""
+    """Is it a run of one pod? What runs over several machines has more GPUs than are seen."""
     if subject.kind not in ("rl", "sft") or subject.is_submitted:
         return False
     if subject.settings.get("deployment.type") in ("multi_node", "disaggregated"):

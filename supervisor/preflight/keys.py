@@ -75,12 +75,12 @@ def other_machines(subject: Subject) -> Iterator[Finding]:
     if subject.is_submitted:
         told = "[slurm] hands the run to a cluster, and this version's launcher cannot be told not to."
         yield Finding("slurm", told, subject.where("slurm"))
-    for path in ("deployment.type", "inference.deployment.type"):
-        if (kind := settings.get(path)) in ("multi_node", "disaggregated"):
-            if path == "deployment.type" and kind == "multi_node" and subject.is_spread:
-                continue
-            told = f'{path} = "{kind}" is a run over several machines: it needs [nodes] (docs/many-machines.md).'
-            yield Finding("multi-node", told, subject.where(path))
+    kinds = ("disaggregated",) if subject.is_spread else ("multi_node", "disaggregated")
+    if (kind := settings.get(path := "deployment.type")) in kinds:
+        told = f'{path} = "{kind}" is a run over several machines: it needs [nodes] (docs/many-machines.md).'
+        yield Finding("multi-node", told, subject.where(path))
+    if (kind := settings.get(path := "inference.deployment.type")) in ("multi_node", "disaggregated"):
+        yield Finding("multi-node", f'{path} = "{kind}" is not supported.', subject.where(path))
     for path in ("max_concurrent_runs", "trainer.max_concurrent_runs"):
         if (runs := settings.number(path)) and runs > 1:
             told = f"{path} = {runs}: several runs in one trainer, of which the supervisor could keep none alive alone."

@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.base.secrets import mask_secrets
+from supervisor.config.nodes import WRITERS
 from supervisor.jobs.base import Ask, Component, Engine, GpuPlan, LogSource, Place, StartRequest, StopRules
+from supervisor.jobs.plain import fill_holes
 from supervisor.primerl import command
 from supervisor.primerl.job import PrimeRlJob
 
@@ -25,7 +27,6 @@ TEMPLATE: Final = Path(__file__).with_name("components.json.j2")
 RENDER_S: Final = 300.0  # a cold import of prime-rl from a network file system takes minutes
 LONGEST_ANSWER: Final = 1500
 STOP_S: Final = 60.0
-WRITERS: Final = ("trainer", "orchestrator")
 ROLES: Final = ("trainer", "orchestrator", "inference", "env")
 PART: Final = Path(__file__).with_name("part.sh")
 REFUSED: Final = ("validation error", "Config file error", "unrecognized", "FileExistsError", "ModuleNotFoundError")
@@ -113,7 +114,7 @@ class SpreadPrimeRlJob(PrimeRlJob):
         for one in rendered["components"]:
             role, env = one["role"], one["env"]
             place = Place(f"{{name.{one['machine']}}}", role, count[role], role in WRITERS)
-            words = [self._fill_word(word, values) for word in self._resolve_program(one["argv"])]
+            words = [fill_holes(word, values) for word in self._resolve_program(one["argv"])]
             env = {**(tracked if "WANDB_SHARED_MODE" in env else {}), **env, **ours}
             limit = "unlimited" if one.get("unlimited_locks") else ""
             argv = ["/bin/bash", str(PART), " ".join(sorted(env)), limit, *words]
@@ -122,12 +123,6 @@ class SpreadPrimeRlJob(PrimeRlJob):
                 f"{role}-{count[role]}", argv, Path(rendered["project"]), env, self.run.job.nofile, place=place
             )
             count[role] += 1
-
-    @staticmethod
-    def _fill_word(word: str, values: dict[str, str]) -> str:
-        for hole, value in values.items():
-            word = word.replace(hole, value)
-        return word
 
     def _resolve_program(self, argv: Sequence[str]) -> list[str]:
         """``uv run NAME`` is the environment's own program where it has one: `uv run` would sync on each machine."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.config.settings import RunFile
 from supervisor.primerl import configs, open_job
+from supervisor.primerl.configs import Settings
 
 SCRIPT = """\
 #!/bin/bash
@@ -129,19 +130,22 @@ def log_of(path: Path, job: str) -> str:
 def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes:
     """Raises ConfigError where the run cannot go to a cluster so."""
     about = file.slurm
+    trainers = (
+        configs.load(configs.sources(file.job), file.job.args) if file.job.kind in ("rl", "sft") else Settings({}, "")
+    )
     if about.nodes + about.spares > 1 and file.nodes is None:
         raise ConfigError(
             f"{path} asks for {about.nodes + about.spares} machines ([slurm] nodes, spares), and has no [nodes], which "
             "says what runs on which (docs/many-machines.md). Set nodes to 1 and spares to 0, or write it."
         )
-    if file.nodes is not None and about.nodes < (wanted := _machines_wanted(file)):
+    if file.nodes is not None and about.nodes < (wanted := _machines_wanted(file, trainers)):
         raise ConfigError(f"The run of {path} needs {wanted} machines at least, and [slurm] nodes is {about.nodes}.")
     if file.store.url is None:
         raise ConfigError(
             f"{path} has no [store] url. A job may go on at another machine while the first copy still lives, and the "
             "store tells which one writes: name a bucket, or a folder that all machines see (file:///shared/folder)."
         )
-    theirs = _trainers_own(file)
+    theirs = _trainers_own(trainers)
     exclude = ",".join(about.exclude) or theirs.get("exclude", "")
     return Wishes(
         file.run.id,
@@ -149,32 +153,28 @@ def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes
         about.partition or theirs.get("partition"),
         about.time or theirs.get("time"),
         about.nodes + about.spares,
-        _count_gpus(path, file, environ),
+        _count_gpus(path, file, trainers, environ),
         exclude,
     )
 
 
-def _machines_wanted(file: RunFile) -> int:
+def _machines_wanted(file: RunFile, settings: Settings) -> int:
     """At least so many: how many engines' machines there are prime-rl may derive itself."""
     if file.nodes is not None and file.nodes.components:
         return file.nodes.machines_wanted
-    settings = configs.load(configs.sources(file.job), file.job.args)
     engines = 1 if settings.has("inference") and file.job.kind == "rl" else 0
     told = settings.number("deployment.num_infer_nodes")
     replicas = settings.number("deployment.num_infer_replicas") or 1
     return (settings.number("deployment.num_train_nodes") or 1) + (engines if told is None else told) * replicas
 
 
-def _trainers_own(file: RunFile) -> dict[str, str]:
+def _trainers_own(settings: Settings) -> dict[str, str]:
     """``[slurm]`` of prime-rl's configuration (account, partition, time, exclude since 1826b1892, 2026-02-24)."""
-    if file.job.kind not in ("rl", "sft"):
-        return {}
-    settings = configs.load(configs.sources(file.job), file.job.args)
     found = {name: settings.get(f"slurm.{name}") for name in ("account", "partition", "time", "exclude")}
     return {name: value for name, value in found.items() if isinstance(value, str) and value}
 
 
-def _count_gpus(path: Path, file: RunFile, environ: Mapping[str, str]) -> int:
+def _count_gpus(path: Path, file: RunFile, trainers: Settings, environ: Mapping[str, str]) -> int:
     if file.slurm.gpus_per_node is not None:
         return file.slurm.gpus_per_node
     if named := len({*file.gpus.inference, *file.gpus.trainer}):
@@ -182,7 +182,7 @@ def _count_gpus(path: Path, file: RunFile, environ: Mapping[str, str]) -> int:
     if file.job.kind == "command":
         return 0
     if file.nodes is not None:
-        each = configs.load(configs.sources(file.job), file.job.args).number("deployment.gpus_per_node")
+        each = trainers.number("deployment.gpus_per_node")
         return PRIME_RLS_GPUS if each is None else each
     without_gpus = {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     try:

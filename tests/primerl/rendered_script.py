@@ -19,6 +19,16 @@ from jinja2 import Environment, meta
 from supervisor.primerl.spread import TEMPLATE
 
 KEPT = Path(__file__).with_name("renderings.json")
+TRAINS = """
+[orchestrator]
+batch_size = 64
+[[orchestrator.train.source]]
+name = "math"
+[orchestrator.train.source.env.taskset]
+id = "harbor"
+[inference.vllm]
+tensor_parallel_size = 4
+"""
 DENSE = """
 max_steps = 20
 seq_len = 2048
@@ -32,14 +42,6 @@ gpus_per_node = 8
 [slurm]
 job_name = "math"
 [trainer]
-[orchestrator]
-batch_size = 64
-[[orchestrator.train.source]]
-name = "math"
-[orchestrator.train.source.env.taskset]
-id = "harbor"
-[inference.vllm]
-tensor_parallel_size = 4
 """
 EXPERTS = """
 max_steps = 20
@@ -62,23 +64,14 @@ OWN = "of all"
 OWN = "of the trainer"
 [trainer.log]
 ranks_filter = [0, 3]
-[orchestrator]
-batch_size = 64
-[[orchestrator.train.source]]
-name = "math"
-[orchestrator.train.source.env.taskset]
-id = "harbor"
 [orchestrator.eval]
 interval = 5
 [[orchestrator.eval.source]]
 name = "hard"
 [orchestrator.eval.source.env.taskset]
 id = "harbor"
-[inference.vllm]
-tensor_parallel_size = 4
-data_parallel_size = 4
-enable_expert_parallel = true
 """
+IN_ONE_GROUP = "data_parallel_size = 4\nenable_expert_parallel = true\n"
 SFT = """
 max_steps = 20
 [model]
@@ -90,9 +83,12 @@ gpus_per_node = 8
 [slurm]
 """
 CONFIGS = {
-    "dense, 1 and 1": ("rl", DENSE),
-    "experts, 2 and 2": ("rl", EXPERTS.format(train=2, infer=2, replicas=1, apart="false")),
-    "experts, 4 and 2 times 2": ("rl", EXPERTS.format(train=4, infer=2, replicas=2, apart="true")),
+    "dense, 1 and 1": ("rl", DENSE + TRAINS),
+    "experts, 2 and 2": ("rl", EXPERTS.format(train=2, infer=2, replicas=1, apart="false") + TRAINS + IN_ONE_GROUP),
+    "experts, 4 and 2 times 2": (
+        "rl",
+        EXPERTS.format(train=4, infer=2, replicas=2, apart="true") + TRAINS + IN_ONE_GROUP,
+    ),
     "sft, 1": ("sft", SFT.format(train=1)),
     "sft, 2": ("sft", SFT.format(train=2)),
     "sft, 8": ("sft", SFT.format(train=8)),

@@ -262,13 +262,13 @@ def test_of_several_machines_each_that_is_down_is_told_for_itself(box: Box) -> N
 
 
 def test_without_the_heads_machine_an_agent_has_the_job_requeued(box: Box) -> None:
-    environ = {**box.environ, "SLURM_JOB_ID": "17"}
+    environ = {**box.environ, "SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]"}
     del box.environ["SLURM_JOB_ID"]
-    for told in ("RUNNING|n1|n[1-3]", "PENDING||", ""):
+    for told in ("17|RUNNING|1000|n[1-3]||None", "17|PENDING|1000|||None", ""):
         box.queue(told)
         assert requeue_headless(environ) == ""
     assert requeue_headless(box.environ) == ""
-    box.queue("RUNNING|n1|n[2-3]")
+    box.queue("17|RUNNING|1000|n[2-3]||None")
     assert requeue_headless(environ) == "The machine of the head (n1) is no longer in job 17: it is requeued."
     assert "requeue 17" in box.asked()
 

@@ -51,6 +51,9 @@ class Several(PrimeRlCluster):
     def tell_living(self) -> str:
         return "\n".join(f"{one.pid} {' '.join(one.cmdline())[:200]}" for one in self.everything())
 
+    def wait_until_nothing_lives(self) -> None:
+        wait_for(lambda: not self.everything(), "no process of the run is left", 60, self.tell_living)
+
     def lose_node(self, cluster: Cluster, node: str) -> None:
         """The whole machine, from one moment to the next."""
         gone = self.of_node(node)
@@ -117,7 +120,7 @@ def test_an_engine_dies_and_a_node_is_lost_and_the_run_goes_on_in_the_same_job(
         assert "Restarts=0" in starts
 
         cluster.do("scancel", job)
-        wait_for(lambda: not run.everything(), "no process of the run is left", 60, run.tell_living)
+        run.wait_until_nothing_lives()
     finally:
         run.end(cluster, lost)
 
@@ -134,7 +137,7 @@ def test_with_the_node_of_the_head_lost_the_agents_end_all_and_the_job_comes_bac
         before = run.sentences("published")
         run.lose_node(cluster, lost)
         wait_for(lambda: cluster.state(job) == "PENDING", "the job is requeued", 200)
-        wait_for(lambda: not run.everything(), "no process of the run is left", 60, run.tell_living)
+        run.wait_until_nothing_lives()
         cluster.hurry(job)
         wait_for(lambda: cluster.state(job) == "RUNNING", "the job runs again", 60)
         assert lost not in cluster.names(cluster.field(job, "%N"))
@@ -142,6 +145,6 @@ def test_with_the_node_of_the_head_lost_the_agents_end_all_and_the_job_comes_bac
         assert "resuming at step" in resumed[0], resumed
         wait_for(lambda: len(run.sentences("published")) > len(before), "a newer published step", 120)
         cluster.do("scancel", job)
-        wait_for(lambda: not run.everything(), "no process of the run is left", 60, run.tell_living)
+        run.wait_until_nothing_lives()
     finally:
         run.end(cluster, lost)
