@@ -142,6 +142,9 @@ class Upgrade:
 
     def _begin(self, who: str) -> None:
         self._loop.post(f.Remark("upgrade", f"An upgrade was asked for by {who}: the installed program is tried."))
+        self._start_trial()
+
+    def _start_trial(self) -> None:
         self._journal.snapshot(self._loop.state)  # what the other one reads is what we know now
         before = self._what_is_seen()
         threading.Thread(target=lambda: self._try(before), name="upgrade", daemon=True).start()
@@ -182,6 +185,9 @@ class Upgrade:
         now = self._what_is_seen()
         for name, value in asdict(now).items():
             if value != "" and answer.get(name) not in (value, getattr(before, name)):
+                if now != before:  # the run moved meanwhile, and it may have looked on the way: another look
+                    self._start_trial()
+                    return
                 self._refuse(f"it would go on with {name} {answer.get(name)!r}, and this run has {value!r}")
                 return
         self._until = time.monotonic() + QUIET_S

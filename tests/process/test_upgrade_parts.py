@@ -169,6 +169,23 @@ def test_what_changed_while_the_other_one_looked_is_no_difference(
     assert one.due(house.state)
 
 
+def test_a_program_that_looked_between_two_launches_looks_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.state = State(mode="stopping", attempt=Attempt(number=1, pid=6))
+    one = upgrade_of(house)
+    answers = [seen(attempt=2, pid=None), seen(attempt=2, pid=7)]
+
+    def trial() -> dict[str, Any]:
+        house.state = State(mode="running", attempt=Attempt(number=2, pid=7))
+        return {"state_dir": str(house.run.run_file.state_dir), **answers.pop(0)}
+
+    monkeypatch.setattr(one, "_trial", trial)
+    monkeypatch.setattr(upgrade.threading, "Thread", Now)
+    one.ask("a person")
+    house.work()
+    assert one.due(house.state) and not answers
+    assert [event for event, _ in house.said()] == ["upgrade"]
+
+
 def test_what_was_asked_for_in_the_last_moment_is_carried_out_by_the_program_that_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
