@@ -105,6 +105,7 @@ class Head:
         self._folder = nodes.folder.expanduser().absolute()
         self._machines: dict[str, Machine] = {}
         self._requests: dict[str, _Request] = {}
+        self._writers: dict[tuple[int, str], str] = {}  # by attempt and component: the machine whose output we keep
         self._changed = threading.Condition()
         self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
         self._began = now()
@@ -407,10 +408,15 @@ class Head:
             self._changed.notify_all()
 
     def _keep_output(self, host: str, message: Message) -> None:
-        found = self._place_of(host, message)
-        if found is None:
-            return
-        folder, name, _ = found
+        part = int(message["attempt"]), str(message["name"])
+        if self._writers.get(part) != host:  # each line of a log comes this way: where a component is does not change
+            if self._place_of(host, message) is None:
+                return
+            older = [one for one in self._writers if one[0] < part[0]]
+            for one in older:
+                del self._writers[one]
+            self._writers[part] = host
+        folder, name = attempt_dir(self.state_dir, part[0]), part[1]
         data, at = str(message["data"]).encode("latin-1"), int(message["at"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError):  # a full disk costs output, not the run

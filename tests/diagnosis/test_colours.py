@@ -11,11 +11,12 @@ uvicorn's; those of CPython 3.13 for a coloured traceback.
 from __future__ import annotations
 
 import io
+import random
 import re
 
 import pytest
 
-from supervisor.base.escapes import plain_bytes
+from supervisor.base.escapes import plain, plain_bytes
 from supervisor.core.facts import ErrorSeen, FinishSeen, Role, StepDone
 from supervisor.diagnosis import gates
 from supervisor.diagnosis.causes import Diagnosis, diagnose
@@ -202,3 +203,24 @@ def test_a_coloured_line_of_an_engine_says_the_same_to_the_daemon() -> None:
         (error,) = parse_line("inference", line)
         assert isinstance(error, ErrorSeen)
         assert error.signature == "engine-dead"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_colours_leave_whole_blocks_as_they_leave_each_line(seed: int) -> None:
+    chance = random.Random(seed)
+    parts = [
+        "\x1b[0m",
+        "\x1b[1m",
+        "\x1b[22m",
+        "\x1b[2m",
+        "\x1b[1;36m",
+        "\x1b[K",
+        "\x1b]0;title\x07",
+        " ",
+        "\n",
+        "[0m",
+        "a",
+    ]
+    rare = chance.sample(parts, 4)
+    block = "".join(chance.choice(parts if chance.random() < 0.01 else rare) for _ in range(20_000))
+    assert plain_bytes(block.encode()) == plain(block).encode().replace(b"\x07", b"")
