@@ -11,8 +11,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, StoreError
+from supervisor.base.promised import PROMISED, Promised
 from supervisor.config.settings import RunFile
-from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
+from supervisor.effects.claiming import CONVICTED, LABEL, beat_time
 from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import (
@@ -38,7 +39,6 @@ from supervisor.storage.base import Store
 
 if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need
     from supervisor.preflight.finding import Finding
-    from supervisor.preflight.host_check import Promised
 
 
 @dataclass
@@ -173,8 +173,6 @@ class Assembly:
 
 def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
     """What the next pod holds against its host. Of a machine of your own you know the GPUs, if you wrote them down."""
-    from supervisor.preflight.host_check import Promised
-
     return Promised(
         gpu=offer.gpu,
         gpus=offer.gpus if offer.gpu else None,

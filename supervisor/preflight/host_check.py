@@ -8,20 +8,18 @@ plainly less. What cannot be looked at (no NVML, a disk that does not tell its s
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from supervisor.base.errors import StoreError
+from supervisor.base.promised import PROMISED, Promised, read_promised
 from supervisor.checkpoints import link_speed
 from supervisor.checkpoints.transfer import die_with_parent, light_imports
 from supervisor.config.settings import RunFile
-from supervisor.effects.claiming import PROMISED
 from supervisor.process.attempts import last_attempt
 from supervisor.sensors import gpu_survey
 from supervisor.storage import open_store
@@ -35,39 +33,6 @@ LEAST_SHM_BYTES = 64 << 20
 """What Docker gives when it is not asked. NCCL and vLLM's workers on several GPUs cannot start with less."""
 _NO_MODEL = re.compile(r"\d+G(I?B)?|(SXM|HBM|GDDR|PCIE|GEN)\d.*")
 _MODEL = re.compile(r"(?:RTX|GTX)?([A-Z]{0,2})(\d{1,4})(?!\d)")
-
-
-@dataclass(frozen=True)
-class Promised:
-    """What the offer said. None, or "": nothing. ``least``: the link that a person asked for."""
-
-    gpu: str = ""  # as the provider spells it
-    gpus: int | None = None
-    disk_gb: float | None = None
-    down_mbit: float | None = None
-    up_mbit: float | None = None
-    least_down_mbit: float | None = None
-    least_up_mbit: float | None = None
-
-    def as_json(self) -> str:
-        """It, for the pod's environment; "" where nothing was promised."""
-        told = {name: value for name, value in asdict(self).items() if value}
-        return json.dumps(told) if told else ""
-
-
-def read_promised(text: str) -> Promised:
-    """What ``as_json`` wrote. A field that is none is as one that is absent."""
-    try:
-        told = json.loads(text) if text else {}
-    except ValueError:
-        told = {}
-    told = told if isinstance(told, dict) else {}
-    numbers = {
-        field.name: told[field.name]
-        for field in fields(Promised)
-        if isinstance(told.get(field.name), int | float) and told[field.name] > 0
-    }
-    return Promised(**{**numbers, "gpu": str(told.get("gpu") or "")})
 
 
 def find_lies(promised: Promised, run_file: RunFile, environ: Mapping[str, str]) -> str:

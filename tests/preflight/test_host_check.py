@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.promised import Promised, read_promised
 from supervisor.checkpoints import link_speed
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.publish import publish
 from supervisor.config.settings import RunFile
 from supervisor.preflight import host_check
-from supervisor.preflight.host_check import Promised, find_lies, is_another_gpu, read_promised
+from supervisor.preflight.host_check import find_lies, is_another_gpu
 from supervisor.storage import open_store
 from tests.b2server import B2Server, Fault
 from tests.checkpoints_store.conftest import Step, quiet
