@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Final
-
-PROMISED: Final = "RL_SUPERVISOR_PROMISED"
-"""In the environment of a pod that a fleet's controller made: what the offer said, a JSON object."""
 
 
 @dataclass(frozen=True)

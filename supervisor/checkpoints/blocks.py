@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import xxhash
@@ -74,14 +73,6 @@ class BlockHasher:
         self._found.append(self._digest.digest())
         self._digest.reset()
         self._held = 0
-
-
-def hash_blocks(pieces: Iterable[bytes], block_size: int) -> bytes:
-    """Hashes of the blocks of a stream, in order; none of an empty stream."""
-    hasher = BlockHasher(block_size)
-    for piece in pieces:
-        hasher.update(piece)
-    return hasher.hashes()
 
 
 class PartHasher:

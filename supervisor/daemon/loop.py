@@ -132,7 +132,7 @@ class Daemon:
         self._lock_file = run_lock.take_lock(self._state_dir, run_file.run.id, environ)
         self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
-        self.state, self._replayed = self.journal.rebuild()
+        self.state, _ = self.journal.rebuild()
         self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
         self._series = SeriesWriter(self._state_dir, lambda: self.effects.store.transfers.moving.get("publish"))

@@ -42,6 +42,8 @@ CONVICTED = "RL_SUPERVISOR_CONVICTED"
 """In the environment of a pod that a fleet's controller made: the standing that it may claim over."""
 LABEL = "RL_SUPERVISOR_LABEL"
 """The same: the label of the pod, by which the controller knows whose heartbeat it is."""
+PROMISED = "RL_SUPERVISOR_PROMISED"
+"""The same: what the offer of its host said, a JSON object (``base.promised``)."""
 LONGEST_LAST_WORDS = 300
 Answer = dict[str, Any]
 Run = Callable[[str, dict[str, Any]], dict[str, Any]]

@@ -17,14 +17,13 @@ from typing import Any
 
 from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
 from supervisor.base.own_child import OwnChild
-from supervisor.base.promised import PROMISED
 from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import SERIES, pack
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
 from supervisor.effects import move_aside, run_records
-from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, Claiming
+from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, PROMISED, Claiming
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.run_files import describe

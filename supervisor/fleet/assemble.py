@@ -11,9 +11,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, StoreError
-from supervisor.base.promised import PROMISED, Promised
+from supervisor.base.promised import Promised
 from supervisor.config.settings import RunFile
-from supervisor.effects.claiming import CONVICTED, LABEL, beat_time
+from supervisor.effects.claiming import CONVICTED, LABEL, PROMISED, beat_time
 from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.fleet_file import (

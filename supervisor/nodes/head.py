@@ -76,7 +76,6 @@ class _Request:
     host: str
     message: Message
     answer: Message | None = None
-    sent_to: Peer | None = None
 
 
 @dataclass
@@ -292,7 +291,7 @@ class Head:
             self._machines[name] = Machine(int(message.get("rank", 0)), str(message.get("address")), now(), peer)
             for request in self._requests.values():
                 if request.host == name and request.answer is None:
-                    self._send(request, peer)
+                    self._tell(peer, request.message)
             self._changed.notify_all()
         logs.say("info", "machine", f"The agent of {name} is there.")
         self._post(f.MachineLook(name), "nodes")
@@ -444,10 +443,6 @@ class Head:
             with contextlib.suppress(WireError):
                 peer.line.put(message)
 
-    def _send(self, request: _Request, peer: Peer) -> None:
-        request.sent_to = peer
-        self._tell(peer, request.message)
-
     def _ask(self, host: str, message: Message) -> _Request:
         """Send an order to a machine; now, and again with each new connection until it is answered."""
         number = secrets.token_hex(8)
@@ -456,7 +451,7 @@ class Head:
             self._requests[number] = request
             machine = self._machines.get(host)
             if machine is not None and machine.peer is not None:
-                self._send(request, machine.peer)
+                self._tell(machine.peer, request.message)
         self._waker.send(b"!")
         return request
 

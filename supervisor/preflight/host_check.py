@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.base.errors import StoreError
-from supervisor.base.promised import PROMISED, Promised, read_promised
+from supervisor.base.promised import Promised, read_promised
 from supervisor.checkpoints import link_speed
 from supervisor.checkpoints.transfer import die_with_parent, light_imports
 from supervisor.config.settings import RunFile
+from supervisor.effects.claiming import PROMISED
 from supervisor.process.attempts import last_attempt
 from supervisor.sensors import gpu_survey
 from supervisor.storage import open_store

@@ -203,7 +203,6 @@ class Follower:
         for position in positions:
             self._places[position.inode] = position
             self._orphans.append(position)
-        self.overlooked = 0  # files beyond MAX_FILES that are not followed
         self.behind = False  # the last read left something unread
         self.ended = False  # no process writes any more, and what the last lines say is waited for
         self._late = late
@@ -212,7 +211,6 @@ class Follower:
         """Look for files that came, moved or went. Costs a glob for each source."""
         now = time.monotonic()
         named: set[tuple[int, int]] = set()
-        self.overlooked = 0
         for source in self._sources:
             for path in sorted(glob.glob(source.path, recursive=True)):  # noqa: PTH207  (Path.glob takes no absolute one)
                 tail = self._open(path, source)
@@ -301,7 +299,6 @@ class Follower:
             if not stat.S_ISREG(look.st_mode):
                 return None
             if len(self._tails) >= MAX_FILES:
-                self.overlooked += 1
                 return None
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # another could have put a FIFO there
         except OSError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.storage.base import Hasher, Part, Progress, StoreError
-from supervisor.storage.hashing import CHUNK_BYTES, part_ranges
+from supervisor.storage.hashing import CHUNK_BYTES
 
 HASH_BYTES = 256 << 10  # fits a core's cache: larger blocks are read from memory twice
 
@@ -50,13 +50,6 @@ def hash_range(path: Path, offset: int, size: int) -> str:
         while count := source.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()
-
-
-def hash_parts(path: Path, size: int, part_size: int) -> tuple[Part, ...]:
-    """All parts of a small file with their hashes, one after the other."""
-    return tuple(
-        Part(offset, length, hash_range(path, offset, length)) for offset, length in part_ranges(size, part_size)
-    )
 
 
 def _new_sha1() -> Hasher:

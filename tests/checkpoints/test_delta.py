@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.checkpoints.blocks import HASH_BYTES, fitting_block_size, hash_blocks, hash_part, whole_hash
+from supervisor.checkpoints.blocks import HASH_BYTES, fitting_block_size, hash_part, whole_hash
 from supervisor.checkpoints.delta import WORTH, Limits, Span, equal_blocks, plan
 from supervisor.storage.hashing import part_ranges, sha1
 
@@ -97,6 +97,10 @@ def test_a_step_that_is_like_the_one_before_sends_nothing_and_one_that_is_not_is
     assert plan(19, BLOCK, [True, True], limits) is None
 
 
+def hash_blocks(data: bytes, size: int) -> bytes:
+    return b"".join(xxhash.xxh3_128_digest(data[at : at + size]) for at in range(0, len(data), size))
+
+
 def test_one_changed_block_costs_one_least_part_and_no_more() -> None:
     equal = [True] * 100
     equal[50] = False
@@ -107,13 +111,13 @@ def test_one_changed_block_costs_one_least_part_and_no_more() -> None:
 
 def test_blocks_compare_in_their_place_and_a_short_last_one_only_with_its_like() -> None:
     old, new = os.urandom(95), os.urandom(10)
-    hashes = hash_blocks([old], BLOCK)
+    hashes = hash_blocks(old, BLOCK)
     assert equal_blocks(hashes, 95, hashes, 95, BLOCK) == [True] * 10
     grown = old[:30] + new + old[40:] + new
-    assert equal_blocks(hash_blocks([grown], BLOCK), 105, hashes, 95, BLOCK) == [
+    assert equal_blocks(hash_blocks(grown, BLOCK), 105, hashes, 95, BLOCK) == [
         *[True] * 3, False, *[True] * 5, False, False,
     ]  # fmt: skip
-    shrunk = hash_blocks([old[:90]], BLOCK)
+    shrunk = hash_blocks(old[:90], BLOCK)
     assert equal_blocks(shrunk, 90, hashes, 95, BLOCK) == [True] * 9
     assert equal_blocks(b"", 0, hashes, 95, BLOCK) == [False]
 
@@ -127,9 +131,7 @@ def test_hashing_by_parts_in_any_order_is_hashing_the_whole(data: bytes, part_si
         found = {place: hash_part(path, place, len(data), block_size) for place in reversed(ranges)}
         assert [found[place][0] for place in ranges] == [sha1(data[o : o + s]) for o, s in ranges]
         together = b"".join(found[place][1] for place in ranges)
-        blocks = [data[at : at + block_size] for at in range(0, len(data), block_size)]
-        assert together == b"".join(xxhash.xxh3_128_digest(block) for block in blocks)
-        assert hash_blocks([data], block_size) == together
+        assert together == hash_blocks(data, block_size)
     finally:
         path.unlink()
 

@@ -15,9 +15,9 @@ from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.restore import Restored, restore
 from supervisor.storage.base import Store, StoreError
 from supervisor.storage.hashing import sha1
-from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import RUN, Step, b2_store, quiet, tree
+from tests.storage.parts import hash_parts
 
 PLACE = Place("checkpoints/step_20")
 

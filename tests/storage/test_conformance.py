@@ -12,7 +12,7 @@ import pytest
 from b2sdk.v3 import B2Api, InMemoryAccountInfo
 
 from supervisor.storage.base import Store, StoredFile, StoreError
-from supervisor.storage.source import hash_parts
+from tests.storage.parts import hash_parts
 
 
 def put(store: Store, name: str, path: Path, part_size: int | None = None) -> tuple[StoredFile, int]:

@@ -16,9 +16,9 @@ import pytest
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.s3client import region_of
-from supervisor.storage.source import hash_parts
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
 from tests.storage.conftest import ONE_SERVER, QUICK, S3_ENVIRON
+from tests.storage.parts import hash_parts
 
 pytestmark = ONE_SERVER
 MakePlace = Callable[[bool], str]
@@ -127,7 +127,7 @@ SENDER = """
 import sys
 from pathlib import Path
 from supervisor.storage import open_store
-from supervisor.storage.source import hash_parts
+from tests.storage.parts import hash_parts
 url, endpoint, path = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 import os
 store = open_store(url, endpoint, os.environ, streams=1, part_size=1)
