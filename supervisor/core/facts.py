@@ -133,8 +133,10 @@ class GpuFault(Fact):
     """The driver reported a fault (an Xid event) of a GPU. A signal with a name; its meaning is the core's business."""
 
     gpu: str  # "GPU 1", as people know it
-    xid: int  # NVIDIA's number
+    xid: int  # NVIDIA's number; 0: the driver answers no more about it
     text: str = ""
+    host: str = ""  # the machine, where the run has several
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True)

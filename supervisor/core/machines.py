@@ -25,6 +25,12 @@ def note_down(state: State, fact: f.MachineDown) -> State:
     return replace(state, machines={**state.machines, fact.host: replace(known, down=fact.why)})
 
 
+def note_bad_gpu(state: State, host: str) -> State:
+    """A GPU of it needs a reset: a restart there does not help."""
+    known = state.machines.get(host, Machine())
+    return replace(state, machines={**state.machines, host: replace(known, bad=True)})
+
+
 def is_gone(state: State, fact: f.ProcessGone) -> bool:
     """Is it known already that this very component has ended?"""
     place = (fact.role, fact.host, fact.index)
@@ -49,6 +55,6 @@ def to_avoid(state: State) -> tuple[str, ...]:
     bad = {
         name: one
         for name, one in state.machines.items()
-        if one.deaths >= BAD_AFTER or one.down or one.silent_since is not None
+        if one.deaths >= BAD_AFTER or one.bad or one.down or one.silent_since is not None
     }
     return tuple(sorted(bad, key=lambda name: (bad[name].deaths, name)))

@@ -44,6 +44,7 @@ IN_A_ROW = 3  # numbers that are believed whatever the clock says
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
 # failure, fallen off the bus, uncontained ECC, GSP time-out and error). Others are mostly the program's own.
 FATAL_XIDS = frozenset({48, 64, 79, 95, 119, 120})
+TOLD_AGAIN_S = 5.0  # an agent tells all that it knows with each new connection: the same fault is about so far apart
 LINK_XIDS = frozenset({74})  # NVLink: often well after one restart (``recurring``)
 # Notices, and the clearing away of what a program that ended had there: each kill gives one.
 HARMLESS_XIDS = frozenset({37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 121, 141, 154, 157, *range(160, 166)})
@@ -134,9 +135,16 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
 
 
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:
-    text = f"{fact.gpu}: Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}"
-    uuid = next((uuid for uuid, one in state.gpus.by_uuid.items() if f"GPU {one.gpu.index}" == fact.gpu), "")
-    trouble = GpuTrouble(fact.gpu, text, state.now, fact.xid in FATAL_XIDS, fact.xid, uuid)
+    gpu = f"{fact.gpu} of {fact.host}" if fact.host else fact.gpu
+    said = f"Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}" if fact.xid else fact.text
+    here = state.gpus.by_uuid.items() if not fact.host else ()
+    uuid = next((uuid for uuid, one in here if f"GPU {one.gpu.index}" == fact.gpu), "")
+    t, fatal = state.now - fact.age_s, fact.xid in FATAL_XIDS or not fact.xid
+    trouble = GpuTrouble(gpu, f"{gpu}: {said}", t, fatal, fact.xid, uuid, fact.host)
+    if fact.host:
+        if any(one.text == trouble.text and abs(one.t - t) < TOLD_AGAIN_S for one in state.gpus.trouble):
+            return state
+        state = machines.note_bad_gpu(state, fact.host) if fatal else state
     return replace(state, gpus=replace(state.gpus, trouble=(*state.gpus.trouble, trouble)[-16:]))
 
 

@@ -76,6 +76,7 @@ class Machine:
     silent_since: float | None = None
     down: str = ""  # what the engine that gave it says against it
     deaths: int = 0  # of what ran on it, itself included
+    bad: bool = False  # a GPU of it needs a reset
     attempt: int = 0  # the last one of which something was started on it
 
 
@@ -154,6 +155,7 @@ class GpuTrouble:
     fatal: bool
     xid: int = 0  # NVIDIA's number; 0: the driver does not answer about it
     uuid: str = ""  # "" where it is not known which GPU that is
+    host: str = ""  # the machine, where the run has several
 
 
 @dataclass(frozen=True)

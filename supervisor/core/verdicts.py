@@ -45,6 +45,7 @@ from supervisor.core.signals import (
     is_step_moving,
     late,
     lost_gpu,
+    lost_gpu_cause,
     soft_overdue,
     standstill,
     still_rollouts,
@@ -126,7 +127,8 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     second = overdue or logged or _just_failed(state, trouble)
     if second is None:
         return None
-    return Verdict("dead", "gpu-lost", f"A GPU is lost: {_both([signal, second])}.", act=True, signals=(signal, second))
+    sentence = f"A GPU is lost: {_both([signal, second])}."
+    return Verdict("dead", lost_gpu_cause(trouble), sentence, act=True, signals=(signal, second), host=trouble.host)
 
 
 def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict | None:

@@ -36,7 +36,7 @@ from supervisor.base import logs, proc_stat
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError
 from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
-from supervisor.jobs.base import Component, Place, StopRules
+from supervisor.jobs.base import Component, GpuPlan, Place, StopRules
 from supervisor.nodes import wire
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
@@ -46,6 +46,7 @@ from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings
 from supervisor.sensors.base import Looker
+from supervisor.sensors.gpu import GpuSensor
 from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
 
 TURN_S = 0.25
@@ -56,6 +57,8 @@ MOST_BEHIND, NEWEST = 8 << 20, 256 << 10  # who writes faster than that: the hea
 MOST_WAITING = 1 << 20
 KEPT_ATTEMPTS = 3
 KEPT_ANSWERS = 64
+KEPT_FAULTS = 16
+GPU_S = 1.0
 STOP_S = 60.0  # of what the head does not ask for
 ENGINE = "VLLM::Engine"
 HEADLESS_S = 60.0  # beyond the lease, and between two questions to Slurm
@@ -106,6 +109,8 @@ class Agent:
         self._kept_heard = self._heard
         self._ended_by_lease = False
         self._first_left: Message | None = None  # what the head had left when this agent began
+        self._faults: deque[tuple[float, Message]] = deque(maxlen=KEPT_FAULTS)
+        self._lost_gpus: set[str] = set()
         self._notify = notifier()
 
     # ------------------------------------------------------------ the life of an agent
@@ -115,6 +120,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._adopt()
+        Looker(GpuSensor(GpuPlan(), every=True), self._take_gpu_fact, interval_s=GPU_S).start()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
         self._notify.tell_ready()
@@ -254,6 +260,8 @@ class Agent:
             for message in part.seen.values():
                 self._say(message)
             self._out.extend(part.gone)
+        with self._lock:
+            self._out.extend(self._faults)
         self._say({"t": "report", "parts": [part.key for part in parts]})
         self._hear_wanted(welcome.get("wanted"))
 
@@ -425,6 +433,20 @@ class Agent:
                 part.seen.pop(process, None)
                 part.gone = [*part.gone, (now(), message)][-16:]
             self._say(message)
+
+    def _take_gpu_fact(self, fact: f.Fact) -> None:
+        """Of a GPU, in the sensor's thread: its faults alone are told. What it holds and does is nobody's business."""
+        faults = [fact] if isinstance(fact, f.GpuFault) else []
+        if isinstance(fact, f.GpuLook):
+            for text in set(fact.lost) - self._lost_gpus:
+                gpu, _, said = text.partition(": ")
+                faults.append(f.GpuFault(gpu, 0, said))
+            self._lost_gpus = set(fact.lost) if not fact.reason else self._lost_gpus
+        for one in faults:
+            message = {"t": "gpu", "gpu": one.gpu, "xid": one.xid, "text": one.text}
+            with self._lock:
+                self._faults.append((now(), message))
+                self._say(message)
 
     # ------------------------------------------------------------ doing
 

@@ -344,6 +344,10 @@ class Head:
                 self._keep_output(peer.name, message)
             case "seen" | "gone":
                 self._hear_process(peer.name, message)
+            case "gpu":
+                gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
+                age_s = float(message.get("age", 0.0))
+                self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
             case "done":
                 with self._changed:
                     request = self._requests.get(str(message.get("id")))

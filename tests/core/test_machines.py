@@ -161,3 +161,40 @@ def test_a_start_rather_leaves_out_where_two_things_died_or_nothing_is_heard() -
     run.state = blame(once, "n2")
     run.tell(f.MachineLook("n1", 4.0))
     assert to_avoid(run.state) == ("n1", "n2")  # the worst last
+
+
+def test_a_gpu_that_is_lost_elsewhere_and_a_death_leave_that_machine_out_at_once() -> None:
+    run = Run()
+    run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
+    run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2", age_s=60.0), 60.0)  # told again
+    assert len(run.state.gpus.trouble) == 1 and run.verdicts() == []
+    run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    [sentence] = run.verdicts()
+    assert sentence == (
+        "vLLM 1 on n2 died: it ended with exit code 1, 3 s ago; GPU 3 of n2: Xid 79 (GPU has fallen off the bus)."
+    )
+    assert to_avoid(run.state) == ("n2",)
+    assert run.state.mode == "stopping", "another machine may do"
+
+
+def test_a_gpu_that_no_longer_answers_elsewhere_and_a_step_that_does_not_come_convict_its_machine() -> None:
+    run = Run()
+    run.tell(f.GpuFault("GPU 0", 0, "it is not on the bus any more", "n1"))
+    for _ in range(130):
+        run.tell(f.Tick(), 5.0)
+    [sentence] = run.verdicts()
+    assert sentence.startswith("A GPU is lost: GPU 0 of n1: it is not on the bus any more; no new step for"), sentence
+    assert run.state.machines["n1"].deaths == 1 and to_avoid(run.state) == ("n1",)
+
+
+def test_a_fault_of_a_machine_on_which_nothing_runs_convicts_nobody() -> None:
+    run = Run()
+    run.tell(f.GpuFault("GPU 0", 79, "", "n9"))
+    run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    [sentence] = run.verdicts()
+    assert "GPU" not in sentence
+    assert to_avoid(run.state) == ("n9",)
+    run.tell(f.GpuFault("GPU 0", 31, "MMU fault", "n1"))
+    assert to_avoid(run.state) == ("n9",), "a fault that a restart cures"

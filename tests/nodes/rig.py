@@ -38,6 +38,7 @@ class Cluster:
         self.nannies: dict[str, subprocess.Popen[bytes]] = {}
         self.daemon: subprocess.Popen[bytes] | None = None
         self.heads: dict[str, str] = {}
+        self.environs: dict[str, dict[str, str]] = {}
         self.proxy: Any = None
         self.write_run_file(last, lease, deadlines)
 
@@ -101,7 +102,7 @@ class Cluster:
                 [sys.executable, "-m", "supervisor.cli.main", "node", str(self.run_file), *words],
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "RL_SUPERVISOR_BACKOFF": "0.3"},
+                env={**os.environ, "RL_SUPERVISOR_BACKOFF": "0.3", **self.environs.get(name, {})},
                 start_new_session=True,
             )
 

@@ -13,6 +13,9 @@ import pytest
 from tests.nodes.practice_cluster import PracticeCluster, PrimeRlCluster
 from tests.nodes.proxy import Proxy
 from tests.nodes.rig import Cluster
+from tests.sensors.test_gpu import States, states, states_library
+
+__all__ = ["states", "states_library"]  # fixtures
 
 MakeCluster = Callable[..., Cluster]
 
@@ -22,8 +25,9 @@ def make(tmp_path: Path) -> Iterator[MakeCluster]:
     made: list[Cluster] = []
     proxies: list[Proxy] = []
 
-    def make_one(*, behind: str = "", **settings: Any) -> Cluster:
+    def make_one(*, behind: str = "", environs: dict[str, dict[str, str]] | None = None, **settings: Any) -> Cluster:
         cluster = Cluster(tmp_path / "c", **settings)
+        cluster.environs = environs or {}
         if behind:
             proxy = Proxy(cluster.shared)
             cluster.proxy, cluster.heads[behind] = proxy, proxy.address
@@ -142,6 +146,32 @@ def test_a_machine_that_is_lost_is_left_out_and_a_spare_takes_its_place(make: Ma
     cluster.wait_for_step(cluster.starts()[1] + 2)
     spare = psutil.Process(cluster.nannies["n4"].pid)
     assert any(str(cluster.out) in child.cmdline() for child in spare.children(recursive=True))
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_machine_whose_gpu_fails_is_left_out_after_the_first_death_on_it(make: MakeCluster, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    cluster = make(machines=5, environs={"n2": states.with_events})
+    cluster.wait_for_step(3)
+    # While no head listens: the next one hears of it.
+    assert cluster.daemon is not None
+    cluster.daemon.kill()
+    cluster.daemon.wait()
+    states.xid("b", 79)
+    cluster.start_daemon()
+    said = "The driver reports: GPU 1 of n2: Xid 79."
+    cluster.wait_for(lambda: any(said in one for one in cluster.sentences()), "a warning of the fault")
+    assert not cluster.sentences("verdict"), "steps go on"
+    (cluster.out / "end-1").write_text("1")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    [verdict] = cluster.sentences("verdict")
+    assert verdict.startswith("vLLM 1 on n2 died: it ended with exit code 1, "), verdict
+    assert verdict.endswith("GPU 1 of n2: Xid 79."), verdict
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    below = {name: psutil.Process(cluster.nannies[name].pid).children(recursive=True) for name in ("n2", "n4")}
+    runs = [name for name, found in below.items() if any(str(cluster.out) in one.cmdline() for one in found)]
+    assert runs == ["n4"]
     cluster.check_sound()
 
 

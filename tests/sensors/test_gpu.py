@@ -419,7 +419,7 @@ def test_an_xid_of_the_runs_gpu_is_told_and_another_runs_is_not(start: Start, st
     states.xid("c", 94)
     states.log("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.")
     assert probe.look(1) is None
-    assert probe.heard == [{"gpu": "GPU 1", "xid": 79, "text": ""}, {"gpu": "GPU 2", "xid": 94, "text": ""}]
+    assert [(one["gpu"], one["xid"], one["text"]) for one in probe.heard] == [("GPU 1", 79, ""), ("GPU 2", 94, "")]
     probe.look(2)
     assert len(probe.heard) == 2, "once, though the kernel logs it too"
 
@@ -441,6 +441,21 @@ def test_an_xid_is_still_told_when_its_gpu_is_lost_with_it_and_after_nvml_was_op
     assert [fault["xid"] for fault in probe.heard] == [79, 48]
 
 
+def test_where_the_run_has_the_whole_machine_each_of_its_gpus_counts(start: Start, states: States) -> None:
+    states.set("ok", "ok", "ok")
+    probe = start(GpuPlan(), EVERY="1", **states.with_events)
+    assert [gpu["role"] for gpu in probe.look(0)["gpus"]] == ["shared"] * 3
+    states.xid("c", 79)
+    states.set("ok", "lost", "ok")
+    assert probe.look(1)["lost"] == ["GPU 1: GPU is lost"]
+    assert [(one["gpu"], one["xid"]) for one in probe.heard] == [("GPU 2", 79)]
+    states.set("ok", "gone", "ok")
+    for t in (400, 800):
+        assert probe.look(t)["lost"] == ["GPU 1: GPU is lost"], "GPU-c has its number now, and is another one"
+    states.set("ok", "ok", "ok")
+    assert probe.look(1200)["lost"] == []
+
+
 def test_without_events_the_kernels_log_tells(start: Start, states: States) -> None:
     states.set("ok", "ok", "ok")
     states.log("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=old, an old fault")
@@ -454,9 +469,9 @@ def test_without_events_the_kernels_log_tells(start: Start, states: States) -> N
         "NVRM: Xid (PCI:00000000:3B:00.0): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)",
     )
     probe.look(1)
-    assert probe.heard == [
-        {"gpu": "GPU 1", "xid": 79, "text": "pid=1234, name=python3, GPU has fallen off the bus."},
-        {"gpu": "GPU 1", "xid": 154, "text": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)"},
+    assert [(one["gpu"], one["xid"], one["text"]) for one in probe.heard] == [
+        ("GPU 1", 79, "pid=1234, name=python3, GPU has fallen off the bus."),
+        ("GPU 1", 154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)"),
     ]
 
 
