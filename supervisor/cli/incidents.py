@@ -162,7 +162,7 @@ def _word_for_state(item: Mapping[str, Any]) -> str:
     if item["open"]:
         return f"open for {lasted}"
     step = item.get("recovered_step")
-    return f"over after {lasted}" + (f", with step {step}" if step is not None else "")
+    return f"over after {lasted}, with step {step}" if step is not None else f"ended after {lasted}, without a new step"
 
 
 def _time_of_day(wall: float, *, seconds: bool = False) -> str:

@@ -176,7 +176,7 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
         rows += [("incident", _incident_lines(incident, now, lasts, told)), *_root_cause_lines(incident, told, REMEDY)]
     if last := status.get("last_incident"):
         step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
-        lasts = f"over after {span(last.get('seconds') or 0)}{step}"
+        lasts = f"{'over' if step else 'ended'} after {span(last.get('seconds') or 0)}{step}"
         rows += [("last incident", _incident_lines(last, now, lasts, told)), *_root_cause_lines(last, told, AGAIN)]
     for one in status.get("would") or ():
         rows.append(("not done", _would_in_words(one, now)))
@@ -317,6 +317,8 @@ def headline_without_daemon(found: Mapping[str, Any], commands: Mapping[str, str
         meant = ", as `systemctl stop` or the end of a pod sends it" if by[1] == "SIGTERM" else ""
         why = f"it was told to end, by {by[1]}{meant}"
     job = "The job lives on without it. " if found.get("job") else ""
+    if gone := (found.get("job") or {}).get("gone"):
+        job = f"{' and '.join(gone)} died since, and nobody acts. "
     if (parent := found.get("parent_pid")) is not None:
         return f"No daemon{since}: {why}. {job}Its parent (process {parent}) starts it again: nothing to type."
     first = "Mend the cause, then start it" if ended == 93 else "Start it"
@@ -342,7 +344,8 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         told += sentence
     if incident:
         step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
-        lasts = f"over after {span(float(incident.get('down_s') or 0))}{step}" if is_over else "not over"
+        lasts = f"{'over' if step else 'ended'} after {span(float(incident.get('down_s') or 0))}{step}"
+        lasts = lasts if is_over else "not over"
         rows.append(("last incident" if is_over else "incident", _incident_lines(incident, now, lasts, told)))
         rows += _root_cause_lines(incident, told, AGAIN) if is_over else []
     rows.append(("note", str(found.get("worthless") or "")))
@@ -374,7 +377,8 @@ def _living_job(job: Mapping[str, Any], now: float) -> str:
     step = f"last step {job['step']}; " if job.get("step") is not None else ""
     grew = f"; its logs last grew {span(now - job['silent_since'])} ago" if job.get("silent_since") else ""
     are = f"{len(pids)} process{'es' if len(pids) != 1 else ''}"
-    return f"attempt {job['attempt']} lives: {step}{are}: {', '.join(pids[:MOST_PIDS])}{more}{grew}"
+    left = "'s rest" if job.get("gone") else ""
+    return f"attempt {job['attempt']}{left} lives: {step}{are}: {', '.join(pids[:MOST_PIDS])}{more}{grew}"
 
 
 def _job_row(status: Mapping[str, Any]) -> str:
@@ -436,6 +440,8 @@ def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str
         left = deadline.get("seconds_left")
         when = "" if left is None else f" ({span(left)} left)" if left >= 0 else f" (overdue by {span(-left)})"
         lines += wrap(f"waits for: {str(deadline.get('sentence')).rstrip('.')}{when}", "  ")
+    if history := answer.get("history"):
+        lines += ["Before:", *(line for sentence in history for line in wrap(sentence, "  "))]
     if evidence := answer.get("evidence"):
         lines += ["Evidence:", *_evidence_lines(evidence)]
     if forecast := answer.get("forecast"):
@@ -449,8 +455,6 @@ def explanation(answer: Mapping[str, Any], now: float | None = None) -> list[str
     if start := answer.get("start"):
         lines += ["Each start adds to your own configuration:"]
         lines += [line for one in start for line in wrap(_change_in_words(one), "  ")]
-    if history := answer.get("history"):
-        lines += ["Before:", *(line for sentence in history for line in wrap(sentence, "  "))]
     return lines
 
 

@@ -201,9 +201,16 @@ def finish(state: State, acts: Actions) -> tuple[State, Actions]:
     state = replace(
         enter(state, "publishing", why),
         local=state.local.being_listed(state.now),
-        incidents=replace(state.incidents, open=None),
     )
-    return state, [*acts, a.Survey()]
+    return close_incident(state), [*acts, a.Survey()]
+
+
+def close_incident(state: State, step: int | None = None) -> State:
+    """The open one, if any, is over: with a step, or None because the run is stopped or has finished."""
+    if state.incidents.open is None:
+        return state
+    done = replace(state.incidents.open, closed=state.now, closed_wall=state.wall, closed_step=step)
+    return replace(state, incidents=replace(state.incidents, open=None, closed=(*state.incidents.closed, done)[-20:]))
 
 
 def forgiven(state: State) -> State:

@@ -8,7 +8,18 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, enter, forgiven, say, stop, survey, to_go_back, with_all, with_first
+from supervisor.core.moves import (
+    Actions,
+    close_incident,
+    enter,
+    forgiven,
+    say,
+    stop,
+    survey,
+    to_go_back,
+    with_all,
+    with_first,
+)
 from supervisor.core.state import Ending, State
 
 
@@ -52,7 +63,7 @@ def _stop(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
     if state.live or state.mode == "stopping":
         return with_first(told, stop(state, "stop", f"Stopped{by}."))
     if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
-        state = enter(replace(state, incidents=replace(state.incidents, open=None)), "stopped", f"Stopped{by}.")
+        state = enter(close_incident(state), "stopped", f"Stopped{by}.")
     return state, [told]
 
 

@@ -80,7 +80,10 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
     deeper = _deeper(state, ended.t)
     if deeper is not None:
         return Verdict("exited", deeper[0], f"The job ended with {_how(state)} {where}: {deeper[1]}.", act=True)
-    error = _culprit(state)
+    error, stop = _culprit(state), why_launcher_stops(state)
+    if stop is not None and not stop.failed and (error is None or error.t > stop.t):
+        sentence = f"The job ended with {_how(state)} {where}. {stop.sentence}."
+        return Verdict("exited", stop.cause, sentence, act=True)
     because = f": {error.text.rstrip('. ')}." if error else "."
     told = f" {error.sentence}" if error and error.sentence else ""
     return Verdict(

@@ -31,6 +31,7 @@ from supervisor.core.moves import (
     EXIT_UNFIT,
     Actions,
     backoff,
+    close_incident,
     end,
     enter,
     finish,
@@ -187,8 +188,7 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
         return end(state, "unfit", EXIT_UNFIT, sentence)
     match state.attempt.after_stop:
         case "stop":
-            state = replace(state, incidents=replace(state.incidents, open=None))
-            return enter(state, "stopped", state.attempt.stop_reason), [*told, a.Survey()]
+            return enter(close_incident(state), "stopped", state.attempt.stop_reason), [*told, a.Survey()]
         case "finish" if not state.leave.asked:
             return finish(state, told)
         case "shutdown" | "finish":

@@ -6,7 +6,7 @@ from supervisor.core import facts as f
 from supervisor.core import pinned_steps
 from supervisor.core.deadlines import start_took
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, enter, say, with_all
+from supervisor.core.moves import Actions, close_incident, enter, say, with_all
 from supervisor.core.pace import with_step
 from supervisor.core.phases import RESUME, STEP, learn
 from supervisor.core.state import State
@@ -83,9 +83,7 @@ def _close_incident(state: State, step: int) -> tuple[State, Actions]:
         return state, []
     lasted = span(state.now - one.opened)
     sentence = f"Incident {one.id} is over after {lasted}: step {step} is done. It was: {one.sentence}"
-    done = replace(one, closed=state.now, closed_wall=state.wall, closed_step=step)
-    incidents = replace(state.incidents, open=None, closed=(*state.incidents.closed, done)[-20:])
-    return replace(state, incidents=incidents), [say("incident-closed", sentence, incident=one.id, step=step)]
+    return close_incident(state, step), [say("incident-closed", sentence, incident=one.id, step=step)]
 
 
 def _report_slower_pace(before: State, state: State) -> tuple[State, Actions]:

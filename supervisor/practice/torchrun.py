@@ -90,14 +90,42 @@ def _watch_ranks(ranks: list[subprocess.Popen[bytes]]) -> int:
         for number, code in enumerate(codes):
             if code:
                 _end_ranks(ranks)
-                print(
-                    f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: rank {number} exitcode {code}",
-                    file=sys.stderr,
-                )
+                print(_failure(number, code, ranks[number].pid), file=sys.stderr)
                 return 1
         if all(code == 0 for code in codes):
             return 0
         time.sleep(0.03)
+
+
+def _failure(rank: int, code: int, pid: int) -> str:
+    """What the agent logs of a rank that failed, and the end of run.py (elastic/multiprocessing/errors)."""
+    now, line = time.gmtime(), "-" * 60
+    told = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+    if code < 0:
+        told = f"Signal {-code} ({signal.Signals(-code).name}) received by PID {pid}"
+    return f"""\
+E{time.strftime("%m%d %H:%M:%S", now)}.{time.time_ns() // 1000 % 10**6:06d} {os.getpid()} \
+torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: {code}) local_rank: {rank} (pid: {pid}) of \
+binary: {sys.executable}
+Traceback (most recent call last):
+  File "{Path(sys.executable).with_name("torchrun")}", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+{"=" * 60}
+prime_rl.trainer.rl.train FAILED
+{line}
+Failures:
+  <NO_OTHER_FAILURES>
+{line}
+Root Cause (first observed failure):
+[0]:
+  time      : {time.strftime("%Y-%m-%d_%H:%M:%S", now)}
+  host      : localhost
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : {code} (pid: {pid})
+  error_file: <N/A>
+  traceback : {told}
+{"=" * 60}"""
 
 
 def _end_ranks(ranks: list[subprocess.Popen[bytes]]) -> None:

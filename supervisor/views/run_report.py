@@ -109,7 +109,7 @@ def _open_journal(path: Path, run: str) -> Found:
     """The present state out of a journal that a daemon may be writing at this moment."""
     db = open_read_only(path)
     try:
-        state = _newest_state(db)
+        state = newest_state(db)
         identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
         said = db.execute("SELECT sentence, fields FROM events WHERE event = 'verdict' ORDER BY id DESC").fetchall()
     finally:
@@ -124,7 +124,8 @@ def _open_journal(path: Path, run: str) -> Found:
     )
 
 
-def _newest_state(db: sqlite3.Connection) -> State:
+def newest_state(db: sqlite3.Connection) -> State:
+    """What the daemon knew last, as far as this version can read it."""
     for number, text in db.execute("SELECT observation, state FROM snapshots ORDER BY observation DESC").fetchall():
         try:
             state = decode(json.loads(text))

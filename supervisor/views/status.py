@@ -76,7 +76,9 @@ def headline(state: State) -> str:
     elif state.incidents.closed:
         last = state.incidents.closed[-1]
         lasted = span((last.closed or last.opened) - last.opened)
-        words.append(f"last incident: {last.sentence.rstrip('.')}; back after {lasted}")
+        stopped = last.closed_step is None and last.closed != last.opened
+        back = f"open until the run was ended, {lasted}" if stopped else f"back after {lasted}"
+        words.append(f"last incident: {last.sentence.rstrip('.')}; {back}")
         words += _root_cause_fields(last, words[-1])
     return "; ".join(words)
 
@@ -234,7 +236,7 @@ def explain(state: State) -> dict[str, Any]:
         "forecast": belief.forecast(state),
         "deadline": _deadline_fields(state),
         "would": ledger_of_would(state),
-        "history": [one.sentence for one in state.incidents.closed[-10:]],
+        "history": [one.sentence for one in (*state.incidents.closed[-10:], state.incidents.open) if one is not None],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role, StepDone
+from supervisor.core.launcher import who
 from supervisor.evidence.ends import tail_of
 from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_folders import attempts
@@ -21,10 +21,10 @@ from supervisor.process import attached, run_lock
 from supervisor.process.attempts import attempt_dir
 from supervisor.process.survivors import Belongings, alive
 from supervisor.views import incidents
+from supervisor.views.run_report import newest_state
 
 TAIL_BYTES = 128 << 10
 ROLES: tuple[Role, ...] = ("launcher", "trainer", "orchestrator", "job")  # lines of these tell steps
-_PUBLISHED = re.compile(r"Published step (\d{1,12})\b")
 LOG_SLACK_S = 2.0  # a log's line is written a moment after the journal's row of it
 
 
@@ -33,9 +33,9 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
 
     {since, ended (exit code, None where it said no farewell), why (it ended), finished, last_words {wall, sentence},
     daemon_pid (it lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid:
-    name}, step, silent_since}, incident, worthless (why training is worth nothing), held (a person stopped the run, and
-    a new daemon keeps it so), progress (its last step), published}. Times in Unix time; None for what is not known, or
-    not there.
+    name}, step, silent_since, gone [which of its main parts]}, incident, worthless (why training is worth nothing),
+    held (a person stopped the run, and a new daemon keeps it so), progress (its last step), published}. Times in Unix
+    time; None for what is not known, or not there.
     """
     holder, parent = run_lock.read_holder(state_dir / "lock")
     found: dict[str, Any] = {
@@ -54,7 +54,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "published": None,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
-        found |= _read_journal(state_dir)
+        found |= _read_journal(state_dir, found["job"])
     if found["last_words"] is not None:
         _newest_line(found, (state_dir / "daemon.jsonl", *log_files))
     with contextlib.suppress(SupervisorError):
@@ -62,7 +62,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     return found
 
 
-def _read_journal(state_dir: Path) -> dict[str, Any]:
+def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]:
     marks = ",".join("?" * len(incidents.AFTERWARDS))
     with contextlib.closing(open_read_only(state_dir / "journal.db")) as db:
         seen = db.execute("SELECT wall FROM observations ORDER BY id DESC LIMIT 1").fetchone()
@@ -79,21 +79,23 @@ def _read_journal(state_dir: Path) -> dict[str, Any]:
             f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
             incidents.AFTERWARDS,
         ).fetchone()
-        steps = dict(
-            db.execute(
-                "SELECT event, sentence FROM events WHERE id IN "
-                "(SELECT max(id) FROM events WHERE event IN ('step', 'published') GROUP BY event)"
-            ).fetchall()
-        )
+        step = db.execute("SELECT sentence FROM events WHERE event = 'step' ORDER BY id DESC LIMIT 1").fetchone()
         worth = db.execute(
             "SELECT level, sentence FROM events WHERE event = 'worth' ORDER BY id DESC LIMIT 1"
         ).fetchone()
+        state = None
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version
+            state = newest_state(db)
     found: dict[str, Any] = {"since": float(seen[0]) if seen else None}
     if said:
         found["last_words"] = {"wall": float(said[0]), "sentence": str(said[2])}
-    found["progress"] = steps.get("step")
-    if published := _PUBLISHED.match(str(steps.get("published") or "")):
-        found["published"] = int(published[1])
+    found["progress"] = step and step[0]
+    if state is not None:
+        found["published"] = state.store.published
+    if job is not None and state is not None and job["attempt"] == state.attempt.number:
+        parts = [one for one in state.job.processes_here() if one.key or one.role == "launcher"]
+        gone = [who(one.role) for one in parts if not alive((one.pid, one.start_ticks))]
+        job["gone"] = list(dict.fromkeys(gone))
     if worth and worth[0] != "info":
         found["worthless"] = str(worth[1])
     if ended:
@@ -161,6 +163,7 @@ def _living_job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
         "pids": {pid: _name_of_process(pid) for pid in living},
         "step": max(steps, default=None),
         "silent_since": newest,
+        "gone": [],
     }
 
 

@@ -96,6 +96,8 @@ def _sentence_without_daemon(ended: Mapping[str, Any], now: float) -> str:
     since = f" for {span(max(0.0, now - ended['since']))}" if ended.get("since") is not None else ""
     job = ended.get("job") or {}
     lives = f"The job lives on without it (attempt {job['attempt']}). " if job else "Nothing of the job runs. "
+    if gone := job.get("gone"):
+        lives = f"{' and '.join(gone)} died since, and nobody acts (attempt {job['attempt']}). "
     again = "It is started again by its parent. " if ended.get("parent_pid") is not None else ""
     return f"No daemon answers here{since}. {lives}{again}Before: {told}"
 
