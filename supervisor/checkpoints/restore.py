@@ -100,26 +100,20 @@ def restore(  # noqa: PLR0917
     return _Restore(store, run_id, step, place, output_dir, report, allow_unverified).run()
 
 
+@dataclass
 class _Restore:
-    def __init__(  # noqa: PLR0917
-        self,
-        store: Store,
-        run_id: str,
-        step: int,
-        place: Place,
-        output_dir: Path,
-        report: Report,
-        allow_unverified: bool,
-    ) -> None:
-        self.store = store
-        self.run_id = run_id
-        self.step = step
-        self.place = place
-        self.output_dir = output_dir
-        self.meter = Meter(report)
-        self.allow_unverified = allow_unverified
-        self.folder = step_folder(run_id, step)
-        self.staging = Staging(output_dir / place.primary, step)
+    store: Store
+    run_id: str
+    step: int
+    place: Place
+    output_dir: Path
+    report: Report
+    allow_unverified: bool
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.report)
+        self.folder = step_folder(self.run_id, self.step)
+        self.staging = Staging(self.output_dir / self.place.primary, self.step)
         self.state = _Progress()
         self.unsynced: list[Path] = []  # complete, and not yet known to be on the disk
 

@@ -34,7 +34,7 @@ def list_messages(before: State, after: State) -> list[Message]:
     told = []
     opened, known = after.incidents.open, {one.id for one in before.incidents.closed}
     if opened is not None and (before.incidents.open is None or before.incidents.open.id != opened.id):
-        command = f"supervisorctl incidents {opened.id}"
+        command = f"supervisorctl incidents {opened.id} {after.settings.run_id}".rstrip()
         told.append(Message(f"incident-{opened.id}", "warning", opened.sentence, command))
     for one in after.incidents.closed:
         if one.id not in known and one.closed is not None:

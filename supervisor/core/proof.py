@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, who, why_launcher_stops
-from supervisor.core.signals import (
-    Signal,
-    lost_gpu,
-    lost_gpu_cause,
-)
+from supervisor.core.signals import Signal, lost_gpu
 from supervisor.core.state import Ended, Error, Gone, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -99,7 +95,7 @@ def _deeper(state: State, t: float) -> tuple[str, str] | None:
     """What the machine itself says of an end at ``t``: it explains more than any line of the job."""
     trouble = lost_gpu(state)
     if trouble is not None:
-        return lost_gpu_cause(trouble), trouble.text.rstrip(".")
+        return trouble.cause, trouble.text.rstrip(".")
     if state.host.oom_t is not None and abs(t - state.host.oom_t) <= OOM_S:
         return "host-oom", "the kernel ended a process because the host's memory was full"
     return None

@@ -284,14 +284,8 @@ def lost_gpu(state: State) -> GpuTrouble | None:
     """The newest trouble of a GPU that no restart cures. One after which steps were done for long was survived."""
     progress = state.progress
     survived = progress.t - SURVIVED_S if progress.step is not None else float("-inf")
-    places = ("", *state.machines_used())
-    found = (one for one in reversed(state.gpus.trouble) if one.fatal and one.t >= survived and one.host in places)
-    return next(found, None)
-
-
-def lost_gpu_cause(trouble: GpuTrouble) -> str:
-    """Another machine may do where the run has several; else only another pod helps."""
-    return "machine-gpu-lost" if trouble.host else "gpu-lost"
+    new = [one for one in state.gpus.trouble if one.fatal and one.t >= survived]
+    return next((one for one in reversed(new) if one.host in ("", *state.machines_used())), None)
 
 
 def gpu_signal(state: State) -> Signal | None:

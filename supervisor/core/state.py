@@ -157,6 +157,11 @@ class GpuTrouble:
     uuid: str = ""  # "" where it is not known which GPU that is
     host: str = ""  # the machine, where the run has several
 
+    @property
+    def cause(self) -> str:
+        """Another machine may do where the run has several; else only another pod helps."""
+        return "machine-gpu-lost" if self.host else "gpu-lost"
+
 
 @dataclass(frozen=True)
 class OwnEngine:

@@ -45,7 +45,6 @@ from supervisor.core.signals import (
     is_step_moving,
     late,
     lost_gpu,
-    lost_gpu_cause,
     soft_overdue,
     standstill,
     still_rollouts,
@@ -128,7 +127,7 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     if second is None:
         return None
     sentence = f"A GPU is lost: {_both([signal, second])}."
-    return Verdict("dead", lost_gpu_cause(trouble), sentence, act=True, signals=(signal, second), host=trouble.host)
+    return Verdict("dead", trouble.cause, sentence, act=True, signals=(signal, second), host=trouble.host)
 
 
 def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict | None:

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from supervisor.config.settings import RunFile
@@ -329,30 +329,23 @@ class ActiveSensors:
             looker.stop(timeout_s=0.5)
 
 
+@dataclass
 class _Exits:
     """The components' ends, each told only after its last lines: they say whether it finished, and why it did not."""
 
-    def __init__(
-        self,
-        attempt: int,
-        components: Sequence[str],
-        look: Callable[[str], ShimState],
-        logs: CountedLogs,
-        following: Looker,
-    ) -> None:
-        self._attempt = attempt
-        self._components = components
-        self._look = look
-        self._logs = logs
-        self._following = following
-        self._last: dict[str, LastLines] = {}
+    attempt: int
+    components: Sequence[str]
+    look: Callable[[str], ShimState]
+    logs: CountedLogs
+    following: Looker
+    last: dict[str, LastLines] = field(default_factory=dict)
 
     def __call__(self) -> list[f.ComponentExited]:
         found = []
-        for name in self._components:
-            one = self._look(name)
+        for name in self.components:
+            one = self.look(name)
             if one.state in ("exited", "lost") and self._lines_are_read(name):
-                fact = f.ComponentExited(self._attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
+                fact = f.ComponentExited(self.attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
                 if (place := one.place) is not None:
                     age_s = time.time() - one.ended_wall if one.ended_wall is not None else 0.0
                     fact = replace(fact, host=place.host, role=place.role, index=place.index, age_s=max(0.0, age_s))
@@ -360,11 +353,11 @@ class _Exits:
         return found
 
     def _lines_are_read(self, name: str) -> bool:
-        if name not in self._last:
-            self._last[name] = LastLines(self._logs)
-        if self._last[name].are_read():
+        if name not in self.last:
+            self.last[name] = LastLines(self.logs)
+        if self.last[name].are_read():
             return True
-        self._following.wake()
+        self.following.wake()
         return False
 
 

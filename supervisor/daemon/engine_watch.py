@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.core import facts as f
@@ -48,29 +49,28 @@ class _EngineLog(CountedLogs):
     name = "engine-log"
 
 
+@dataclass
 class _End:
     """Its end, told once, and only after its last lines: they say why."""
 
+    engine: int
+    look_at_it: Callable[[], ShimState]
+    logs: CountedLogs
+    following: Looker
+    last: LastLines | None = None
+    told: bool = False
     name = "own-engine"
 
-    def __init__(self, engine: int, look: Callable[[], ShimState], logs: CountedLogs, following: Looker) -> None:
-        self._engine = engine
-        self._look = look
-        self._logs = logs
-        self._following = following
-        self._last: LastLines | None = None
-        self._told = False
-
     def look(self) -> Sequence[f.Fact]:
-        if self._told or (one := self._look()).state not in ("exited", "lost"):
+        if self.told or (one := self.look_at_it()).state not in ("exited", "lost"):
             return ()
-        if self._last is None:
-            self._last = LastLines(self._logs)
-        if not self._last.are_read():
-            self._following.wake()
+        if self.last is None:
+            self.last = LastLines(self.logs)
+        if not self.last.are_read():
+            self.following.wake()
             return ()
-        self._told = True
-        return (f.EngineExited(self._engine, one.exit_code, one.signal, lost=one.state == "lost"),)
+        self.told = True
+        return (f.EngineExited(self.engine, one.exit_code, one.signal, lost=one.state == "lost"),)
 
     def unknown(self, reason: str) -> Sequence[f.Fact]:
         return ()  # only what was seen to end is ever reported

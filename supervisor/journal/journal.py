@@ -94,12 +94,12 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 def identity_in(folder: Path) -> str | None:
     """The identity of the journal in a folder, None where there is none; without writing, also beside a daemon."""
     path = folder / "journal.db"
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         with contextlib.closing(open_read_only(path)) as db:
             row = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
-    except sqlite3.Error:
+    except (sqlite3.Error, OSError):
         return None
     return str(row[0]) if row else None
 

@@ -47,6 +47,7 @@ from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings
 from supervisor.sensors.base import Looker
 from supervisor.sensors.gpu import GpuSensor
+from supervisor.sensors.gpu_survey import survey
 from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
 
 TURN_S = 0.25
@@ -120,7 +121,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._adopt()
-        Looker(GpuSensor(GpuPlan(), every=True), self._take_gpu_fact, interval_s=GPU_S).start()
+        threading.Thread(target=self._watch_gpus, name="gpus", daemon=True).start()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
         self._notify.tell_ready()
@@ -434,8 +435,13 @@ class Agent:
                 part.gone = [*part.gone, (now(), message)][-16:]
             self._say(message)
 
+    def _watch_gpus(self) -> None:
+        """The machine is the run's alone, and so are its GPUs. A driver that hangs holds up this thread only."""
+        if gpus := [str(one.index) for one in survey().gpus]:
+            Looker(GpuSensor(GpuPlan(trainer=gpus)), self._take_gpu_fact, interval_s=GPU_S).start()
+
     def _take_gpu_fact(self, fact: f.Fact) -> None:
-        """Of a GPU, in the sensor's thread: its faults alone are told. What it holds and does is nobody's business."""
+        """Of a GPU, in the sensor's thread: its faults alone are told. Its memory and load are not."""
         faults = [fact] if isinstance(fact, f.GpuFault) else []
         if isinstance(fact, f.GpuLook):
             for text in set(fact.lost) - self._lost_gpus:

@@ -46,8 +46,6 @@ class _Device:
 class GpuSensor:
     """Posts ``GpuLook`` for the GPUs of ``plan``; with an empty plan for every GPU, as role "other".
 
-    ``every``: the run has the whole machine, and the plan is empty. Each GPU is "shared".
-
     A look is posted when a GPU's memory moved by more than 64 MiB or 0.5 % of its total, when it became empty
     (``Gpu.is_empty``) or was filled, and every ``heartbeat_s``. Where nothing can be read (no library, no driver, MIG)
     it is ``GpuLook(reason=...)``, and NVML is opened anew every ``retry_s`` seconds until it works.
@@ -73,7 +71,6 @@ class GpuSensor:
         retry_s: float = 5.0,
         lost_retry_s: float = 300.0,
         faults: XidEvents | None = None,
-        every: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
         self._plan = plan
@@ -81,7 +78,6 @@ class GpuSensor:
         self._retry_s = retry_s
         self._lost_retry_s = lost_retry_s
         self._faults = faults or XidEvents()
-        self._every = every
         self._clock = clock
         self._uuids: dict[str, str] = {}  # what the person wrote -> UUID it had at first
         self._devices: dict[str, _Device] = {}
@@ -170,14 +166,7 @@ class GpuSensor:
         if not self._plan.inference and not self._plan.trainer:
             if dumb:
                 self._notes.append(f"Not all of this machine's GPUs can be read{dumb}.")
-            if not self._every:
-                return dict.fromkeys(present, "other")
-            for name, uuid in self._uuids.items():
-                if uuid not in present:
-                    self._absent[uuid] = f"GPU {name}: it is not on the bus any more{dumb}"
-            new = present.keys() - set(self._uuids.values())
-            self._uuids |= {str(present[uuid][1]): uuid for uuid in new}
-            return dict.fromkeys(present, "shared")
+            return dict.fromkeys(present, "other")
         found: dict[str, str] = {}
         missing: list[str] = []
         for name in dict.fromkeys((*self._plan.inference, *self._plan.trainer)):

@@ -78,7 +78,12 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
     notes: list[str] = []
     path = run_file.state_dir / "journal.db"
     found = Found(run_file.run.id)
-    if path.exists():
+    try:
+        is_there = path.exists()
+    except PermissionError:
+        is_there = False
+        notes.append(f"You may not read the journal {path}, and it is left out. Try sudo.")
+    if is_there:
         try:
             found = _open_journal(path, run_file.run.id)
         except (sqlite3.Error, OSError, ValueError) as error:

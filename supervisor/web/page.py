@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from supervisor.base.escapes import plain
@@ -81,8 +82,17 @@ def _sentence_of_run(seen: Seen) -> str:
     )
     parts = [f"Step {newest['step']} is the newest that is published." if newest else "No step is published yet."]
     if last is not None:
-        parts.append(f"{span(max(0.0, seen.at - last['t']))} ago: {last['sentence']}")
+        before = "before that, " if last["t"] < _unix_time(newest.get("timestamp")) else ""
+        ago = f"{before}{span(max(0.0, seen.at - last['t']))} ago"
+        parts.append(f"{ago[0].upper()}{ago[1:]}: {last['sentence']}")
     return " ".join([*([seen.silent] if seen.silent else []), *parts])
+
+
+def _unix_time(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _sentence_without_daemon(ended: Mapping[str, Any], now: float) -> str:
@@ -98,7 +108,9 @@ def _sentence_without_daemon(ended: Mapping[str, Any], now: float) -> str:
     lives = f"The job lives on without it (attempt {job['attempt']}). " if job else "Nothing of the job runs. "
     if gone := job.get("gone"):
         lives = f"{' and '.join(gone)} died since, and nobody acts (attempt {job['attempt']}). "
-    again = "It is started again by its parent. " if ended.get("parent_pid") is not None else ""
+    again = "It is started again by its parent. "
+    if ended.get("parent_pid") is None:
+        again = "Nothing starts it again: `supervisorctl status` there says what to type. "
     return f"No daemon answers here{since}. {lives}{again}Before: {told}"
 
 

@@ -19,6 +19,7 @@ from supervisor.base.errors import StoreError, SupervisorError
 from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import SERIES
 from supervisor.config.settings import RunFile
+from supervisor.core.words import span
 from supervisor.effects.transfers import Transfers, request
 from supervisor.journal.journal import identity_in
 from supervisor.journal.series import FOLDER, parse_series
@@ -122,6 +123,8 @@ class RunSource:
             self._asking.join(AGAIN_S)  # nobody has looked for long: money of then is not shown as money of now
         stored = self._stored
         notes += [stored.note] if stored.note else []
+        if stored.at > 0 and (old_s := time.monotonic() - stored.at) > 2 * STORE_FRESH_S:
+            notes.append(f"The store is being asked; what is shown of it is {span(old_s)} old.")
         own, mine = self._read_local(state_dir)
         others = [piece for (journal, _), (_, piece) in stored.series.items() if journal != own[:8]]
         old = [f"attempt {one['attempt']}: {one['name']}" for one in stored.logs]
@@ -207,6 +210,8 @@ class RunSource:
         transfers = Transfers(self._environ, STALL_S)
         try:
             told = transfers.run(request(self.run_file, "catalogue"))
+            if before.newest and not told["latest"] and not told["steps"]:
+                raise StoreError("missing", "it shows nothing of this run any more")
             found.steps, found.newest = told["steps"], told["latest"]
             found.logs = list(transfers.run(request(self.run_file, "list-logs"))["logs"])
             for one in found.logs:

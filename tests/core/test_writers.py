@@ -25,7 +25,7 @@ WRITERS = {
     "fence": "fencing leaving observe",
     "gpus": "observe observe_job",
     "host": "observe_job warnings",
-    "incidents": "journal_lost moves observed orders reactions step_done",
+    "incidents": "journal_lost moves observed reactions",
     "job": "adoption observe observe_job observe_steps policy reactions step_done",
     "machines": "machines observe",
     "journal": "observe",

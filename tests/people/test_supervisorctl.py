@@ -321,10 +321,10 @@ def test_checkpoints_explain_and_version(serve: Serve) -> None:
     assert ctl("explain").stdout.splitlines() == [
         "Healthy: step 412 of 1000.",
         "  waits for: A new step: three times the median of 212 s (8 min 20 s left)",
-        "Evidence:",
-        "  engine  3 s ago  /health ok",
         "Before:",
         "  vLLM died silently.",
+        "Evidence:",
+        "  engine  3 s ago  /health ok",
     ]
     assert ctl("version").stdout == f"supervisorctl {__version__}\nbs4-qwen3 0.1.0\n"
     assert json.loads(ctl("explain", "--json").stdout)["deadline"]["seconds_left"] == 500

@@ -26,9 +26,8 @@ def say(facts: list[Fact]) -> None:
 def main() -> None:
     global now
     faults = XidEvents(Path(os.environ.get("KMSG", "/nonexistent")))
-    every = "EVERY" in os.environ
     plan = GpuPlan(*json.loads(sys.argv[1]))
-    sensor = GpuSensor(plan, clock=lambda: now, heartbeat_s=10, retry_s=5, lost_retry_s=300, faults=faults, every=every)
+    sensor = GpuSensor(plan, clock=lambda: now, heartbeat_s=10, retry_s=5, lost_retry_s=300, faults=faults)
     for line in sys.stdin:
         verb, _, word = line.strip().partition(" ")
         if verb == "look":

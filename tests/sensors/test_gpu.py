@@ -441,21 +441,6 @@ def test_an_xid_is_still_told_when_its_gpu_is_lost_with_it_and_after_nvml_was_op
     assert [fault["xid"] for fault in probe.heard] == [79, 48]
 
 
-def test_where_the_run_has_the_whole_machine_each_of_its_gpus_counts(start: Start, states: States) -> None:
-    states.set("ok", "ok", "ok")
-    probe = start(GpuPlan(), EVERY="1", **states.with_events)
-    assert [gpu["role"] for gpu in probe.look(0)["gpus"]] == ["shared"] * 3
-    states.xid("c", 79)
-    states.set("ok", "lost", "ok")
-    assert probe.look(1)["lost"] == ["GPU 1: GPU is lost"]
-    assert [(one["gpu"], one["xid"]) for one in probe.heard] == [("GPU 2", 79)]
-    states.set("ok", "gone", "ok")
-    for t in (400, 800):
-        assert probe.look(t)["lost"] == ["GPU 1: GPU is lost"], "GPU-c has its number now, and is another one"
-    states.set("ok", "ok", "ok")
-    assert probe.look(1200)["lost"] == []
-
-
 def test_without_events_the_kernels_log_tells(start: Start, states: States) -> None:
     states.set("ok", "ok", "ok")
     states.log("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=old, an old fault")

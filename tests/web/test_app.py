@@ -216,7 +216,10 @@ def test_without_a_daemon_the_page_says_since_when_what_lives_and_who_starts_it_
     )
     assert told["state"] == "unwatched"
     gone = page_of_run(Seen("swe", NOW, ended={"since": NOW - 7200, "why": "A person is needed."}), None)
-    assert gone["sentence"] == "No daemon answers here for 2 h. Nothing of the job runs. Before: A person is needed."
+    assert gone["sentence"] == (
+        "No daemon answers here for 2 h. Nothing of the job runs. Nothing starts it again: `supervisorctl status` "
+        "there says what to type. Before: A person is needed."
+    )
     assert gone["state"] == "not running"
     over = page_of_run(Seen("swe", NOW, ended={"finished": True, "why": "The run is finished."}), None)
     assert (over["state"], over["sentence"]) == ("finished", "The run is finished. Its daemon has ended.")

@@ -148,7 +148,7 @@ function showLogNames(run) {
   select.value = run.logs.includes(chosen) ? chosen : run.logs[0] || "";
   showLog();
 }
-let logText = "";
+let logText = "", logOpened = true;
 async function showLog() {
   const name = $("log-name").value;
   if (!name || !shown) { $("log").textContent = "There is no log here."; return; }
@@ -165,7 +165,8 @@ function drawLog() {
     parts.forEach((part, n) => { if (n) add(place, "mark", wanted); place.append(part); });
     if (wanted) place.append("\n");
   }
-  if ($("log-follow").checked) place.scrollTop = place.scrollHeight;
+  if (logOpened || $("log-follow").checked) place.scrollTop = place.scrollHeight; // its newest lines first
+  logOpened = false;
 }
 
 let last = null, curves = null, drawn = "";
@@ -207,7 +208,8 @@ async function refresh() {
     if ($("log-follow").checked) await showLog();
   } catch (error) {
     $("old").hidden = false; $("run").hidden = false;
-    $("old").textContent = `This page is old: no answer since ${toldAt ? `${clock(toldAt / 1000)} UTC` : "it was opened"}. ${error.message}`;
+    $("state").textContent = "unknown"; $("state").className = "alarm"; delete etags.run; // the next answer is shown whole
+    $("old").textContent = `This page is old: no answer since ${toldAt ? `${clock(toldAt / 1000)} UTC` : "it was opened"}. What is below is from then. ${error.message}`;
   } finally { busy = false; }
 }
 async function begin() {
@@ -216,29 +218,44 @@ async function begin() {
     for (const one of document.querySelectorAll("button[data-hours]")) one.setAttribute("aria-pressed", String(one === button));
     if (library) { library.purge($("charts")); draw(true); }
   });
-  $("log-name").addEventListener("change", showLog); $("log-find").addEventListener("input", drawLog);
+  $("log-name").addEventListener("change", () => { logOpened = true; showLog(); }); $("log-find").addEventListener("input", drawLog);
   if (frozen) {
     curves = JSON.parse(frozen.textContent);
     show(curves); await draw(true);
     document.documentElement.dataset.height = Math.ceil(document.body.getBoundingClientRect().bottom); // of a picture
     return;
   }
-  const list = await (await fetch("runs.json")).json(), runs = list.runs, nav = clear("runs"), named = new URLSearchParams(location.search).get("run");
-  if (list.fleet) {
-    if (!named) { await load("fleet.js"); await showFleet(); setInterval(() => { if (!document.hidden) showFleet(); }, 4 * EVERY_MS); return; }
-    nav.classList.add("back"); add(nav, "a", `← fleet ${list.fleet}`, { href: "." });
-    shown = named; plotly().catch(() => {}); await refresh(); setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS); return;
+  shown = new URLSearchParams(location.search).get("run");
+  if (shown) { plotly().catch(() => {}); refresh(); } // the list may take longer; who draws says what is wrong
+  let list = null;
+  for ($("runs").textContent = "Looking for runs ..."; !list; ) {
+    try { list = await askRuns(); }
+    catch (error) { $("runs").textContent = `No answer, and asked again soon: ${error.message}`; await new Promise((done) => setTimeout(done, EVERY_MS)); }
   }
+  if (list.fleet) {
+    if (!shown) { await load("fleet.js"); clear("runs"); await showFleet(); return every(4 * EVERY_MS, showFleet); }
+    const nav = clear("runs");
+    nav.classList.add("back"); add(nav, "a", `← fleet ${list.fleet}`, { href: "." });
+    return every(EVERY_MS, refresh);
+  }
+  if (!shown && list.runs.length === 1) { shown = list.runs[0].run; plotly().catch(() => {}); refresh(); }
+  showRuns(list.runs);
+  if (list.runs.length > 1) every(4 * EVERY_MS, () => askRuns().then((told) => showRuns(told.runs), () => {}));
+  if (shown) every(EVERY_MS, refresh);
+}
+async function askRuns() {
+  const answer = await fetch("runs.json");
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.json();
+}
+function showRuns(runs) {
+  const nav = clear("runs");
   for (const run of runs) {
     const link = add(nav, "a", null, { href: `?run=${encodeURIComponent(run.run)}` });
-    add(link, "strong", run.run); link.append(run.sentence);
+    add(link, "strong", run.run); link.append(` ${run.sentence}`);
+    if (run.run === shown) link.setAttribute("aria-current", "page");
   }
   nav.classList.toggle("one", runs.length === 1);
-  shown = named || (runs.length === 1 ? runs[0].run : null);
-  if (!shown) return;
-  const first = refresh();
-  plotly().catch(() => {}); // meanwhile; who draws says what is wrong
-  await first;
-  setInterval(() => { if (!document.hidden) refresh(); }, EVERY_MS);
 }
+function every(ms, work) { setInterval(() => { if (!document.hidden) work(); }, ms); }
 begin();
