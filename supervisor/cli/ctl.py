@@ -187,6 +187,9 @@ def _ask_status(run: Here) -> tuple[dict[str, Any], int]:
     try:
         status = run.client.get("/v1/status")
     except NotThereError as error:
+        if not run.id:  # a socket alone names no run, whose job may live
+            sentence = f"No daemon answers at {run.socket}. Ask by the run: supervisorctl status RUN.toml"
+            return {"run": name, "state": "unknown", "sentence": sentence}, LSB_UNKNOWN
         return _without_daemon(run, str(error)), LSB_NOT_RUNNING
     except (UnclearError, RefusedError) as error:
         return {"run": name, "state": "unknown", "sentence": str(error)}, LSB_UNKNOWN

@@ -186,6 +186,8 @@ def _no_reason(told: Diagnosis) -> str:
     ordinary = f"The last line ({last.name}{at}) is ordinary: {last.last_ordinary!r}."
     if told.seen:
         return ordinary
+    if told.attempt:  # of a run that a supervisor watches, or watched
+        return f"{ordinary} The supervisor saw no failure of it, either: `supervisorctl status` says whether it runs."
     return (
         f"{ordinary} Either the run goes on, or it was ended "
         "from outside (a lost pod, a kill), which leaves no line. The kernel's log (dmesg) tells of a kill for memory."

@@ -134,6 +134,29 @@ def test_a_launcher_that_was_told_to_end_is_no_death_of_the_engine(world: World,
     assert world.state.recovery.failures[-1].signature == "ended-from-outside"
 
 
+def test_a_job_that_ends_because_its_launcher_was_told_to_says_so_and_not_a_bare_exit_code(world: World) -> None:
+    world.see(f.PhaseSeen("launcher", "stopping", None, "Received SIGTERM, terminating all processes..."))
+    world.after(2)
+    world.see(f.ErrorSeen("orchestrator", "connection-error", "All connection attempts failed"))  # while it is ended
+    world.see(f.ComponentExited(world.state.attempt.number, "rl", 1, None, False))
+    world.after(5)
+    [verdict] = world.said("verdict")
+    assert verdict == (
+        "The job ended with exit code 1 after step 12 of 1000. The launcher ends the job: Received SIGTERM, "
+        "terminating all processes."
+    )
+    assert world.state.incidents.open is not None and world.state.incidents.open.cause == "ended-from-outside"
+
+
+def test_an_error_before_the_launcher_was_told_to_end_still_explains_the_end(world: World) -> None:
+    world.see(f.ErrorSeen("trainer", "cuda-out-of-memory", "CUDA out of memory"))
+    world.after(2)
+    world.see(f.PhaseSeen("launcher", "stopping", None, "Received SIGTERM, terminating all processes..."))
+    world.see(f.ComponentExited(world.state.attempt.number, "rl", 1, None, False))
+    world.after(5)
+    assert "CUDA out of memory" in world.said("verdict")[0]
+
+
 def test_a_launcher_that_goes_on_for_long_after_its_line_ended_nothing(world: World) -> None:
     """Its output shows another log's lines, in which a model may write what it likes."""
     launcher_says(world, ENV)

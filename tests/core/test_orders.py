@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.views.status import status
 
 from .world import GIB, SETTINGS, World
 
@@ -35,6 +36,24 @@ def test_a_daemon_that_died_while_a_persons_stop_was_carried_out_stops_the_job_a
     world.after(60)
     assert world.state.mode == "stopped"
     assert not world.asked(a.Start)
+
+
+def test_a_stop_right_after_a_crash_does_not_hide_it(world: World) -> None:
+    world.running_at(7)
+    world.answer = False
+    world.see(f.ComponentExited(world.state.attempt.number, "rl", 1, None, False))
+    world.after(5)
+    crash = world.said("verdict")[0]
+    world.see(f.Command("stop", "kim"))
+    world.answer = True
+    world.see(f.AttemptStopped(1, 0.1, gpu_free=True))
+    told = status(world.state)
+    assert told["state"] == "stopped" and told["incident"] is None
+    assert crash.rstrip(".") in told["sentence"]
+    assert "open until the run was ended" in told["sentence"]
+    assert told["last_incident"]["recovered_step"] is None
+    world.see(f.Command("start", "kim"))
+    assert "open until the run was ended" in status(world.state)["sentence"]
 
 
 def test_start_right_after_stop_is_not_forgotten(world: World) -> None:

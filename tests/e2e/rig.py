@@ -234,6 +234,11 @@ class Pod:
         command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
+    def command_line(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`supervisorctl WORDS...`, without a socket."""
+        command = [sys.executable, "-m", "supervisor.cli.ctl", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
     def by_hand(self, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
         """`rl-supervisor VERB RUN.toml WORDS...`, to its end."""
         return subprocess.run(

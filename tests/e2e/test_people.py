@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -99,8 +100,16 @@ def test_everything_that_can_be_asked_of_a_living_run_and_of_one_whose_daemon_is
 
     pod.kill_daemon()
     gone = pod.ctl("status")
-    assert gone.returncode == 3, gone
-    assert "NOT RUNNING" in gone.stdout
+    assert gone.returncode == 4, gone
+    # A socket does not tell whether the job lives.
+    assert "UNKNOWN No daemon answers at " in " ".join(gone.stdout.split())
+    by_run = pod.command_line("status", str(pod.run_file))
+    assert by_run.returncode == 3 and "The job lives on without it." in " ".join(by_run.stdout.split()), by_run
+    for pid in pod.practice.pids("engine-core"):
+        os.kill(pid, signal.SIGKILL)
+    pod.wait_for_here(lambda: not pod.practice.pids("engine-core"), "vLLM's core is gone")
+    by_run = pod.command_line("status", str(pod.run_file))
+    assert "vLLM died since, and nobody acts." in " ".join(by_run.stdout.split()), by_run
 
 
 @pytest.mark.soak  # for it is waited for
