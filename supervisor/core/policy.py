@@ -126,9 +126,10 @@ def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
     """Stop a job that would crash in its next save. An observer, who stops nothing, is told once a step at most."""
     full = _full(state, watch)
     if full and not state.orders.paused and not state.observing.spared:
+        then = state.publishing.reason or f"It goes on once {size(_room_to_go_on(state))} are free."
         sentence = (
             f"{full} ({size(state.disk.free or 0)} free) and no local step is safe to delete: the job is stopped "
-            f"before it crashes. {state.publishing.reason or 'It goes on once there is room.'}"
+            f"before it crashes. {then}"
         )
         state, acts = _told_if_observed(state, "disk-full", sentence, "stopped the job until there is room")
         # Whatever else is under suspicion is not when this began.
@@ -409,9 +410,12 @@ def _leave_higher(state: State, step: int | None) -> State:
     return state
 
 
+def _room_to_go_on(state: State) -> float:
+    return next_save_bytes(state) + 1.5 * state.settings.stop_below_bytes
+
+
 def _disk_full(state: State) -> tuple[State, Actions]:
-    room = next_save_bytes(state) + 1.5 * state.settings.stop_below_bytes
-    if state.disk.free is not None and state.disk.free > room and not state.orders.paused:
+    if state.disk.free is not None and state.disk.free > _room_to_go_on(state) and not state.orders.paused:
         return survey(state, [say("disk-room", f"There is room again: {size(state.disk.free)} free.")], "Room again.")
     if state.now - state.since > DISK_PATIENCE_S and state.busy.publish is None:
         sentence = f"{state.why} Nothing became free in {span(DISK_PATIENCE_S)}: a person has to make room."

@@ -205,13 +205,8 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
         said = f"; the launcher says: {stop.text}" if stop is not None else ""
         since = state.now - gone.t
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
-        others: list[str] = sorted(
-            {
-                p.role
-                for p in state.job.processes.values()
-                if (p.key or p.role == "launcher") and p.role not in (gone.role, "env")
-            }
-        )
+        main = [p.role for p in state.job.processes.values() if p.key or p.role == "launcher"]
+        others: list[str] = sorted({role for role in main if role not in (gone.role, "env")})
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         subject = who(gone.role, gone.host, gone.index)
         seen = f"its process {gone.pid} has been gone for {span(since)}"
