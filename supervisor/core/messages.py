@@ -38,11 +38,9 @@ def list_messages(before: State, after: State) -> list[Message]:
         told.append(Message(f"incident-{opened.id}", "warning", opened.sentence, command))
     for one in after.incidents.closed:
         if one.id not in known and one.closed is not None:
-            sentence = f"Open until the run was ended. {one.sentence}"
-            if one.closed_step is not None:
-                lasted = span(one.closed - one.opened)
-                sentence = f"Trains again after {lasted}, at step {one.closed_step}. {one.sentence}"
-            told.append(Message(f"incident-{one.id}", "info", sentence, is_over=True))
+            over = f"Trains again after {span(one.closed - one.opened)}, at step {one.closed_step}"
+            over = over if one.closed_step is not None else "Open until the run was ended"
+            told.append(Message(f"incident-{one.id}", "info", f"{over}. {one.sentence}", is_over=True))
     old, new = findings(before), findings(after)
     for name in new.keys() - old.keys():
         told.append(Message(f"worth-{name}", "warning", new[name], "supervisorctl status"))

@@ -137,14 +137,12 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     gpu = f"{fact.gpu} of {fact.host}" if fact.host else fact.gpu
     said = f"Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}" if fact.xid else fact.text
-    here = state.gpus.by_uuid.items() if not fact.host else ()
-    uuid = next((uuid for uuid, one in here if f"GPU {one.gpu.index}" == fact.gpu), "")
+    uuid = next((uuid for uuid, one in state.gpus.by_uuid.items() if f"GPU {one.gpu.index}" == gpu), "")
     t, fatal = state.now - fact.age_s, fact.xid in FATAL_XIDS or not fact.xid
     trouble = GpuTrouble(gpu, f"{gpu}: {said}", t, fatal, fact.xid, uuid, fact.host)
-    if fact.host:
-        if any(one.text == trouble.text and abs(one.t - t) < TOLD_AGAIN_S for one in state.gpus.trouble):
-            return state
-        state = machines.note_bad_gpu(state, fact.host) if fatal else state
+    if fact.host and any(one.text == trouble.text and abs(one.t - t) < TOLD_AGAIN_S for one in state.gpus.trouble):
+        return state
+    state = machines.note_bad_gpu(state, fact.host) if fatal and fact.host else state
     return replace(state, gpus=replace(state.gpus, trouble=(*state.gpus.trouble, trouble)[-16:]))
 
 

@@ -282,8 +282,7 @@ def is_step_moving(state: State, watch: Watch) -> bool:
 
 def lost_gpu(state: State) -> GpuTrouble | None:
     """The newest trouble of a GPU that no restart cures. One after which steps were done for long was survived."""
-    progress = state.progress
-    survived = progress.t - SURVIVED_S if progress.step is not None else float("-inf")
+    survived = state.progress.t - SURVIVED_S if state.progress.step is not None else float("-inf")
     new = [one for one in state.gpus.trouble if one.fatal and one.t >= survived]
     return next((one for one in reversed(new) if one.host in ("", *state.machines_used())), None)
 

@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from supervisor.base import secrets
@@ -30,6 +30,7 @@ from supervisor.core.messages import (
 )
 from supervisor.core.state import State
 from supervisor.core.wellness import Tolerance
+from supervisor.core.words import span
 from supervisor.effects.notify_targets import SendError, Target, open_targets
 from supervisor.process.shim_records import write_atomically
 
@@ -38,6 +39,7 @@ LOOK_S = 30.0  # at most, between two looks at what waits, and at whether publis
 AGAIN_S = (15.0, 60.0, 300.0, 900.0)  # after so long a target that failed is tried again
 GIVE_UP_S = 24 * HOUR_S
 LAST_S = 8.0  # the daemon's end waits so long for the last message
+LATE_S = 60.0
 MOST_NAMED = 5  # sentences of a digest
 MOST_KEPT = 200
 
@@ -162,7 +164,7 @@ class Outbox:
         with self._lock:
             now, waiting = time.time(), self._waiting.setdefault(target.name, [])
             waiting[:] = [one for one in waiting if now - one["at"] < GIVE_UP_S]
-            messages = [Message(**one["message"]) for one in waiting]
+            messages = [_with_age(Message(**one["message"]), now - one["at"]) for one in waiting]
             urgent = [one for one in messages if one.severity == "error"]
             sent = self._sent[target.name] = [at for at in self._sent.get(target.name, ()) if now - at < HOUR_S]
             left = self._per_hour - len(sent)
@@ -236,6 +238,11 @@ class Notifier(Outbox):
         """In a file that is whole at any moment."""
         with contextlib.suppress(OSError):
             write_atomically(str(self._path), kept)
+
+
+def _with_age(message: Message, age_s: float) -> Message:
+    """A message that waited says so: what it tells may be over."""
+    return message if age_s < LATE_S else replace(message, sentence=f"{span(age_s)} ago: {message.sentence}")
 
 
 def make_digest(messages: Sequence[Message], most: int, command: str = "") -> list[Message]:

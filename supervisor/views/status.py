@@ -77,8 +77,8 @@ def headline(state: State) -> str:
         last = state.incidents.closed[-1]
         lasted = span((last.closed or last.opened) - last.opened)
         stopped = last.closed_step is None and last.closed != last.opened
-        back = f"open until the run was ended, {lasted}" if stopped else f"back after {lasted}"
-        words.append(f"last incident: {last.sentence.rstrip('.')}; {back}")
+        back = "open until the run was ended," if stopped else "back after"
+        words.append(f"last incident: {last.sentence.rstrip('.')}; {back} {lasted}")
         words += _root_cause_fields(last, words[-1])
     return "; ".join(words)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -194,8 +195,10 @@ def test_during_the_night_only_errors_are_sent(make_desk: MakeDesk, monkeypatch:
         time.sleep(0.3)
         [told] = plain.texts()
         assert told.startswith("ERROR: swe\nThis pod is unfit")
+        monkeypatch.setattr(notify, "LATE_S", 0.1)
         asleep[0] = False
         until(lambda: len(plain.got) == 2)
+        assert re.search(r"^\S+ m?s ago: ", plain.texts()[1].partition("\n")[2]), "it says since when it waits"
 
 
 @pytest.mark.parametrize("kind", ["plain", "ntfy", "slack"])

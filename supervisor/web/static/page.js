@@ -6,7 +6,8 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 const OTHERS = ["#d55e00", "#e69f00", "#f0e442", "#56b4e9", "#cc79a7", "#999999", "#0072b2"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const HEIGHT = 150, EVERY_MS = 2500;
-let shown = null, hours = 0, library = null, toldAt = 0;
+const FEW_STEPS = 12;
+let shown = null, allSteps = false, hours = 0, library = null, toldAt = 0;
 const etags = {};
 
 function add(parent, tag, text, attributes) {
@@ -134,10 +135,14 @@ function showSteps(run) {
   const body = $("steps").tBodies[0];
   body.replaceChildren();
   if (!run.steps.length) add(add(body, "tr"), "td", "None is known.", { colspan: 5 });
-  for (const one of run.steps.slice(0, 100)) {
+  const some = frozen || allSteps ? run.steps.slice(0, 100) : run.steps.slice(0, FEW_STEPS);
+  for (const one of some) {
     const row = add(body, "tr");
     for (const value of [one.step, one.here || "", one.store || "", one.gb === undefined ? "" : one.gb, one.told || ""]) add(row, "td", value);
   }
+  if (some.length === run.steps.length || allSteps || frozen) return;
+  const more = add(add(add(body, "tr"), "td", null, { colspan: 5 }), "button", `all ${run.steps.length}`, { type: "button" });
+  more.addEventListener("click", () => { allSteps = true; showSteps(run); });
 }
 function showLogNames(run) {
   const select = $("log-name"), known = [...select.options].map((one) => one.value);
