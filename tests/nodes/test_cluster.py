@@ -100,6 +100,41 @@ def test_an_agent_that_is_killed_adopts_what_it_had_and_still_sees_it_die(make: 
 
 
 @pytest.mark.soak
+def test_agents_that_are_killed_fifty_times_cost_no_step(make: MakeCluster) -> None:
+    cluster = make(last=100_000)
+    cluster.wait_for_step(3)
+    before = cluster.living()
+    for number in range(50):
+        name = cluster.names[number * 7 % len(cluster.names)]
+        agent = cluster.agent(name)
+        agent.kill()
+        if number % 10 == 9:
+            cluster.wait_for_step(cluster.step() + 2)
+    assert cluster.living() == before and len(cluster.starts()) == 1, cluster.story()
+    assert not cluster.sentences("verdict")
+    (cluster.out / "end-0").write_text("0")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    assert "vLLM 0 on n1 died silently" in cluster.sentences("verdict")[0]
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    cluster.check_sound()
+
+
+@pytest.mark.optin  # five minutes
+def test_a_network_that_is_cut_for_five_minutes_is_no_death_either(make: MakeCluster) -> None:
+    cluster = make(behind="n2", machine_silent=5, last=100_000, lease=600)
+    cluster.wait_for_step(3)
+    cluster.proxy.cut.set()
+    stays(cluster, 300)
+    cluster.proxy.cut.clear()
+    stays(cluster, 8)
+    assert not cluster.sentences("verdict")
+    (cluster.out / "end-1").write_text("0")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
+    assert "vLLM 1 on n2 died silently" in cluster.sentences("verdict")[0]
+    cluster.check_sound()
+
+
+@pytest.mark.soak
 def test_a_head_that_is_killed_costs_nothing_and_its_successor_sees_the_next_death(make: MakeCluster) -> None:
     cluster = make()
     cluster.wait_for_step(3)

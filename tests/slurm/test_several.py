@@ -24,8 +24,8 @@ class Several(PrimeRlCluster):
 
     engines = 2
 
-    def submit(self, cluster: Cluster, spares: int) -> str:
-        table = f"[slurm]\nnodes = 3\nspares = {spares}\ngpus_per_node = 0\n"
+    def submit(self, cluster: Cluster, spares: int, more: str = "") -> str:
+        table = f"[slurm]\nnodes = 3\nspares = {spares}\ngpus_per_node = 0\n{more}"
         text = self.run_file.read_text().replace("[store]\n", "[store]\ntake_over_after = 8\n")
         self.run_file.write_text(text + table)
         self.run_file.chmod(0o600)
@@ -94,6 +94,13 @@ def engine_on(run: Several, node: str) -> psutil.Process:
     raise AssertionError(f"no engine on {node}: {run.tell_living()}")
 
 
+def some_engine(run: Several) -> psutil.Process:
+    for node in NODES:
+        with contextlib.suppress(AssertionError):
+            return engine_on(run, node)
+    raise AssertionError(run.tell_living())
+
+
 def test_an_engine_dies_and_a_node_is_lost_and_the_run_goes_on_in_the_same_job(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -148,3 +155,49 @@ def test_with_the_node_of_the_head_lost_the_agents_end_all_and_the_job_comes_bac
         run.wait_until_nothing_lives()
     finally:
         run.end(cluster, lost)
+
+
+def claims(run: Several) -> list[bool]:
+    """Each claim in order: was it given back?"""
+    folder = run.folder / "store" / "several" / "writers"
+    return [path.with_name(f"{path.stem}.end.json").exists() for path in sorted(folder.glob("gen_?????.json"))]
+
+
+def test_a_requeue_and_a_cancel_publish_what_is_whole_and_leave_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    run = Several(tmp_path / "r", last=100_000, lease=20, machine_silent=5)
+    job = run.submit(cluster, spares=0)
+    try:
+        wait_for(lambda: run.sentences("published"), "a published step", 120)
+        cluster.do("scontrol", "requeue", job)
+        wait_for(lambda: cluster.state(job) == "PENDING", "the job is requeued", 120, run.tell_living)
+        run.wait_until_nothing_lives()
+        assert claims(run) == [True], run.sentences()[-20:]
+        cluster.hurry(job)
+        resumed = wait_for(lambda: run.sentences("launched")[1:], "the next attempt", 120)
+        assert "resuming at step" in resumed[0], resumed
+        before = len(run.sentences("published"))
+        wait_for(lambda: len(run.sentences("published")) > before, "a newer published step", 120)
+        # Killed, then cancelled at once.
+        some_engine(run).kill()
+        cluster.do("scancel", job)
+        run.wait_until_nothing_lives()
+        assert claims(run) == [True, True], run.sentences()[-20:]
+    finally:
+        run.end(cluster, "")
+
+
+def test_a_run_longer_than_the_wall_time_requeues_itself(cluster: Cluster, tmp_path: Path) -> None:
+    run = Several(tmp_path / "r", last=100_000, lease=20, machine_silent=5)
+    job = run.submit(cluster, 0, 'time = "2"\nnotice = 40\n')
+    try:
+        wait_for(lambda: run.sentences("published"), "a published step", 120)
+        wait_for(lambda: cluster.state(job) == "PENDING", "it has requeued itself", 180, run.tell_living)
+        run.wait_until_nothing_lives()
+        assert claims(run) == [True], run.sentences()[-20:]
+        cluster.hurry(job)
+        resumed = wait_for(lambda: run.sentences("launched")[1:], "the next attempt", 120)
+        assert "resuming at step" in resumed[0], resumed
+        cluster.do("scancel", job)
+        run.wait_until_nothing_lives()
+    finally:
+        run.end(cluster, "")
