@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoredFile, StoreError
-from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server, Key
 from tests.b2server.http import Handler
 from tests.storage.conftest import QUICK
+from tests.storage.parts import hash_parts
 
 DAEMON = ("listFiles", "readFiles", "writeFiles", "deleteFiles")
 

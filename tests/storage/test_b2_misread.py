@@ -13,10 +13,11 @@ import pytest
 from supervisor.base.retry import Retry
 from supervisor.storage import open_store
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
-from supervisor.storage.source import SourceRange, hash_parts
+from supervisor.storage.source import SourceRange
 from tests.b2server import B2Server
 from tests.b2server.http import Handler
 from tests.storage.conftest import QUICK
+from tests.storage.parts import hash_parts
 from tests.storage.test_b2http import Scripted, read_request, transport
 
 

@@ -19,9 +19,10 @@ from supervisor.storage import b2http, open_store
 from supervisor.storage.b2http import STALL_BYTES, Pace, Transport
 from supervisor.storage.base import Part, StoreError
 from supervisor.storage.limit import Throttle
-from supervisor.storage.source import SourceRange, hash_parts
+from supervisor.storage.source import SourceRange
 from tests.b2server import B2Server
 from tests.storage.conftest import QUICK
+from tests.storage.parts import hash_parts
 
 Script = Callable[[socket.socket], None]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.base import Composer, Part, Piece, Store, StoredFile, StoreError
-from supervisor.storage.source import hash_parts, hash_range
+from supervisor.storage.source import hash_range
+from tests.storage.parts import hash_parts
 
 PART = 20_000
 

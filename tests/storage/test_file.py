@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
-from supervisor.storage.source import hash_parts
+from tests.storage.parts import hash_parts
 
 
 def test_a_volume_that_is_not_mounted_is_not_an_empty_store(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from supervisor.base.retry import Retry
 from supervisor.storage import open_store
 from supervisor.storage.limit import BURST_S, Throttle, TokenBucket
-from supervisor.storage.source import hash_parts
 from tests.b2server import B2Server
+from tests.storage.parts import hash_parts
 
 MB = 1_000_000
 
