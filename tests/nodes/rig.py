@@ -26,11 +26,20 @@ ENGINES = 3
 class Cluster:
     """``machines`` agents, n0 to nN; the trainer on the first machine of a start, an engine on each other one."""
 
-    def __init__(self, folder: Path, machines: int = 4, last: int = 400, lease: float = 60, **deadlines: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        machines: int = 4,
+        last: int = 400,
+        lease: float = 60,
+        common: Path | None = None,
+        **deadlines: float,
+    ) -> None:
+        """``common``: the file system that all machines share; None: ``folder`` itself."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.out = folder / "out"
-        self.shared = folder / "shared"
+        self.out = (common or folder) / "out"
+        self.shared = (common or folder) / "shared"
         self.state_dir = folder / "state"
         self.run_file = folder / "run.toml"
         self.socket = folder / "s"

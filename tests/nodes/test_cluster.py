@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,6 +135,51 @@ def test_a_network_that_is_cut_for_five_minutes_is_no_death_either(make: MakeClu
     cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     assert "vLLM 1 on n2 died silently" in cluster.sentences("verdict")[0]
     cluster.check_sound()
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, which can be made to hang."""
+    if os.geteuid() != 0 or not (shutil.which("fsfreeze") and shutil.which("mkfs.ext4")):
+        pytest.skip("a file system that hangs wants root, fsfreeze and mkfs.ext4")
+    image, mount = tmp_path / "image", tmp_path / "volume"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    mount.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    if subprocess.run(["mount", "-o", "loop,noatime", image, mount], capture_output=True, check=False).returncode:
+        pytest.skip("this machine may not mount")
+    yield mount
+    subprocess.run(["fsfreeze", "-u", mount], capture_output=True, check=False)
+    subprocess.run(["umount", "-l", mount], check=True)
+
+
+@pytest.mark.optin
+@pytest.mark.parametrize("seconds", [15, 60])
+def test_a_shared_folder_that_hangs_makes_no_second_writer_and_loses_nothing(
+    make: MakeCluster, volume: Path, seconds: int
+) -> None:
+    cluster = make(common=volume, last=100_000, machine_silent=5, step_ceiling=20)
+    cluster.wait_for_step(5)
+    before = cluster.living()
+    subprocess.run(["fsfreeze", "-f", volume], check=True)
+    try:
+        time.sleep(seconds)  # as long as it hangs, nothing can be waited for
+    finally:
+        subprocess.run(["fsfreeze", "-u", volume], check=True)
+    step = cluster.step()
+    cluster.wait_for_step(step + 4, 90)
+    if seconds < 20:
+        assert cluster.living() == before, "a short one is not noticed"
+        assert not cluster.sentences("verdict")
+    (cluster.out / "end-0").write_text("0")
+    starts = len(cluster.starts())
+    cluster.wait_for(lambda: len(cluster.starts()) > starts, "another start", 60)
+    cluster.wait_for_step(cluster.starts()[-1] + 2)
+    assert len(cluster.living()) == 4
+    cluster.check_sound()
+    assert cluster.stop() == 0
+    cluster.wait_for(lambda: not cluster.living(), "the end of all", 30)
 
 
 @pytest.mark.soak
