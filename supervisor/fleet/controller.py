@@ -120,8 +120,13 @@ class _Market:
     instances: dict[str, list[Instance]] = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
     keyless: set[str] = field(default_factory=set)
+    seen: dict[str, State] = field(default_factory=dict)  # of all runs, with what is listed now: for what they cost
     offers: dict[str, list[Offer] | PlaceError] = field(default_factory=dict)  # place -> what it was asked for once
     damaged: Mapping[str, str] = field(default_factory=dict)  # run -> why its state cannot be read
+
+    def put(self, name: str, state: State) -> None:
+        """What became of a run, by what is listed now."""
+        self.states[name] = self.seen[name] = state
 
 
 class Controller:
@@ -226,7 +231,7 @@ class Controller:
         if self._dry:
             self._watched[name] = (self._watched[name][0], observe(state, doubt_old_listing(state, seen)))
             return Told(name, decision, again_s=decision.again_s)
-        market.states[name] = decision.state
+        market.put(name, decision.state)
         if decision.action is None:
             calm[name] = decision
             return Told(name, decision, again_s=decision.again_s)
@@ -234,7 +239,8 @@ class Controller:
         self._write_down({name: decision})
         match decision.action:
             case Create() as create if run is not None:
-                told, market.states[name] = self._create(name, run, decision, create, market)
+                told, state = self._create(name, run, decision, create, market)
+                market.put(name, state)
                 return told
             case RaiseBid() as raised:
                 return self._raise_bid(name, decision, raised, market)
@@ -267,6 +273,9 @@ class Controller:
             for name, pod in _list_places(state):
                 if name not in providers:
                     market.away[name] = f"no place in use is at {name}, so it is unknown what became of pod {pod}."
+        for name, state in market.states.items():
+            listed = Seen(market.now, None, pods=tuple(_pods_of(name, market)), away=market.away)
+            market.seen[name] = observe(state, listed)
         return market
 
     def _look(self, name: str, look: Callable[[], RunLook] | None, market: _Market) -> Seen:
@@ -275,7 +284,7 @@ class Controller:
             looked = look() if look is not None else None
         except StoreError as error:
             no_answer, needs_person = f"{error}.", error.kind in ("permanent", "quota", "damaged")
-        states, money = market.states.values(), _count_money(market)
+        states, money = market.seen.values(), _count_money(market)
         return Seen(
             now=market.now,
             claim=looked.claim if looked else None,
@@ -325,7 +334,7 @@ class Controller:
             if create.offered.offer.spot:
                 order = replace(order, bid=create.offered.offer.per_hour - create.offered.offer.disk_per_hour)
             made = place.provider.create(create.offered.offer, order)
-            state = note_created(state, create.label)
+            state = note_created(state, create.label, made)
             told = Told(name, decision, (f"{decision.sentence} It is instance {made}.",))
         except PlaceError as error:
             state = note_not_created(state, create.label, error, market.now)
@@ -345,7 +354,7 @@ class Controller:
         except PlaceError as error:
             failed = f"{provider.name}: {error}"
             if error.kind != "unsure":
-                market.states[name] = note_bid(market.states[name], raised.pod, 0.0, market.now)
+                market.put(name, note_bid(market.states[name], raised.pod, 0.0, market.now))
                 self._book.write_state(name, market.states[name], failed)
             return Told(name, decision, failed=failed)
         return Told(name, decision, (decision.sentence,))
@@ -378,7 +387,7 @@ class Controller:
                 raise PlaceError("refused", f"{where} is at no place of fleet.toml: end it by hand, or add the place.")
             provider.destroy(destroy.pod.instance)
         except PlaceError as error:
-            market.states[name] = note_not_destroyed(market.states[name], destroy.pod, market.now)
+            market.put(name, note_not_destroyed(market.states[name], destroy.pod, market.now))
             failed = str(error) if provider is None else f"{provider.name}: {error}"
             self._book.write_state(name, market.states[name], failed)
             return Told(name, decision, failed=failed)
@@ -398,7 +407,7 @@ def _bid(place: Place, offer: Offer) -> Offer | None:
 
 
 def _count_money(market: _Market) -> Money:
-    states = market.states.values()
+    states = market.seen.values()
     return Money(
         spent=None if market.damaged else sum(sum_dollars(one) + _sum_owed(one, market) for one in states),
         per_hour=sum(map(sum_price_now, states)),
@@ -432,15 +441,20 @@ def _machines_of(state: State) -> Iterator[str]:
 
 
 def _pods_of(name: str, market: _Market) -> Iterator[Pod]:
-    """What is listed under the run's labels; and by its id a pod that is remembered, and whose label is lost."""
-    known = {(one.pod.provider, one.id): one.pod for one in market.states[name].rented}
+    """What is listed under the run's labels; and by its id a pod that lives or was made, and whose label is lost."""
+    state = market.states[name]
+    over = {(one.pod.provider, one.id) for one in state.rented if one.ended and market.now - one.ended >= HOUR_S}
+    made = {(one.provider, one.id): (one.generation, one.label) for one in state.asked.values() if one.id}
+    pods = [one.pod for one in state.rented]
+    known = made | {(pod.provider, pod.instance.id): (pod.generation, pod.instance.label) for pod in pods}
     for provider, instances in market.instances.items():
         for one in instances:
-            read, pod = read_label(one.label), known.get((provider, one.id))
+            read, place = read_label(one.label), (provider, one.id)
             if read is not None and read[0] == name:
                 yield Pod(provider, read[1], one)
-            elif read is None and pod is not None:
-                yield replace(pod, instance=replace(one, label=pod.instance.label))
+            elif read is None and place in known and place not in over:
+                generation, label = known[place]
+                yield Pod(provider, generation, replace(one, label=label))
 
 
 def _is_for(instance: Instance, name: str, generation: int) -> bool:

@@ -30,6 +30,7 @@ from supervisor.fleet.model import (
     State,
 )
 from supervisor.fleet.observe import (
+    CONFIRMED_BY_S,
     SECOND_LOOK_S,
     blame_once,
     doubt_old_listing,
@@ -46,6 +47,10 @@ from supervisor.fleet.places.base import ErrorKind, PlaceError, label_of
 
 BEATS = 3
 """So many beats may be missing before a second signal counts."""
+FRESH_S = 180.0
+"""A beat is of now."""
+MOST_UNSEEN = 2
+"""Creates that a provider confirmed and never listed, before a person is asked: what they bill is unknown."""
 MOST_FRUITLESS = 3
 """Pods in a row that never held the run before a person is asked: the image, the keys, or the run file are wrong."""
 BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
@@ -53,13 +58,15 @@ BANNED_S = (24 * 3600.0, 7 * 24 * 3600.0, 30 * 24 * 3600.0)
 same one fails again within a day in 21 % of the cases, within thirty in 43 % (InfiniteHBD)."""
 DESTROY_AGAIN_S = 300.0
 """A provider that did not end a pod is asked again after this."""
+STUCK_S = 3600.0
+"""A pod that could not be destroyed for so long is told as a person's business."""
 WAKES_WITHIN_S = 180.0
 """A pod that was outbid runs again so soon after a bid that is high enough; else another one is rented."""
 SEARCH_EVERY_S = 1800.0
 """While a pod trains, the places are searched so often: to know then which machines have lasted."""
 STEADY_S = 4 * 3600.0
-CENT = 0.01
-"""Of a sum of prices this much is rounding."""
+ROUNDING = 1e-6
+"""Of a sum of prices in dollars."""
 MOST_SHOWN = 10
 """Offers that are remembered for people."""
 TAKEN_S = 600.0
@@ -107,7 +114,7 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
 
     ``seen`` has no claim: where the run's store is stands in no file any more.
     """
-    state = observe(state, seen)
+    state = replace(observe(state, seen), store_is_away=state.store_is_away)  # it was not asked
     obeyed = _obey(state, seen)
     if obeyed is not None:
         return obeyed
@@ -138,15 +145,21 @@ def _end_finished(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     if not _has_ended(state, claim, EXIT_FINISHED):
         return None
     why = f"The run has ended: {claim.reason or 'its pod gave it back with code 0'}"
-    return _clear(state, seen, "finished", why) or Decision(state, why, done=True)
+    return _clear(state, seen, "finished", why) or _end(state, why)
+
+
+def _end(state: State, why: str) -> Decision:
+    """Nothing is rented, unless a pod that was asked for comes yet."""
+    if state.intent is None and not state.given_up:
+        return Decision(state, why, done=True)
+    asked = state.intent.label if state.intent is not None else state.given_up[0].label
+    return Decision(state, f"{why.rstrip('.')}. A pod that was asked for ({asked}) may come yet.")
 
 
 def _take_down(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     if state.wanted:
         return None
-    if state.intent is not None:
-        return Decision(state, f"The run is to be down; a pod that was just asked for ({state.intent.label}) may come.")
-    return _clear(state, seen, "down", "The run is down.") or Decision(state, "The run is down.", done=True)
+    return _clear(state, seen, "down", "The run is down.") or _end(state, "The run is down.")
 
 
 def _ask_a_person(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -207,6 +220,11 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
             return found
         notes += f" {_say_kept(state, one, seen)}"
     notes += _say_given_up(state)
+    if not _is_within(rules, seen.spending):
+        notes += (
+            f" ${seen.spending:.2f} an hour are billed, and ${rules.per_hour:.2f} are allowed (limits.per_hour): what "
+            "trains is not stopped for that."
+        )
     limit = _limit_reached(rules, seen)
     if limit:
         notes += f" No pod is rented after this one: {limit}"
@@ -338,6 +356,12 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
             f"half). Look at "
             f"`rl-supervisor fleet history` and at what they printed, mend it, and type: rl-supervisor fleet up"
         )
+    if len(unseen := _list_unseen(state, seen)) >= MOST_UNSEEN:
+        reason = (
+            f"{len(unseen)} pods were confirmed and never listed ({', '.join(one.label for one in unseen)}), so what "
+            f"they bill is unknown. Look at the account at {unseen[-1].provider}, end them there, and type: "
+            "rl-supervisor fleet up"
+        )
     none = _say_none(state, seen)
     if reason:
         return Decision(state, f"{none}, and none is rented: {reason}{_say_billed(state, seen)}", person=True)
@@ -376,12 +400,13 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     return Decision(state, sentence, Create(chosen, label, generation, convicted))
 
 
-def note_created(state: State, label: str) -> State:
-    """The provider confirmed a create. The list will show it; until then the intent stands."""
+def note_created(state: State, label: str, made: str) -> State:
+    """The provider confirmed a create, of instance ``made``. The list will show it; until then the intent stands."""
     intent = state.intent
     if intent is None or intent.label != label:
         return state
-    state = replace(state, intent=replace(intent, made=True))
+    intent = replace(intent, made=True, id=made)
+    state = replace(state, intent=intent, asked={**state.asked, label: intent})
     return replace(state, closed={place: one for place, one in state.closed.items() if place != intent.place})
 
 
@@ -425,6 +450,13 @@ def _count_fruitless(state: State) -> float:
         is_lost = one.how in ("failed", "no-boot", "gone") or (one.held and one.how is None)
         count += 1.0 if is_lost else 0.5 if one.how in ("outbid", "unfit") else 0.0
     return count
+
+
+def _list_unseen(state: State, seen: Seen) -> list[Intent]:
+    """Creates since a person wanted the run that were confirmed, and that no list has shown in the time for it."""
+    shown = {one.pod.instance.label for one in state.rented}
+    made = [one for one in state.asked.values() if one.made and one.label not in shown and one.at >= state.up_at]
+    return [one for one in made if seen.now - one.at >= CONFIRMED_BY_S]
 
 
 def _limit_reached(rules: Rules, seen: Seen) -> str:
@@ -513,7 +545,7 @@ def _is_paid_for(rules: Rules, seen: Seen, offered: Offered) -> bool:
 
 
 def _is_within(rules: Rules, per_hour: float) -> bool:
-    return rules.per_hour is None or per_hour <= rules.per_hour + CENT
+    return rules.per_hour is None or per_hour <= rules.per_hour + ROUNDING
 
 
 def _find_closed(state: State, rules: Rules, seen: Seen, place: str) -> Closed | None:
@@ -554,15 +586,17 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     """Is nothing on it that is nowhere else? Or has another pod published a newer step, or a person agreed?
 
     A pod that held the run may have saved a step after its last beat, unless it gave the run back. Where a person wants
-    the run down, the beat is enough.
+    the run down, a beat of now is enough.
     """
     if one.id in state.agreed:
         return True
     claim = seen.claim
     if claim is not None and _is_published_whole(state, seen, claim):
         return True
-    gave_back = claim is not None and claim.released and one is find_holder(list(state.rented), claim)
-    if one.unpublished == () and (gave_back or not one.held or not state.wanted):
+    holds = claim is not None and one is find_holder(list(state.rented), claim)
+    gave_back = holds and claim is not None and claim.released
+    fresh = holds and claim is not None and seen.now - claim.beat_at < FRESH_S and not state.unheard_s
+    if one.unpublished == () and (gave_back or not one.held or (fresh and not state.wanted)):
         return True
     known = [*(one.unpublished or ()), *(() if one.step is None else (one.step,))]
     if one.unpublished == () and one.held and not known:  # it named no step, so it began from what was published then
@@ -584,12 +618,17 @@ def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:
         if found is not None:
             return found
         kept += f" {_say_kept(state, one, seen)}"
-        person = person or not _may_lose(state, one, seen)
-    return Decision(state, f"{why}{kept}", person=person) if kept else None
+        person = person or not _may_lose(state, one, seen) or _is_stuck(one, seen)
+    return Decision(state, f"{why.rstrip('.')}.{kept}", person=person) if kept else None
+
+
+def _is_stuck(one: Rented, seen: Seen) -> bool:
+    """Has its provider failed to destroy it for so long that a person should look?"""
+    return bool(one.stuck_since) and seen.now - one.stuck_since >= STUCK_S
 
 
 def _say_given_up(state: State) -> str:
-    told = (f" A pod {one.label} may be rented at {one.provider}, which does not answer." for one in state.given_up)
+    told = (f" A pod {one.label} may be rented at {one.provider}, which does not list it." for one in state.given_up)
     return "".join(told)
 
 
@@ -603,7 +642,8 @@ def _say_billed(state: State, seen: Seen) -> str:
 
 def _say_kept(state: State, one: Rented, seen: Seen) -> str:
     if one.not_destroyed_at and _may_lose(state, one, seen):
-        return f"Pod {one.id} could not be destroyed, and is billed: {one.pod.provider} is asked again."
+        since = f" for {span(seen.now - one.stuck_since)}" if one.stuck_since else ""
+        return f"Pod {one.id} could not be destroyed{since}, and is billed: {one.pod.provider} is asked again."
     if _may_lose(state, one, seen):
         return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"

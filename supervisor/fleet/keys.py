@@ -147,6 +147,7 @@ class B2Keys:
         provider_of = {name_key(one.pod.instance.label): one.pod.provider for one in state.rented}
         # Of a pod that was never listed it is unknown where it is: any provider that is away may have it.
         anywhere = {*self.rules.places.values(), *(one.pod.provider for one in state.rented if one.is_living)}
+        anywhere |= {one.provider for one in state.given_up}
         unknown = {name for name in over if not ({provider_of[name]} if name in provider_of else anywhere) <= answered}
         spared = unknown | ({self._name_holder(state)} if over else set())
         for key in ours:
@@ -216,9 +217,10 @@ def name_key(label: str) -> str:
 
 
 def _name_keys(state: State) -> frozenset[str]:
-    """The keys of pods that live, and of the one that was just asked for."""
+    """The keys of pods that live, and of those that were asked for and may come."""
     labels = {one.pod.instance.label for one in state.rented if one.is_living}
-    return frozenset(map(name_key, labels | ({state.intent.label} if state.intent is not None else set())))
+    asked = {one.label for one in (state.intent, *state.given_up) if one is not None}
+    return frozenset(map(name_key, labels | asked))
 
 
 def _stem_of_names(run_id: str) -> str:

@@ -164,6 +164,7 @@ class Rented:
     ended: float | None = None
     destroyed_at: float = 0.0  # when its provider was asked to end it
     not_destroyed_at: float = 0.0  # when its provider last failed to
+    stuck_since: float = 0.0  # and when it first did
     how: How | None = None  # also of one that is to be destroyed, and still lives
 
     @property
@@ -188,6 +189,7 @@ class Intent:
     machine: str = ""
     disk_per_hour: float = 0.0
     made: bool = False  # the provider confirmed it
+    id: str = ""  # of the instance, as the provider told then
     refused: bool = False  # the provider refused it; that has been wrong, so a pod of it may still be listed
 
 
@@ -210,7 +212,7 @@ class State:
     up_at: float = 0.0  # when a person typed ``fleet up`` last
     agreed: tuple[str, ...] = ()  # instances that a person let go with all that is on them
     intent: Intent | None = None
-    given_up: tuple[Intent, ...] = ()  # creates at providers that have not answered since
+    given_up: tuple[Intent, ...] = ()  # creates that were waited for in vain, and may be listed yet
     rented: tuple[Rented, ...] = ()
     faults: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # machine, or host -> when it was at fault
     taken: Mapping[str, float] = field(default_factory=dict)  # machine, or place that names none -> no create before

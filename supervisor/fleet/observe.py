@@ -60,7 +60,9 @@ def observe(state: State, seen: Seen) -> State:
     if intent is not None:
         shown = any(pod.instance.label == intent.label for pod in seen.pods)
         patience_s = CONFIRMED_BY_S if intent.made else SHOWN_BY_S
-        if shown or (intent.provider not in seen.away and seen.now - intent.at >= patience_s):
+        if not shown and intent.provider not in seen.away and seen.now - intent.at >= patience_s:
+            state = replace(state, given_up=(*state.given_up, intent))
+        if shown or intent in state.given_up:
             intent = None
     labels = {pod.instance.label for pod in seen.pods}
     over = [one for one in rented if not one.is_living]
@@ -68,7 +70,7 @@ def observe(state: State, seen: Seen) -> State:
     state = replace(
         state,
         intent=intent,
-        given_up=tuple(one for one in state.given_up if one.provider in seen.away and one.label not in labels),
+        given_up=tuple(one for one in state.given_up if one.label not in labels and _may_come(one, seen)),
         rented=(*over[-KEPT:], *(one for one in rented if one.is_living)),
         asked=_note_asked(state, seen, labels),
         forgotten_dollars=state.forgotten_dollars + sum(one.dollars for one in forgotten),
@@ -76,6 +78,11 @@ def observe(state: State, seen: Seen) -> State:
     for one in lost:
         state = note_fault(state, one.pod, seen.now)
     return replace(state, store_is_away=True) if seen.claim is None else _observe_claim(state, seen, seen.claim)
+
+
+def _may_come(one: Intent, seen: Seen) -> bool:
+    """May a create that was waited for in vain be listed yet? So long it counts as rented."""
+    return one.provider in seen.away or seen.now - one.at < (HOUR_S if one.made else CONFIRMED_BY_S)
 
 
 def _note_asked(state: State, seen: Seen, labels: set[str]) -> dict[str, Intent]:
@@ -192,7 +199,13 @@ def end(state: State, pod: Pod, how: How, now: float) -> State:
 
 def note_not_destroyed(state: State, pod: Pod, now: float) -> State:
     """The provider did not confirm it: the pod lives on until it is not listed any more."""
-    return _change_pod(state, pod, lambda one: replace(one, ended=None, destroyed_at=0.0, not_destroyed_at=now))
+    return _change_pod(
+        state,
+        pod,
+        lambda one: replace(
+            one, ended=None, destroyed_at=0.0, not_destroyed_at=now, stuck_since=one.stuck_since or now
+        ),
+    )
 
 
 def note_bid(state: State, pod: Pod, bid: float, at: float) -> State:
@@ -256,8 +269,9 @@ def _never_held(pod: Pod, claim: Claim | None) -> bool:
 def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     lives = pod is None and _has_beaten(one, seen)
     if not one.is_living:
-        runs = lives or (pod is not None and pod.instance.phase != "stopped")
-        if (pod is None and not lives) or (runs and seen.now - one.destroyed_at < ENDS_WITHIN_S):
+        # One that has stopped since is to be destroyed for good; one that stays as it was is waited for.
+        has_stopped = pod is not None and pod.instance.phase == "stopped" != one.pod.instance.phase
+        if (pod is None and not lives) or (seen.now - one.destroyed_at < ENDS_WITHIN_S and not has_stopped):
             return one
         one = replace(one, ended=None, how=None, missing_since=None)
     if pod is None and one.pod.provider in seen.away:
@@ -293,8 +307,11 @@ def _has_woken(one: Rented, seen: Seen) -> bool:
 def _has_beaten(one: Rented, seen: Seen) -> bool:
     """Has it beaten, or said its last words, since the first look that missed it, and since it was to be destroyed?"""
     claim = seen.claim
-    if claim is None or claim.label != one.pod.instance.label or one.missing_since is None:
+    if claim is None or claim.label != one.pod.instance.label:
         return False
+    if one.missing_since is None:  # nor does one that was destroyed, and that published what was whole, beat for long
+        is_over = bool(one.destroyed_at) and not claim.released
+        return is_over and claim.beat_at > one.destroyed_at + ENDS_WITHIN_S
     return claim.beat_at > max(one.missing_since, one.destroyed_at)
 
 

@@ -199,6 +199,7 @@ def fleet(tmp_path: Path, b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Cont
     for module in (decide, observe):
         monkeypatch.setattr(module, "SECOND_LOOK_S", 0.0)
     monkeypatch.setattr(observe, "SHOWN_BY_S", 0.0)
+    monkeypatch.setattr(observe, "CONFIRMED_BY_S", 0.0)
     return Controlled(write_fleet(tmp_path, b2), b2)
 
 

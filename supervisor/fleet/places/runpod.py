@@ -52,7 +52,7 @@ KINDS_BY_WORDS: Mapping[str, ErrorKind] = {  # in an error's code or text, the f
     r"unauthenticated|unauthori[sz]ed|forbidden|api key": "key",
     r"balance|credit|funds": "credit",
     r"rate limit|too many requests": "rate",
-    r"no longer any instances|not enough free gpus|no instances|outbid|\bbid\b": "taken",
+    r"no longer any instances|not enough free gpus|no instances|not have the resources|outbid|\bbid\b": "taken",
     r"internal.server.error|something went wrong|time.?out": "unsure",
 }
 REFUSALS = ("RUNPOD", "BAD_USER_INPUT", "GRAPHQL_VALIDATION_FAILED", "GRAPHQL_PARSE_FAILED")

@@ -1,0 +1,203 @@
+"""Providers that do not show what they rented, or keep what they were told to end; and limits to the cent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from supervisor.fleet.controller import Controller, Place, Run, RunLook
+from supervisor.fleet.keys import name_key
+from supervisor.fleet.messages import list_messages
+from supervisor.fleet.model import Claim
+from supervisor.fleet.places.base import Instance, Offer, PlaceError
+from tests.fleet.test_combined_faults import WANT, TwoPlaces, TwoRuns, order
+from tests.fleet.test_controller import run_until, train_world
+from tests.fleet.world import RUN, VirtualBook, World, default_rules
+
+ALL = type("All", (set,), {"__contains__": lambda *_: True})()
+
+
+def go(world: World, book: VirtualBook, hours: float, tick: Callable[[], Any] | None = None) -> None:
+    end = world.now + 3600 * hours
+    while world.now < end:
+        (tick or (lambda: world.controller(book).tick()))()
+        world.sleep(30)
+
+
+def change(book: VirtualBook, **what: Any) -> None:
+    book.states[RUN] = replace(book.states[RUN], **what)
+
+
+def machines(world: World) -> None:
+    world.find_machines = lambda: [Offer(f"o{n}", "H100", 2, 2.0, True, f"m{n}") for n in range(500)]  # type: ignore[method-assign]
+
+
+def test_a_pod_whose_label_is_never_shown_is_known_by_its_id() -> None:
+    world = World(1, finish=2000)
+    world.listed_after_s, world.without_label = [0.0], ALL
+    book = VirtualBook(world)
+    run_until(world, book, lambda: world.held.code == 0 and not world.paid(), 48)
+    assert len(world.pods) == 1 and world.trouble == []
+
+
+def test_pods_that_are_confirmed_and_never_listed_are_two_and_then_a_persons_business() -> None:
+    world = World(1, finish=2000)
+    machines(world)
+    book = VirtualBook(world)
+    world.provider.list_instances = list  # type: ignore[method-assign]
+    world.provider.create = lambda offer, wanted: f"x{len(book.said)}"  # type: ignore[method-assign]
+    tolds = []
+    go(world, book, 12, lambda: tolds.append(world.controller(book).tick()[0]))
+    assert sum("It is instance" in did for told in tolds for did in told.did) == 2
+    last = tolds[-1].decision
+    assert last.person and "2 pods were confirmed and never listed" in last.sentence, last.sentence
+    change(book, up_at=world.now)
+    assert "Renting" in world.controller(book).tick()[0].did[0]
+
+
+def test_down_after_an_outage_waits_for_a_beat_of_now() -> None:
+    world, book, pod = train_world(3)
+    run_until(world, book, lambda: pod.unpublished == () == world.held.unpublished and bool(world.held.published))
+    world.machines, pod.online = [], False  # it saves on, and nobody hears of it
+    go(world, book, 2)
+    change(book, wanted=False)
+    go(world, book, 2)
+    assert pod.destroyed is None
+    told = world.controller(book).tick()[0].decision
+    assert told.person and "may be nowhere else" in told.sentence, told.sentence
+
+
+def test_a_stopped_pod_that_stays_listed_after_its_destroy_holds_up_nothing() -> None:
+    world = World(1, finish=10**5)
+    world.listed_after_s = [0.0]
+    book, real, asked = VirtualBook(world), world.provider.destroy, []
+
+    def destroy(instance: Instance) -> None:
+        asked.append(instance.id)
+        if instance.id != "i0":
+            real(instance)
+
+    world.provider.destroy = destroy  # type: ignore[method-assign]
+    world.controller(book).tick()
+    world.outbid(world.pods["i0"])
+    run_until(world, book, lambda: len(world.pods) > 1 and world.holder() is world.pods["i1"], 2)
+    change(book, wanted=False)
+    go(world, book, 1)
+    assert [one.id for one in world.paid()] == ["i0"], "the other one is ended"
+    assert asked.count("i0") < 30
+
+
+def test_a_pod_that_wakes_in_the_look_that_would_rent_counts() -> None:
+    two = TwoRuns(61, per_hour=4.0)
+    two.one.machines = []
+    two.until(lambda: two.two.holder() is not None and two.two.holder().step > 20)
+    pod = two.two.holder()
+    two.two.machines = []
+    two.two.outbid(pod)
+    for _ in range(20):
+        two.tick()
+    two.two.wake(pod)
+    two.one.machines = ["m0"]
+    two.controller().tick()
+    assert two.paid_per_hour() <= 4.0
+
+
+def test_a_limit_holds_to_the_cent_and_a_bill_above_it_is_told() -> None:
+    world = World(1)
+    book = VirtualBook(world)
+    world.controller(book, replace(default_rules(), per_hour=2.39)).tick()
+    assert not world.pods, "2.40 are asked"
+    world = World(1, finish=10**5)
+    world.listed_after_s = [0.0]
+    book, rent = VirtualBook(world), world.rent
+
+    def dear(offer: Offer, wanted: Any, *, boots: bool = True) -> Any:
+        pod = rent(offer, wanted, boots=boots)
+        pod.per_hour = 6.0
+        return pod
+
+    world.rent = dear  # type: ignore[method-assign]
+    rules = replace(default_rules(), per_hour=3.0)
+    go(world, book, 1, lambda: world.controller(book, rules).tick())
+    assert "$6.00 an hour are billed, and $3.00 are allowed (limits.per_hour)" in book.said[-1]
+
+
+def test_a_cron_whose_file_lacks_the_run_excuses_no_silence() -> None:
+    world, book, pod = train_world(1)
+    pod.online = False
+    look = lambda: RunLook(Claim(released=True, generation=1, code=0, beat_at=1.0), None)  # noqa: E731
+    other = {"other": Run(replace(default_rules(), run_id="other"), look, order)}
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks % 2:
+            world.controller(book).tick()
+        else:
+            Controller(other, {"spot": Place("spot", world.provider, WANT)}, book, sleep=world.sleep).tick()
+
+    go(world, book, 1, tick)
+    assert len(world.pods) > 1
+
+
+def test_a_destroy_that_is_refused_for_ever_is_told_to_a_person() -> None:
+    world, book, _ = train_world(10)
+
+    def refuse(instance: Instance) -> None:
+        raise PlaceError("rate", "429")
+
+    world.provider.destroy = refuse  # type: ignore[method-assign]
+    run_until(world, book, lambda: world.held.code == 0)
+    told = world.controller(book).tick()
+    go(world, book, 2, lambda: told.append(world.controller(book).tick()[0]))
+    last = [one for one in told if not one.failed][-1]
+    assert last.decision.person and not last.decision.done
+    assert "finished. Pod i0 could not be destroyed for " in last.decision.sentence
+    [message] = list_messages([last], None, None, {}, ())  # type: ignore[arg-type]
+    assert not message.is_over and message.severity == "warning"
+
+
+def test_nothing_is_done_while_a_create_may_still_come_and_its_key_stays() -> None:
+    world = TwoPlaces(4)
+    book, real = VirtualBook(world), world.a.create
+
+    def create(offer: Offer, wanted: Any) -> str:
+        real(offer, wanted)
+        world.a.list_away_until = world.now + 86400
+        raise PlaceError("unsure", "no answer")
+
+    world.a.create = create
+    world.controller(book).tick()
+    world.stop_processes(world.pods["i0"])
+    run_until(world, book, lambda: len(world.pods) > 1)
+    change(book, wanted=False)
+    tolds: list[Any] = []
+    go(world, book, 1, lambda: tolds.append(world.controller(book).tick()[0]))
+    last = tolds[-1].decision
+    assert not last.done and "may come yet" in last.sentence, last.sentence
+    from supervisor.fleet.keys import _name_keys
+
+    assert name_key(last.state.given_up[0].label) in _name_keys(last.state)
+
+
+def test_a_pod_that_beats_on_after_its_confirmed_destroy_is_counted() -> None:
+    world = World(5, finish=10**6)
+    book = VirtualBook(world)
+    run_until(world, book, lambda: world.holder() is not None and world.holder().step > 20)
+    gone: set[str] = set()
+    real = world.provider.list_instances
+    world.provider.list_instances = lambda: [one for one in real() if one.id not in gone]  # type: ignore[method-assign]
+    world.provider.destroy = lambda instance: gone.add(instance.id)  # type: ignore[method-assign]
+    change(book, wanted=False)
+    controllers = []
+
+    def tick() -> None:
+        controllers.append(world.controller(book))
+        controllers[-1].tick()
+
+    go(world, book, 12, tick)
+    world.settle()
+    money = controllers[-1].money
+    assert money is not None and money.spent is not None and money.spent > 0.8 * world.dollars
