@@ -12,7 +12,8 @@ from supervisor.nodes.allocation import find_seat
 from supervisor.nodes.head import NAME
 from supervisor.process import nanny
 
-FIRST_WAIT = "1"  # seconds before an agent that died is started again: while it is away its machine is unknown
+FIRST_WAIT, LONGEST_WAIT = "1", "5"
+"""Seconds before an agent that died is started again: while it is away its machine is unknown, and it costs little."""
 
 
 def node(run_file: Path, name: str | None, rank: int | None, state: Path | None, head: str | None) -> int:
@@ -30,6 +31,7 @@ def node(run_file: Path, name: str | None, rank: int | None, state: Path | None,
     words += ["--folder", str(run.nodes.folder.expanduser().absolute()), "--lease", str(run.nodes.lease)]
     words += ["--head", head] if head else []
     os.environ.setdefault("RL_SUPERVISOR_BACKOFF", FIRST_WAIT)
+    os.environ.setdefault("RL_SUPERVISOR_LONGEST_BACKOFF", LONGEST_WAIT)
     command = [sys.executable, "-m", "supervisor.nodes.agent", *words]
     try:
         nanny.turn_into(command, [])

@@ -22,7 +22,8 @@ What it promises
 - As process 1 it does not end with 93 under a living job, since its end ends all: it waits for the job's end.
   SIGHUP then tries the daemon again (a person has mended the run file).
 
-Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` (the first wait, seconds),
+Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` and
+``RL_SUPERVISOR_LONGEST_BACKOFF`` (the first wait and the longest, seconds),
 ``RL_SUPERVISOR_WATCHDOG`` (seconds of silence, 10 at least; 0: it is not watched),
 ``RL_SUPERVISOR_PID_FILE`` (removed at the end), ``RL_SUPERVISOR_CUT_LOG`` (the file that stderr goes to: above 50 MB it
 is copied to FILE.1 and emptied). The daemon is given ``RL_SUPERVISOR_NANNY``: our pid and start time. Where another
@@ -320,6 +321,8 @@ class Nanny:
         self.pid_file = environ.pop("RL_SUPERVISOR_PID_FILE", "")
         self.log = environ.pop("RL_SUPERVISOR_CUT_LOG", "")
         self.first_s = seconds(environ.pop("RL_SUPERVISOR_BACKOFF", ""))
+        longest = environ.pop("RL_SUPERVISOR_LONGEST_BACKOFF", "")
+        self.longest_s = max(self.first_s, seconds(longest)) if longest else LONGEST_WAIT_S
         watch_s = watch_of(environ.pop("RL_SUPERVISOR_WATCHDOG", ""))
         environ[NANNY] = identity(os.getpid())
         self.beat: Beat | None = None
@@ -381,7 +384,7 @@ class Nanny:
                 lives = "" if code == TRY_AGAIN else " A job that runs lives on."
                 self.voice.say("warning", f"rl-supervisor {describe_exit(code)}; again in {wait_s:g} s.{lives}")
                 self.pause(wait_s)
-                wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+                wait_s = min(wait_s * 2, self.longest_s)
             if self.stopping:
                 if self.last:
                     return self.end_job()

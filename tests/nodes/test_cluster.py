@@ -102,15 +102,16 @@ def test_an_agent_that_is_killed_adopts_what_it_had_and_still_sees_it_die(make: 
     cluster.check_sound()
 
 
-@pytest.mark.soak
+@pytest.mark.optin  # two and a half minutes
 def test_agents_that_are_killed_fifty_times_cost_no_step(make: MakeCluster) -> None:
     cluster = make(last=100_000)
     cluster.wait_for_step(3)
     before = cluster.living()
     for number in range(50):
-        name = cluster.names[number * 7 % len(cluster.names)]
-        agent = cluster.agent(name)
-        agent.kill()
+        name = cluster.names[number % len(cluster.names)]
+        there = [f"The agent of {name} is there."] * (1 + number // len(cluster.names))
+        cluster.wait_for(lambda there=there: cluster.sentences("machine").count(there[0]) >= len(there), there[0])
+        cluster.agent(name).kill()
         if number % 10 == 9:
             cluster.wait_for_step(cluster.step() + 2)
     assert cluster.living() == before and len(cluster.starts()) == 1, cluster.story()

@@ -88,7 +88,7 @@ def test_the_router_answers_while_the_engine_behind_it_is_gone(make: Make) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [("trainer-crash", "illegal memory access"), soak("trainer-killed", "exitcode -9")]
+    ("kind", "text"), [("trainer-crash", "illegal memory access"), soak("trainer-killed", "(exitcode: -9)")]
 )
 def test_a_dead_trainer_takes_the_run_down_with_exit_1_once(kind: str, text: str, make: Make) -> None:
     practice = make("v0.6", max_steps=8, interval=2, faults=[{"kind": kind, "at_step": 3}])
