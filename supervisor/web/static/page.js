@@ -72,7 +72,7 @@ function showCharts(run) {
     xaxis: { type: "date", gridcolor: grid, linecolor: grid, anchor: count > 1 ? `y${count}` : "y", range: [iso(hours ? end - hours * 3600 : begin), iso(end + (hours ? hours * 36 : (end - begin) * .02))] },
   };
   run.charts.forEach((chart, n) => {
-    const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link";
+    const top = 1 - n * (part + gap), id = n ? `y${n + 1}` : "y", zero = chart.id.startsWith("gpu") || chart.id === "disk" || chart.id === "engine" || chart.id === "link"; // samples: what was seen holds until the next
     layout[n ? `yaxis${n + 1}` : "yaxis"] = { domain: [Math.max(0, top - part), top], gridcolor: grid, zeroline: false, fixedrange: true, anchor: "x", automargin: false };
     if (zero) { const most = topOf(chart) || 1; layout[n ? `yaxis${n + 1}` : "yaxis"].range = [-.05 * most, 1.06 * most]; } // a line at 0 is seen, and is not the axis
     const known = chart.lines.filter((line) => !line.undone), color = (line) => COLORS[Math.max(0, known.indexOf(line)) % COLORS.length];
@@ -82,7 +82,7 @@ function showCharts(run) {
     chart.lines.forEach((line) => { for (const points of [line, lonelyOf(line)]) if (points.x.length) traces.push({
       type: "scatter", mode: points === line ? "lines" : "markers", marker: { size: 4 }, name: line.name, yaxis: id, x: points.x.map((t) => t * 1000), y: points.y, connectgaps: false, // plotly reads numbers faster than dates
       hoverinfo: points === line ? undefined : "skip", customdata: points.step, hovertemplate: `${line.step ? "step %{customdata}: " : ""}%{y}<extra>${named(line)}</extra>`,
-      line: { width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : color(line), dash: line.undone ? "dot" : DASHES[Math.max(0, known.indexOf(line)) % DASHES.length] }, opacity: line.undone ? .7 : 1,
+      line: { shape: zero ? "hv" : "linear", width: line.undone ? 1 : 1.6, color: line.undone ? "#999999" : color(line), dash: line.undone ? "dot" : DASHES[Math.max(0, known.indexOf(line)) % DASHES.length] }, opacity: line.undone ? .7 : 1,
     }); });
   });
   if (run.pods.length > 1) for (const pod of run.pods) {
