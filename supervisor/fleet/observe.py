@@ -86,8 +86,10 @@ def _may_come(one: Intent, seen: Seen) -> bool:
 
 
 def _note_asked(state: State, seen: Seen, labels: set[str]) -> dict[str, Intent]:
-    """Those that were refused are many, and are forgotten within the hour; one that is listed was none."""
-    asked = {label: replace(one, refused=one.refused and label not in labels) for label, one in state.asked.items()}
+    """Those that were refused are many, and are forgotten within the hour; of one that is listed both is settled."""
+    asked = {
+        label: replace(one, refused=False, made=False) if label in labels else one for label, one in state.asked.items()
+    }
     return {label: one for label, one in asked.items() if seen.now - one.at < (HOUR_S if one.refused else ASKED_KEPT_S)}
 
 

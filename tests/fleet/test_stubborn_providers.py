@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
-from supervisor.fleet.keys import name_key
+from supervisor.fleet.decide import _list_unseen
+from supervisor.fleet.keys import _name_keys, name_key
 from supervisor.fleet.messages import list_messages
-from supervisor.fleet.model import Claim
+from supervisor.fleet.model import Claim, Seen
 from supervisor.fleet.places.base import Instance, Offer, PlaceError
 from tests.fleet.test_combined_faults import WANT, TwoPlaces, TwoRuns, order
 from tests.fleet.test_controller import run_until, train_world
@@ -177,8 +178,6 @@ def test_nothing_is_done_while_a_create_may_still_come_and_its_key_stays() -> No
     go(world, book, 1, lambda: tolds.append(world.controller(book).tick()[0]))
     last = tolds[-1].decision
     assert not last.done and "may come yet" in last.sentence, last.sentence
-    from supervisor.fleet.keys import _name_keys
-
     assert name_key(last.state.given_up[0].label) in _name_keys(last.state)
 
 
@@ -201,3 +200,9 @@ def test_a_pod_that_beats_on_after_its_confirmed_destroy_is_counted() -> None:
     world.settle()
     money = controllers[-1].money
     assert money is not None and money.spent is not None and money.spent > 0.8 * world.dollars
+
+
+def test_a_pod_that_was_listed_once_is_never_one_that_no_list_has_shown() -> None:
+    world, book, _ = train_world(1)
+    forgotten = replace(book.states[RUN], rented=())  # as after hundreds of pods
+    assert forgotten.asked and not _list_unseen(forgotten, Seen(world.now + 1e5, None))
