@@ -164,11 +164,11 @@ def test_a_host_that_froze_wakes_after_the_next_pod_claimed_and_the_provider_was
     tick_until(fleet, lambda: published(tmp_path) >= 5)
     home = vast.home_of(vast.ledger[0].instance)
     frozen = freeze(home)
+    at = published(tmp_path)  # before the next pod publishes
     vast.fail("502", "list", times=6)
     vast.fail("500", "destroy", times=1000)  # the sleeper must live until it wakes
     said = tick_until(fleet, trained(vast, 1))
     assert any("It is convicted after 20 s" in one for one in said), said
-    at = published(tmp_path)
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
     until(lambda: "has taken this run over" in (home / "log").read_text())
