@@ -175,8 +175,7 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
         lasts = f"open for {span(incident.get('seconds') or 0)}"
         rows += [("incident", _incident_lines(incident, now, lasts, told)), *_root_cause_lines(incident, told, REMEDY)]
     if last := status.get("last_incident"):
-        step = f" with step {last['recovered_step']}" if last.get("recovered_step") is not None else ""
-        lasts = f"{'over' if step else 'ended'} after {span(last.get('seconds') or 0)}{step}"
+        lasts = _how_it_ended(last, last.get("seconds"))
         rows += [("last incident", _incident_lines(last, now, lasts, told)), *_root_cause_lines(last, told, AGAIN)]
     for one in status.get("would") or ():
         rows.append(("not done", _would_in_words(one, now)))
@@ -287,6 +286,11 @@ def engine_in_words(engine: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _how_it_ended(incident: Mapping[str, Any], lasted_s: float | None) -> str:
+    step, lasted = incident.get("recovered_step"), span(lasted_s or 0.0)
+    return f"ended after {lasted}" if step is None else f"over after {lasted} with step {step}"
+
+
 def _incident_lines(incident: Mapping[str, Any], now: float, lasts: str, told: str) -> str:
     """Its sentence only where the headline has not told it."""
     at = f" at {clock(incident['opened'], now)}" if incident.get("opened") is not None else ""
@@ -343,9 +347,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         rows.append(("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}"))
         told += sentence
     if incident:
-        step = f" with step {incident['recovered_step']}" if incident.get("recovered_step") is not None else ""
-        lasts = f"{'over' if step else 'ended'} after {span(float(incident.get('down_s') or 0))}{step}"
-        lasts = lasts if is_over else "not over"
+        lasts = _how_it_ended(incident, incident.get("down_s")) if is_over else "not over"
         rows.append(("last incident" if is_over else "incident", _incident_lines(incident, now, lasts, told)))
         rows += _root_cause_lines(incident, told, AGAIN) if is_over else []
     rows.append(("note", str(found.get("worthless") or "")))

@@ -120,6 +120,7 @@ class _Market:
     instances: dict[str, list[Instance]] = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
     keyless: set[str] = field(default_factory=set)
+    pods: dict[str, tuple[Pod, ...]] = field(default_factory=dict)  # run -> what is listed of it
     seen: dict[str, State] = field(default_factory=dict)  # of all runs, with what is listed now: for what they cost
     offers: dict[str, list[Offer] | PlaceError] = field(default_factory=dict)  # place -> what it was asked for once
     damaged: Mapping[str, str] = field(default_factory=dict)  # run -> why its state cannot be read
@@ -274,8 +275,8 @@ class Controller:
                 if name not in providers:
                     market.away[name] = f"no place in use is at {name}, so it is unknown what became of pod {pod}."
         for name, state in market.states.items():
-            listed = Seen(market.now, None, pods=tuple(_pods_of(name, market)), away=market.away)
-            market.seen[name] = observe(state, listed)
+            market.pods[name] = tuple(_pods_of(name, market))
+            market.seen[name] = observe(state, Seen(market.now, None, pods=market.pods[name], away=market.away))
         return market
 
     def _look(self, name: str, look: Callable[[], RunLook] | None, market: _Market) -> Seen:
@@ -292,7 +293,7 @@ class Controller:
             store_needs_person=needs_person,
             store_was_away=self._store_was_away,
             published=looked.published if looked else None,
-            pods=tuple(_pods_of(name, market)),
+            pods=market.pods[name],
             away=market.away,
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),

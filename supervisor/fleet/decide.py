@@ -593,9 +593,9 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     claim = seen.claim
     if claim is not None and _is_published_whole(state, seen, claim):
         return True
-    holds = claim is not None and one is find_holder(list(state.rented), claim)
-    gave_back = holds and claim is not None and claim.released
-    fresh = holds and claim is not None and seen.now - claim.beat_at < FRESH_S and not state.unheard_s
+    own = claim if claim is not None and one is find_holder(list(state.rented), claim) else None
+    gave_back = own is not None and own.released
+    fresh = own is not None and seen.now - own.beat_at < FRESH_S and not state.unheard_s
     if one.unpublished == () and (gave_back or not one.held or (fresh and not state.wanted)):
         return True
     known = [*(one.unpublished or ()), *(() if one.step is None else (one.step,))]

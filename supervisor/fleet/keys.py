@@ -147,7 +147,6 @@ class B2Keys:
         provider_of = {name_key(one.pod.instance.label): one.pod.provider for one in state.rented}
         # Of a pod that was never listed it is unknown where it is: any provider that is away may have it.
         anywhere = {*self.rules.places.values(), *(one.pod.provider for one in state.rented if one.is_living)}
-        anywhere |= {one.provider for one in state.given_up}
         unknown = {name for name in over if not ({provider_of[name]} if name in provider_of else anywhere) <= answered}
         spared = unknown | ({self._name_holder(state)} if over else set())
         for key in ours:

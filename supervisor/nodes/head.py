@@ -415,10 +415,7 @@ class Head:
         if self._writers.get(part) != host:  # each line of a log comes this way: where a component is does not change
             if self._place_of(host, message) is None:
                 return
-            older = [one for one in self._writers if one[0] < part[0]]
-            for one in older:
-                del self._writers[one]
-            self._writers[part] = host
+            self._writers = {one: at for one, at in self._writers.items() if one[0] >= part[0]} | {part: host}
         folder, name = attempt_dir(self.state_dir, part[0]), part[1]
         data, at = str(message["data"]).encode("latin-1"), int(message["at"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -231,8 +231,7 @@ class Pod:
 
     def ctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`supervisorctl --socket S WORDS...` as a person runs it."""
-        command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return self.command_line("--socket", str(self.socket), *words)
 
     def command_line(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`supervisorctl WORDS...`, without a socket."""

@@ -71,12 +71,7 @@ class SlurmRun(Pod):
 
     def claims(self) -> list[dict[str, Any]]:
         """Each claim there is, in order, with ``released``."""
-        folder = Path(self.store.removeprefix("file://")) / self.run_id / "writers"
-        found = []
-        for path in sorted(folder.glob("gen_?????.json")):
-            end = path.with_name(f"{path.stem}.end.json")
-            found.append({**json.loads(path.read_text()), "released": end.exists()})
-        return found
+        return read_claims(Path(self.store.removeprefix("file://")) / self.run_id)
 
     def story(self) -> str:
         queue = self.cluster.do("squeue", "-t", "all", "-o", "%i %j %T %r %N %x %k")
@@ -88,3 +83,12 @@ class SlurmRun(Pod):
                 self.cluster.do("scancel", "--full", "--signal=KILL", self.job)
                 self.cluster.do("scancel", self.job)
         super().close()
+
+
+def read_claims(folder: Path) -> list[dict[str, Any]]:
+    """The claims of a run in a store that is a folder, in order, with ``released``."""
+    found = []
+    for path in sorted((folder / "writers").glob("gen_?????.json")):
+        end = path.with_name(f"{path.stem}.end.json")
+        found.append({**json.loads(path.read_text()), "released": end.exists()})
+    return found

@@ -15,6 +15,7 @@ import pytest
 
 from tests.nodes.practice_cluster import PrimeRlCluster
 from tests.slurm.box import LOST_S, NODES, Cluster, wait_for
+from tests.slurm.run import read_claims
 
 pytestmark = pytest.mark.optin
 
@@ -159,8 +160,7 @@ def test_with_the_node_of_the_head_lost_the_agents_end_all_and_the_job_comes_bac
 
 def claims(run: Several) -> list[bool]:
     """Each claim in order: was it given back?"""
-    folder = run.folder / "store" / "several" / "writers"
-    return [path.with_name(f"{path.stem}.end.json").exists() for path in sorted(folder.glob("gen_?????.json"))]
+    return [one["released"] for one in read_claims(run.folder / "store" / "several")]
 
 
 def test_a_requeue_and_a_cancel_publish_what_is_whole_and_leave_nothing(cluster: Cluster, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 const OTHERS = ["#d55e00", "#e69f00", "#f0e442", "#56b4e9", "#cc79a7", "#999999", "#0072b2"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const HEIGHT = 150, EVERY_MS = 2500;
-const FEW_STEPS = 12;
+const FEW_STEPS = 12, MOST_STEPS = 100;
 let shown = null, allSteps = false, hours = 0, library = null, toldAt = 0;
 const etags = {};
 
@@ -135,13 +135,13 @@ function showSteps(run) {
   const body = $("steps").tBodies[0];
   body.replaceChildren();
   if (!run.steps.length) add(add(body, "tr"), "td", "None is known.", { colspan: 5 });
-  const some = frozen || allSteps ? run.steps.slice(0, 100) : run.steps.slice(0, FEW_STEPS);
-  for (const one of some) {
+  const most = Math.min(run.steps.length, MOST_STEPS), count = frozen || allSteps ? most : Math.min(most, FEW_STEPS);
+  for (const one of run.steps.slice(0, count)) {
     const row = add(body, "tr");
     for (const value of [one.step, one.here || "", one.store || "", one.gb === undefined ? "" : one.gb, one.told || ""]) add(row, "td", value);
   }
-  if (some.length === run.steps.length || allSteps || frozen) return;
-  const more = add(add(add(body, "tr"), "td", null, { colspan: 5 }), "button", `all ${run.steps.length}`, { type: "button" });
+  if (count === most) return;
+  const more = add(add(add(body, "tr"), "td", null, { colspan: 5 }), "button", `the newest ${most}`, { type: "button" });
   more.addEventListener("click", () => { allSteps = true; showSteps(run); });
 }
 function showLogNames(run) {
