@@ -236,7 +236,16 @@ class Builder:
             [sys.executable, "-m", "pip", "config", "list"], env=OUTSIDE, capture_output=True, text=True, check=False
         )
         pairs = re.findall(r"(?m)^(?:global|:env:)\.([a-z-]+)='(.*)'$", told.stdout)
-        found = {f"PIP_{name.replace('-', '_').upper()}": value.replace("\\n", " ").strip() for name, value in pairs}
+        # A list of caps or an index in a folder of this machine is not seen from inside, and no engine would show it.
+        values = {
+            name: " ".join(
+                word
+                for word in value.replace("\\n", " ").split()
+                if not Path(word.removeprefix("file://")).is_absolute()
+            )
+            for name, value in pairs
+        }
+        found = {f"PIP_{name.replace('-', '_').upper()}": value for name, value in values.items() if value}
         found |= {"UV_DEFAULT_INDEX": found["PIP_INDEX_URL"]} if "PIP_INDEX_URL" in found else {}
         found |= {name: value for name, value in OUTSIDE.items() if name.lower().endswith("_proxy")}
         if CERTIFICATES.exists():

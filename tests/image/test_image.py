@@ -188,7 +188,8 @@ def test_no_layer_holds_a_secret_or_anything_of_the_machine_that_built_it(alone:
     for name, path in files(alone[1]):
         if named.search(name):
             found.append(name)
-        if not path.is_file() or path.is_symlink():
+        # What Debian's packages tell of themselves names folders, too.
+        if not path.is_file() or path.is_symlink() or name.startswith("/usr/share/doc/"):
             continue
         data = path.read_bytes()
         found += [f"{name}: {one[:12]!r}" for one in mine if one in data]
