@@ -13,6 +13,7 @@ from supervisor.fleet.model import Claim
 from supervisor.fleet.observe import count_creates
 from supervisor.fleet.places import rest
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError
+from supervisor.fleet.places.fields import read_amount
 from supervisor.fleet.places.prime import Prime
 from supervisor.fleet.places.vast import Vast
 from supervisor.simulator.clockwork import NEVER
@@ -226,3 +227,9 @@ def test_a_pod_that_prime_lists_twice_on_one_page_hides_no_other(monkeypatch: py
     server = Answers(monkeypatch, page)
     prime = Prime("k", "http://127.0.0.1:1", clock=server.clock, sleep=server.sleep)
     assert [one.id for one in prime.list_instances()] == ["a"]
+
+
+def test_a_price_next_to_zero_is_zero() -> None:
+    """Its logarithm, and a disk in steps of it, ended the whole tick."""
+    assert read_amount(5e-324) == read_amount("1e-300") == 0.0
+    assert read_amount(0.0123456789) == 0.0123456789  # a bid below the lowest one is refused

@@ -24,14 +24,16 @@ def read_object(text: str) -> Row | None:
 
 
 def read_number(value: object) -> float | None:
-    """A finite number, also one that is written as text."""
+    """A finite number, also one that is written as text; one next to zero is zero."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    return number if abs(number) >= 1e-9 else 0.0
 
 
 def read_amount(value: object) -> float | None:
