@@ -25,7 +25,7 @@ from supervisor.core.actions import Action
 from supervisor.core.decide import decide
 from supervisor.core.facts import Observation
 from supervisor.core.goodput import sum_ledgers
-from supervisor.core.interval import advise, measure_run
+from supervisor.core.interval import measure_run
 from supervisor.core.state import State
 from supervisor.simulator import compare, sensitivity
 from supervisor.simulator.baselines import ALL, PlainWatcher
@@ -34,6 +34,7 @@ from supervisor.simulator.ledger import Score, add_scores, quantile, score
 from supervisor.simulator.policy import CorePolicy
 from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import Scenario, load_scenario
+from supervisor.views.interval_advice import advise
 
 PRICE = 4.0  # dollars an hour, for two H100 on the spot market
 # Kinds of ``faults.KINDS`` in which a process of the engine, trainer, orchestrator or launcher is gone at once.

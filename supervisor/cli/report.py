@@ -51,12 +51,13 @@ def report(
 
     run_file = where.run_file_of(options)
     found = run_report.gather(run_file, os.environ)
-    told = run_file.job.model_fields_set  # else the interval is the one that was seen
+    job = run_file.job  # an interval that is not set is the one that was seen
+    is_set = "checkpoint_interval" in job.model_fields_set and job.checkpoint_interval != "auto"
     answer = run_report.report(
         found,
         price=price if price is not None else run_file.report.dollars_per_hour,
         person_every_h=person_every_h,
-        interval_steps=run_file.job.checkpoint_interval if "checkpoint_interval" in told else None,
+        interval_steps=job.first_interval if is_set else None,
     )
     if as_json and incident is None:
         print(json.dumps(answer, indent=2, ensure_ascii=False))

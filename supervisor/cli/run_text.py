@@ -108,9 +108,7 @@ def _job_table(pod: Pod, draft: Draft, run_id: str) -> Iterator[str]:
     yield from _config_lines(pod, draft)
     yield from _output_lines(pod, draft, run_id)
     if settings.get("job.kind") != "command":  # which saves as often as its own words say
-        if "job.checkpoint_interval" not in settings and draft.source:
-            yield "# Nothing said how often; this is an assumption."
-        yield from _setting_lines(draft, "job.checkpoint_interval", 10)
+        yield from _setting_lines(draft, "job.checkpoint_interval", "auto")
     for key in ("args", "pass_env", "nofile"):
         yield from _setting_lines(draft, f"job.{key}")
 

@@ -13,13 +13,11 @@ from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core.time_kinds import CATEGORIES
 from supervisor.simulator import baselines, compare, sensitivity
 from supervisor.simulator.ledger import Score, quantile
-from supervisor.simulator.policy import CorePolicy, PolicyFactory
 from supervisor.simulator.run import Outcome, simulate
 from supervisor.simulator.scenario import Scenario, load_scenario
 from supervisor.simulator.schedule import describe_kinds, load_faults
 from supervisor.simulator.world import Planned, World
 
-POLICIES: dict[str, PolicyFactory] = {"core": CorePolicy, **baselines.POLICIES}
 SHOWN_FALSE = 10
 
 
@@ -28,8 +26,8 @@ def run(options: argparse.Namespace) -> int:
     if options.list_faults:
         print("\n".join(describe_kinds()))
         return 0
-    if options.policy not in POLICIES:
-        raise ConfigError(f"There is no policy {options.policy!r}; known are {', '.join(POLICIES)}.")
+    if options.policy not in baselines.NAMED:
+        raise ConfigError(f"There is no policy {options.policy!r}; known are {', '.join(baselines.NAMED)}.")
     if not 0 < options.hours <= 1e6:
         raise ConfigError(f"--hours takes a number above 0 and up to a million, not {options.hours:g}.")
     scenario = load_scenario(options.scenario, options.sets)
@@ -45,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             scenario,
             options.hours,
             options.seed,
-            POLICIES[options.policy],
+            baselines.NAMED[options.policy],
             faults=faults,
             trace=_open_writer(options.trace, stack) if options.trace is not None else None,
         )

@@ -21,6 +21,7 @@ def under(file: RunFile, recorded: Settings) -> Settings:
         recorded,
         max_steps=file.run.max_steps or recorded.max_steps,
         stop_below_bytes=file.disk.stop_below_mb << 20,
+        interval_between=file.job.checkpoint_interval_between if file.job.chooses_interval else None,
         hooks=("finish",) if file.hooks.finish else (),
         **{name: value for table in tables for name, value in table if name in known},
     )

@@ -254,7 +254,7 @@ def _sentences_of_errors(
     placed = []
     for key, details in wants.items():
         # Of a union's complaints, the ones about the value come from the member with the right type.
-        details = [detail for detail in details if detail["type"] not in _WANTED] or details
+        details = [detail for detail in details if detail["type"] not in (*_WANTED, "literal_error")] or details
         unique = list(dict.fromkeys(_sentence_of_error(detail, key, model, data) for detail in details))
         sentence = unique[0]
         if len(unique) > 1:  # a union: each member complained, any of them would do

@@ -21,7 +21,14 @@ from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, L
 from supervisor.config.run_place import RUN_ID
 from supervisor.config.section import Positive, Section
 from supervisor.config.slurm import Slurm
-from supervisor.core.settings import DeadlineSettings, DiskSettings, RecoverySettings, Seconds, StoreSettings
+from supervisor.core.settings import (
+    FIRST_INTERVAL,
+    DeadlineSettings,
+    DiskSettings,
+    RecoverySettings,
+    Seconds,
+    StoreSettings,
+)
 from supervisor.storage.backends import BACKENDS, backend_of, url_problem
 
 GpuName = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=r"^(GPU|MIG)-[0-9a-fA-F-]+$")]
@@ -84,8 +91,11 @@ class Job(Section):
     """The file after `--inference @`; with `recovery.inference = "own-role"` the file after `inference @`."""
     output_dir: Path = Path("outputs")
     """Where the job writes, relative to `dir`. One run, one folder."""
-    checkpoint_interval: Positive = 10
-    """A checkpoint every so many steps (prime-rl's own default is none at all)."""
+    checkpoint_interval: Positive | Literal["auto"] = FIRST_INTERVAL
+    """A checkpoint every so many steps (prime-rl's own default is none at all). `"auto"`: at each start as many as cost
+    least by what this run measured: how long a save and a step take, and how often something fails."""
+    checkpoint_interval_between: tuple[Positive, Positive] = (1, 100)
+    """The least and the most steps of `"auto"`."""
     args: list[str] = []
     """Further words for the launcher's command line. Resume, clean and keep flags are refused here."""
     env: dict[str, str] = {}
@@ -121,6 +131,9 @@ class Job(Section):
     @model_validator(mode="after")
     def complete(self) -> Job:
         split = [self.trainer_config, self.orchestrator_config, self.inference_config]
+        least, most = self.checkpoint_interval_between
+        if least > most:
+            raise ValueError(f"checkpoint_interval_between = [{least}, {most}]: put the least number of steps first")
         if self.kind == "command":
             if self.plain is None:
                 raise ValueError('kind = "command" needs a [job.plain] table with `start` and `resume`')
@@ -145,8 +158,18 @@ class Job(Section):
 
     @property
     def saves_every(self) -> int | None:
-        """Steps between two checkpoints; None for a plain command, which saves when it likes."""
-        return None if self.kind == "command" else self.checkpoint_interval
+        """Steps between two checkpoints as far as they are set; a plain command saves when it likes."""
+        return None if self.kind == "command" or self.checkpoint_interval == "auto" else self.checkpoint_interval
+
+    @property
+    def first_interval(self) -> int:
+        """The same before the first start."""
+        return FIRST_INTERVAL if self.checkpoint_interval == "auto" else self.checkpoint_interval
+
+    @property
+    def chooses_interval(self) -> bool:
+        """Does the core choose the steps between two checkpoints?"""
+        return self.kind != "command" and self.checkpoint_interval == "auto"
 
 
 class Gpus(Section):

@@ -36,6 +36,7 @@ class Start(Action):
     snapshot: int | None = None
     fresh: bool = False
     avoid: tuple[str, ...] = ()  # machines that are taken only where there is no other
+    interval: int | None = None  # steps between two checkpoints; None: as the run file says
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from supervisor.core.goodput import Ledger
+from supervisor.core.settings import FIRST_INTERVAL
 from supervisor.core.time_kinds import SAVE, STOPPED
 from supervisor.core.words import span
 
@@ -44,18 +45,6 @@ class Measured:
     def between_failures_s(self) -> float:
         """Mean time between failures, the prior included."""
         return (self.watched_s + PRIOR_S) / (self.failures + PRIOR_FAILURES)
-
-
-@dataclass(frozen=True)
-class Advice:
-    """``steps`` and ``interval_s`` (training between two saves) are None when not enough was measured."""
-
-    sentence: str
-    warning: str = ""
-    steps: int | None = None
-    interval_s: float | None = None
-    loss: float | None = None  # part of all time that saves and repeated steps cost at this interval
-    present_loss: float | None = None
 
 
 def measure_run(run: Ledger, lost_pods: int = 0, interval_steps: int | None = None) -> Measured:
@@ -85,54 +74,45 @@ def loss(interval_s: float, save_s: float, between_failures_s: float) -> float:
     return save_s / (interval_s + save_s) + (interval_s / 2 + save_s) / between_failures_s
 
 
-def advise(m: Measured) -> Advice:
-    """The checkpoint interval that would cost least, and whether the link bounds the loss whatever the interval."""
+def best_steps(step_s: float, save_s: float, m: Measured) -> int:
+    """The interval that costs least, in whole steps."""
+    return max(1, round(best_interval_s(save_s, m.between_failures_s, m.detect_s + m.recover_s) / step_s))
+
+
+def choose_interval(m: Measured, bounds: tuple[int, int], before: int | None) -> tuple[int, str]:
+    """Steps between two checkpoints for an attempt (`checkpoint_interval = "auto"`), and the sentence that says why.
+
+    ``before``: those of the attempt before; they stay where others would hardly be better.
+    """
+    least, most = bounds
     if not m.step_s or not m.save_s:
-        missing = "step was timed" if not m.step_s else "checkpoint save was timed: this job's log does not tell them"
-        return Advice(f"No advice on the checkpoint interval yet: no {missing}.", _upload_warning(m, None))
-    between = m.between_failures_s
-    steps = max(1, round(best_interval_s(m.save_s, between, m.detect_s + m.recover_s) / m.step_s))
-    interval = steps * m.step_s
-    least = loss(interval, m.save_s, between)
-    why = (
-        f"a save takes {span(m.save_s)}, a step {span(m.step_s)}, and something fails about every {span(between)} "
-        f"({_count(m.failures, 'failure')} in {span(m.watched_s)}, with {_count(PRIOR_FAILURES, 'failure')} in "
-        f"{span(PRIOR_S)} assumed before)"
+        steps = before or min(max(FIRST_INTERVAL, least), most)
+        return steps, f"Checkpoints come every {count(steps, 'step')}, a first guess: no save was timed yet."
+    best = min(max(best_steps(m.step_s, m.save_s, m), least), most)
+    costs = {steps: loss(steps * m.step_s, m.save_s, m.between_failures_s) for steps in (best, before) if steps}
+    keeps = before is not None and least <= before <= most and costs[before] - costs[best] < NEAR
+    steps = before if before is not None and keeps else best
+    why = say_measured(m.step_s, m.save_s, m)
+    return steps, (
+        f"Checkpoints come every {count(steps, 'step')} ({span(steps * m.step_s)}): {why}. "
+        f"Saves and repeated steps cost about {percent(costs[steps])} of all time so."
     )
-    best = f"{_count(steps, 'step')} ({span(interval)})"
-    present = None
-    if m.interval_steps:
-        now = m.interval_steps * m.step_s
-        present = loss(now, m.save_s, between)
-        kept = f"Checkpoints come every {_count(m.interval_steps, 'step')} ({span(now)})"
-        if m.interval_steps == steps or present - least < NEAR:
-            sentence = f"{kept}, which is as good as the best interval, {best}: {why}."
-        else:
-            sentence = (
-                f"{kept}; every {best} would cost less, {_percent(least)} of all time for saves and repeated steps "
-                f"instead of {_percent(present)}: {why}."
-            )
-    else:
-        sentence = f"A checkpoint every {best} costs least, {_percent(least)} of all time: {why}."
-    return Advice(sentence, _upload_warning(m, interval), steps, interval, least, present)
 
 
-def _upload_warning(m: Measured, best_s: float | None) -> str:
-    now = m.interval_steps * m.step_s if m.interval_steps and m.step_s else best_s
-    if m.upload_s is None or now is None or m.upload_s <= now:
-        return ""
-    # An upload begins with the newest step, and the next one when it ends: the store is one to two uploads behind.
-    behind = 1.5 * m.upload_s + now / 2
+def say_measured(step_s: float, save_s: float, m: Measured) -> str:
+    """What the interval hangs on, as a clause."""
     return (
-        f"An upload takes {span(m.upload_s)}, longer than the {span(now)} between two checkpoints: the link, not the "
-        f"interval, decides what a lost pod costs, about {span(behind)} of training. A pod with a faster uplink, or "
-        "less in a checkpoint, is what would help."
+        f"a save takes {span(save_s)}, a step {span(step_s)}, and something fails about every "
+        f"{span(m.between_failures_s)} ({count(m.failures, 'failure')} in {span(m.watched_s)}, with "
+        f"{count(PRIOR_FAILURES, 'failure')} in {span(PRIOR_S)} assumed before)"
     )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """``1.2 %``."""
     return f"{100 * share:.1f} %"
 
 
-def _count(number: int, thing: str) -> str:
+def count(number: int, thing: str) -> str:
+    """``1 step``, ``2 steps``."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

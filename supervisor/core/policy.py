@@ -14,6 +14,8 @@ from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
+from supervisor.core.goodput import sum_ledgers
+from supervisor.core.interval import choose_interval, measure_run
 from supervisor.core.moves import (
     EXIT_OK,
     EXIT_PERSON,
@@ -41,6 +43,7 @@ from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
 from supervisor.core.state import State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
+from supervisor.core.time_kinds import STOPPED
 from supervisor.core.under_way import order_effect
 from supervisor.core.upkeep import can_free, leave, upkeep
 from supervisor.core.verdicts import finished_sentence, judge
@@ -383,7 +386,20 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     )
     state, engine = want_engine(state)
     told = [say("starting", sentence, step=step, attempt=attempt), *engine]
-    return with_all(told, order_effect(state, a.Start(attempt, step, snapshot, fresh, machines.to_avoid(state))))
+    state, interval = _choose_interval(state)
+    order = a.Start(attempt, step, snapshot, fresh, machines.to_avoid(state), state.attempt.interval)
+    return with_all([*told, *interval], order_effect(state, order))
+
+
+def _choose_interval(state: State) -> tuple[State, Actions]:
+    bounds = state.settings.interval_between
+    if bounds is None:
+        return replace(state, attempt=replace(state.attempt, interval=None)), []
+    others = state.books.others.values()
+    run = sum_ledgers({**state.books.others, state.journal: state.books.ledger})
+    measured = measure_run(run, lost_pods=sum(one.last != STOPPED for one in others))
+    steps, sentence = choose_interval(measured, bounds, state.attempt.interval)
+    return replace(state, attempt=replace(state.attempt, interval=steps)), [say("checkpoint-interval", sentence)]
 
 
 def _leave_higher(state: State, step: int | None) -> State:

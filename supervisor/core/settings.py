@@ -16,6 +16,8 @@ Seconds = Annotated[float, Ge(0)]
 Patience = Annotated[float, Gt(0)]
 """Seconds, and more than none."""
 Positive = Annotated[int, Ge(1)]
+FIRST_INTERVAL = 10
+"""Steps between two checkpoints before anything was measured: few are done again, and a save is seldom long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class Settings(DeadlineSettings, RecoverySettings, DiskSettings, StoreSettings):
     publish_retry_s: float = 5.0  # first wait after a failed publish; doubles up to ten minutes
     stop_below_bytes: int = 0
     seed: int = 0
+    interval_between: tuple[int, int] | None = None  # checkpoint_interval = "auto": the least and the most steps
     hooks: tuple[str, ...] = ()
     run_file: str = "RUN.toml"  # its path, for the commands in sentences
 

@@ -406,6 +406,7 @@ class Attempt:
     began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
+    interval: int | None = None  # steps between two checkpoints, where the core chose them
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class ApiBackend:
             if moving
             else None,
             "wandb_id": self._house.context.run_file.wandb.id or self._house.journal.get("wandb_id"),
-            "checkpoint_interval": self._house.context.run_file.job.saves_every,
+            "checkpoint_interval": state.attempt.interval or self._house.context.run_file.job.saves_every,
             "host": socket.gethostname(),
             "version": __version__,
             "daemon_pid": os.getpid(),
@@ -180,7 +180,8 @@ class ApiBackend:
         folder = run_file.state_dir / "attempts"
         notes = notes_of_rollbacks((*state.lineage.known, *state.lineage.unwritten))
         attempt = max(1, state.attempt.number)
-        request = StartRequest(run_file.run.id, attempt, state.attempt.resume_step, {}, wandb_id, folder, notes)
+        step, interval = state.attempt.resume_step, state.attempt.interval
+        request = StartRequest(run_file.run.id, attempt, step, {}, wandb_id, folder, notes, interval=interval)
         return [asdict(change) for change in job.changes(request)]
 
     def health(self) -> tuple[bool, str]:

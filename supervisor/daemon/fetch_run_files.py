@@ -25,7 +25,7 @@ from supervisor.effects.transfers import Transfers, request
 
 FROM_THE_STORE: dict[str, tuple[str, ...]] = {
     "run": ("max_steps",),
-    "job": ("checkpoint_interval",),
+    "job": ("checkpoint_interval", "checkpoint_interval_between"),
     "wandb": ("id",),
     "store": ("keep_last", "keep_every"),
     "disk": ("prune_above", "keep_local"),

@@ -225,6 +225,7 @@ class Effects:
             folder,
             self._sights.wandb_notes(),
             self._ask,
+            action.interval,
         )
         kept_logs.begin(folder, job.log_sources(folder))
         components: Sequence[Component] = job.components(request)

@@ -50,6 +50,7 @@ class StartRequest:
     attempt_dir: Path
     wandb_notes: str = ""  # where the run went back, for its page in W&B
     ask: Ask | None = None  # for a job that its own launcher has to describe
+    interval: int | None = None  # steps between two checkpoints; None: as the run file says
 
 
 @dataclass(frozen=True)

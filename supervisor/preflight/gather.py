@@ -124,7 +124,7 @@ def gather_run(
         run_file=run,
         run_path=path,
         run_positions=positions,
-        interval=run.job.checkpoint_interval,
+        interval=run.job.first_interval,
         max_steps=run.run.max_steps,
     )
     if kind in ("rl", "sft"):

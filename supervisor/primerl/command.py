@@ -164,7 +164,7 @@ def list_added(run: RunFile, dialect: Dialect, settings: Settings, request: Star
 
 
 def _rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
-    yield from _checkpoint_words(run, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
+    yield from _checkpoint_words(run, request, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
     yield from _folder_words(run, dialect)
@@ -183,10 +183,12 @@ def _files_of_start(files: Sequence[Source], copies: Mapping[Path, Path]) -> Ite
         yield str(copies.get(source.path, source.path))
 
 
-def _checkpoint_words(run: RunFile, dialect: Dialect, settings: Settings, tables: Sequence[str]) -> Iterator[Added]:
+def _checkpoint_words(
+    run: RunFile, request: StartRequest, dialect: Dialect, settings: Settings, tables: Sequence[str]
+) -> Iterator[Added]:
     """The interval, also where a file sets another for one part; and keep policies overruled where there is one."""
     main = tables[0]
-    interval = str(run.job.checkpoint_interval)
+    interval = str(request.interval or run.job.first_interval)
     for table in tables:
         if table == main or settings.has(dialect.spell(f"{table}.interval")):
             yield _say(dialect, f"{table}.interval", interval, "[job] checkpoint_interval says it")
@@ -270,7 +272,7 @@ def is_offline(settings: Settings, own: Mapping[str, str]) -> bool:
 
 def _sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: StartRequest) -> Iterator[Added]:
     # The trainer of before 2026-02-24 knows no clean and no GPUs.
-    yield from _checkpoint_words(run, dialect, settings, ("ckpt",))
+    yield from _checkpoint_words(run, request, dialect, settings, ("ckpt",))
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
     yield from _folder_words(run, dialect)

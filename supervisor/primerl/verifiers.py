@@ -140,7 +140,7 @@ class VerifiersJob(FolderJob):
             raise ConfigError("\n".join(problems))
         config = self.sources[0].path
         plan = self.gpus()
-        values = {name: value for name, (value, _) in self._list_own_settings().items()}
+        values = {name: value for name, (value, _) in self._list_own_settings(request).items()}
         checkpoint = "" if request.step is None else str(self.folders.folder(request.step))
         trainer = [
             *self._python(),
@@ -162,13 +162,13 @@ class VerifiersJob(FolderJob):
             Component("trainer", trainer, self.folder, self.job_variables(request, plan.trainer), self.run.job.nofile),
         ]
 
-    def _list_own_settings(self) -> dict[str, tuple[Any, str]]:
+    def _list_own_settings(self, request: StartRequest) -> dict[str, tuple[Any, str]]:
         """Settings of [trainer.args] that are the supervisor's, with their reasons."""
         saved = "[job] checkpoint_interval says it"
         decided: dict[str, tuple[Any, str]] = {
             "output_dir": (str(self.output_dir), "[job] output_dir says it"),
             "save_strategy": ("steps", saved),
-            "save_steps": (self.run.job.checkpoint_interval, saved),
+            "save_steps": (request.interval or self.run.job.first_interval, saved),
             "save_total_limit": (None, "only the supervisor deletes checkpoints, and only published ones"),
         }
         if self.run.run.max_steps is not None:
@@ -178,7 +178,7 @@ class VerifiersJob(FolderJob):
     def changes(self, request: StartRequest) -> Sequence[Change]:
         """Settings of the trainer, its checkpoint, and variables of both processes."""
         found = []
-        for name, (value, why) in self._list_own_settings().items():
+        for name, (value, why) in self._list_own_settings(request).items():
             own = self.settings.get(f"trainer.args.{name}")
             yours = f"trainer.args.{name} = {json.dumps(own)}" if own is not None and own != value else ""
             found.append(Change(f"trainer.args.{name} = {json.dumps(value)}", why, yours))

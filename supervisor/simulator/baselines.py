@@ -12,7 +12,7 @@ import random
 from supervisor.core import facts as f
 from supervisor.simulator.given import Given
 from supervisor.simulator.oracle import Oracle
-from supervisor.simulator.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.policy import AutoIntervalPolicy, CorePolicy, PolicyFactory
 
 
 class SeedScripts(Given):
@@ -229,3 +229,6 @@ POLICIES: dict[str, PolicyFactory] = {
 """Every policy but the core, by its name."""
 
 ALL: dict[str, PolicyFactory] = {CorePolicy.name: CorePolicy, **POLICIES}
+"""What is compared: all of these save at the scenario's interval."""
+NAMED: dict[str, PolicyFactory] = {**ALL, AutoIntervalPolicy.name: AutoIntervalPolicy}
+"""Every policy: of the one that chooses its interval the oracle, which does not, is no bound."""

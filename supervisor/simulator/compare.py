@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from supervisor.simulator.baselines import ALL
+from supervisor.simulator.baselines import ALL, NAMED
 from supervisor.simulator.ledger import Account, Score, quantile, score
 from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import Scenario
@@ -46,7 +46,7 @@ def run_all(jobs: Sequence[Job], workers: int | None = None) -> list[Account]:
 
 def _run_job(job: Job) -> Account:
     scenario, hours, seed, name = job
-    return simulate(scenario, hours, seed, ALL[name]).account
+    return simulate(scenario, hours, seed, NAMED[name]).account
 
 
 # ---------------------------------------------------------------- the two derived figures

@@ -193,7 +193,7 @@ class Hands(Owner):
             pod.end_job()
         pod.set_aside_above(step)
         self.world.policy_starts(step)
-        job = pod.launch(action.attempt, step)
+        job = pod.launch(action.attempt, step, action.interval)
         return f.AttemptStarted(action.attempt, step, job.processes[0].pid, COMMAND)
 
     def _stop_job(self, action: a.Stop, done: Callable[[], None]) -> None:

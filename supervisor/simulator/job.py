@@ -87,9 +87,9 @@ class Engine:
 class Job(Owner):
     """One attempt. ``started_at`` is its launch; everything of it ends with ``end``."""
 
-    def __init__(self, pod: Pod, attempt: int, resume_step: int | None, poison: int | None) -> None:
+    def __init__(self, pod: Pod, attempt: int, resume_step: int | None, poison: int | None, interval: int) -> None:
         self.pod, self.clock = pod, pod.clock
-        self.attempt, self.resume_step = attempt, resume_step
+        self.attempt, self.resume_step, self.interval = attempt, resume_step, interval
         self.poison = poison  # the step at which this lineage crashes
         self.ruined = False  # are its weights NaN?
         self.step = resume_step if resume_step is not None else 0  # last one done
@@ -290,7 +290,7 @@ class Job(Owner):
         self.write(Line("trainer", "step", "", self.step, self.step_s, loss, extra=round(2e6 / self.step_s, 1)))
         self.pod.truth.step_done(self.step)
         last = self.step == self.pod.physics.max_steps
-        if self.step % self.pod.physics.interval == 0 or last:
+        if self.step % self.interval == 0 or last:
             self.write(Line("trainer", "phase", "checkpoint", self.step, text=f"Saving checkpoint at step {self.step}"))
             self._enter_phase("checkpoint", self.pod.begin_save(self), self._after_save)
         else:

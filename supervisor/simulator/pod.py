@@ -228,11 +228,11 @@ class Pod(Owner):
 
     # ------------------------------------------------------------ the job
 
-    def launch(self, attempt: int, step: int | None) -> Job:
-        """Start the job; ``step`` must be complete here."""
+    def launch(self, attempt: int, step: int | None, interval: int | None) -> Job:
+        """Start the job; ``step`` must be complete here. ``interval``: steps between two saves, if a policy chose."""
         poison = self.folders[step].checkpoint.poison if step is not None else None
         self.unread.clear()
-        self.job = Job(self, attempt, step, poison)
+        self.job = Job(self, attempt, step, poison, interval or self.physics.interval)
         self.job.ruined = step is not None and self.folders[step].checkpoint.ruined
         self.watcher.job_launched(self.job)
         self.job.begin()

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from supervisor.core.actions import Action
 from supervisor.core.decide import decide
-from supervisor.core.facts import Observation
+from supervisor.core.evolve import replace
+from supervisor.core.facts import DaemonStarted, Observation
 from supervisor.core.state import State
 
 FOREVER = float("inf")
@@ -61,3 +62,16 @@ class CorePolicy:
 
     def learn_fault(self, t: float, fault: str) -> None:
         raise NotImplementedError("the core is told of no fault")
+
+
+class AutoIntervalPolicy(CorePolicy):
+    """The real core under `job.checkpoint_interval = "auto"`."""
+
+    name = "core-auto"
+
+    def see(self, observation: Observation) -> tuple[Sequence[Action], float]:
+        fact = observation.fact
+        if isinstance(fact, DaemonStarted):
+            settings = replace(fact.settings, interval_between=(1, 100))
+            observation = replace(observation, fact=replace(fact, settings=settings))
+        return super().see(observation)

@@ -23,13 +23,14 @@ from supervisor.core.codec import decode
 from supervisor.core.decide import decide
 from supervisor.core.facts import Observation
 from supervisor.core.goodput import Ledger, Outage
-from supervisor.core.interval import advise, measure_run
+from supervisor.core.interval import measure_run
 from supervisor.core.state import Incident, State
 from supervisor.effects import run_records
 from supervisor.effects.patient_transfers import PatientTransfers
 from supervisor.effects.transfers import Transfers, request
 from supervisor.journal.journal import open_read_only
 from supervisor.storage.base import StoreError
+from supervisor.views.interval_advice import advise
 
 PERSON_EVERY_H = 8.0
 STALL_S = 120.0

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.core import actions as a
+from supervisor.core import facts as f
 from supervisor.core import time_kinds as k
+from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger, Outage
-from supervisor.core.interval import Measured, advise, best_interval_s, loss, measure_run
+from supervisor.core.interval import Measured, best_interval_s, choose_interval, loss, measure_run
+from supervisor.views.interval_advice import advise
+from tests.core.world import SETTINGS, World
 
 HOUR = 3600.0
 
@@ -109,3 +114,95 @@ def test_a_ledger_says_what_was_measured() -> None:
 def test_the_loss_is_least_at_the_best_interval() -> None:
     best = best_interval_s(30, 20 * HOUR, 0)
     assert loss(best, 30, 20 * HOUR) < min(loss(best / 2, 30, 20 * HOUR), loss(best * 2, 30, 20 * HOUR))
+
+
+# ---------------------------------------------------------------- chosen at each start
+
+
+KNOWN = Measured(240, 30, failures=3, watched_s=76 * HOUR)  # ten steps are best: see above
+
+
+def test_before_a_save_was_timed_the_interval_is_a_guess_within_the_bounds_and_says_so() -> None:
+    assert choose_interval(Measured(240, None), (1, 100), None) == (
+        10,
+        "Checkpoints come every 10 steps, a first guess: no save was timed yet.",
+    )
+    assert choose_interval(Measured(None, None), (20, 100), None)[0] == 20
+    assert choose_interval(Measured(None, None), (1, 4), None)[0] == 4
+    assert choose_interval(Measured(None, None), (1, 4), 3)[0] == 3, "a second guess is no better than the first"
+
+
+def test_what_was_measured_decides_and_the_sentence_has_the_arithmetic() -> None:
+    steps, sentence = choose_interval(KNOWN, (1, 100), None)
+    assert steps == 10
+    assert sentence == (
+        "Checkpoints come every 10 steps (40 min): a save takes 30 s, a step 4 min, and something fails about every "
+        "25 h (3 failures in 76 h, with 1 failure in 24 h assumed before). Saves and repeated steps cost about 2.6 % "
+        "of all time so."
+    )
+    assert choose_interval(KNOWN, (12, 20), None)[0] == 12
+    assert choose_interval(KNOWN, (1, 5), None)[0] == 5
+
+
+def test_an_interval_that_is_as_good_stays_unless_a_person_excludes_it() -> None:
+    assert choose_interval(KNOWN, (1, 100), 8)[0] == 8
+    assert choose_interval(KNOWN, (9, 100), 8)[0] == 10
+    assert choose_interval(KNOWN, (1, 100), 60)[0] == 10
+
+
+@given(
+    m=st.builds(
+        Measured,
+        step_s=st.floats(0.01, 1e5),
+        save_s=st.floats(0.001, 1e5),
+        failures=st.integers(0, 1000),
+        watched_s=st.floats(0, 1e8),
+    ),
+    bounds=st.tuples(st.integers(1, 50), st.integers(0, 200)),
+    before=st.none() | st.integers(1, 500),
+)
+@settings(max_examples=200, deadline=None)
+def test_it_is_always_within_the_bounds(m: Measured, bounds: tuple[int, int], before: int | None) -> None:
+    least, most = bounds[0], sum(bounds)
+    steps, sentence = choose_interval(m, (least, most), before)
+    assert least <= steps <= most
+    assert sentence.startswith(f"Checkpoints come every {steps} step")
+
+
+def test_each_start_is_told_its_interval_and_lost_pods_make_saves_more_frequent() -> None:
+    world = World(replace(SETTINGS, interval_between=(1, 100)))
+    world.boot()
+    (start,) = world.asked(a.Start)
+    assert isinstance(start, a.Start)
+    assert start.interval == world.state.attempt.interval == 10
+    assert world.said("checkpoint-interval") == [
+        "Checkpoints come every 10 steps, a first guess: no save was timed yet."
+    ]
+    world.running_at(0)
+    for number in range(1, 21):
+        world.step(number)
+        if number % 10 == 0:
+            world.see(f.PhaseSeen("trainer", "checkpoint", number, "Saving checkpoint"))
+            world.after(60)
+            world.checkpoint(number)
+    ledger = world.state.books.ledger
+    assert ledger.saves > 0
+    lost = {f"pod{n}": Ledger({k.PRODUCTIVE: 4 * HOUR}, wall=float(n), last=k.PRODUCTIVE) for n in range(9)}
+    world.see(f.StoreRecords(None, lost))
+    world.actions.clear()
+    world.engine_process_dies()
+    world.after(60)
+    (again,) = world.asked(a.Start)
+    assert isinstance(again, a.Start) and again.interval is not None
+    (sentence,) = world.said("checkpoint-interval")
+    assert "(10 failures in " in sentence, sentence
+    alone, _ = choose_interval(measure_run(ledger), (1, 100), None)
+    assert again.interval < alone
+
+
+def test_without_auto_nothing_is_told_to_the_start() -> None:
+    world = World()
+    world.boot()
+    (start,) = world.asked(a.Start)
+    assert isinstance(start, a.Start) and start.interval is None
+    assert world.said("checkpoint-interval") == []

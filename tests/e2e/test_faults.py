@@ -210,3 +210,26 @@ def test_a_slow_step_and_an_imitated_log_restart_nothing(tmp_path: Path) -> None
         assert pod.sentences("verdict") == [f"The job finished: exit code 0 after step {MAX_STEPS - 1} of {MAX_STEPS}."]
     finally:
         pod.close()
+
+
+@pytest.mark.soak
+def test_the_interval_of_checkpoints_is_chosen_at_each_start(tmp_path: Path) -> None:
+    """The first start gets a guess. The second one knows how long saves and steps take, and that something failed."""
+    settings = {"job": {"checkpoint_interval": "auto", "checkpoint_interval_between": [1, 12]}}
+    fault = {"kind": "trainer-crash", "at_step": 11}
+    pod = Pod(tmp_path, NEWEST, faults=[fault], settings=settings, max_steps=26, step_s=0.2)
+    try:
+        pod.start()
+        assert pod.wait_exit(120) == 0, pod.story()
+        first, second = (start["arguments"] for start in pod.practice.starts())
+        given = [words[words.index("--ckpt.interval") + 1] for words in (first, second)]
+        assert given == ["10", "12"], pod.story()
+        told = pod.sentences("checkpoint-interval")
+        assert told[0] == "Checkpoints come every 10 steps, a first guess: no save was timed yet."
+        assert re.match(r"Checkpoints come every 12 steps \(\d+(\.\d+)? s\): a save takes .*, a step ", told[1]), told
+        assert "(1 failure in" in told[1]
+        assert pod.resume_steps() == [None, 10]
+        assert {12, 24, 26} & set(pod.stored()), "the steps of the second attempt are saved by its own interval"
+        assert not {20} & set(pod.stored())
+    finally:
+        pod.close()

@@ -190,7 +190,7 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "an evaluation's interval is none of ours": (
         "uv run rl @ rl.toml --orchestrator.eval.interval 50",
-        {"job.args": ["--orchestrator.eval.interval", "50"], "job.checkpoint_interval": 10},
+        {"job.args": ["--orchestrator.eval.interval", "50"], "job.checkpoint_interval": "auto"},
     ),
     "no sync, and a debug log": (
         "uv run --no-sync rl @ configs/env_mix.toml --log.level debug",

@@ -88,7 +88,10 @@ stall_s = inf
             "in the store, the socket, W&B's run name."
         ),
         'run.toml line 6: [job] has no setting "cofnig"; did you mean "config"?',
-        'run.toml line 8: [job] checkpoint_interval must be a whole number, not the text "10"; leave the quotes away.',
+        (
+            'run.toml line 8: [job] checkpoint_interval must be a whole number, not the text "10"; leave the quotes '
+            'away. Or: must be "auto", not the text "10".'
+        ),
         'run.toml line 9: [job] has no setting "prune_above"; it belongs in [disk].',
         "run.toml line 10: [job] stop_grace_s must be a number, not true.",
         "run.toml line 11: " + env + "daemon's environment (or as a systemd credential) and name it in pass_env.",

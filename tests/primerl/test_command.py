@@ -67,6 +67,8 @@ def test_no_start_of_any_era_cleans_keeps_few_or_takes_the_latest(tmp_path: Path
         assert keep == (["1000000"] if era.dialect.keep_default_one else [])
         assert any("resume" in flag for flag in flags) == (step is not None)
         assert line[line.index("--ckpt.interval") + 1] == "5"
+    chosen = job.components(replace(request(40), interval=7))[0].argv
+    assert chosen[list(chosen).index("--ckpt.interval") + 1] == "7"
 
 
 def test_a_keep_policy_of_the_persons_file_is_overruled_wherever_it_stands(tmp_path: Path) -> None:
