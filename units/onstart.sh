@@ -3,11 +3,14 @@
 #
 #   onstart.sh [--foreground] [NAME]
 #   onstart.sh [NAME] -- COMMAND [WORD ...]
+#   onstart.sh --node [NAME]
 #
 # Runs /etc/rl-supervisor/NAME.toml. It may be called at every container start, twice at once and by hand: exactly one
 # daemon runs. Without --foreground it returns at once and writes to a log. It turns into `rl-supervisor onstart --restart`,
 # which obeys the daemon's exit codes: 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it; 75 and
 # crashes are tried again, with back-off.
+#
+# With --node it becomes this machine's agent, in a run over several machines ([nodes] of the run file).
 #
 # A provider's SIGTERM goes to process 1 of the container alone: where that is the provider's own script, the
 # daemon in the background does not get it. So, where notice is given (RunPod), be process 1: `--foreground` as the
@@ -196,6 +199,7 @@ supervise() {
     [[ $code -eq 93 ]] && return 93
     if [[ $code -eq 0 && -z $stopping ]]; then
       export RL_SUPERVISOR_PID_FILE=$pid_file RL_SUPERVISOR_CUT_LOG=$cut_log
+      if [[ -n $node ]]; then exec "$daemon" node "$etc/$name.toml"; fi
       exec "$daemon" onstart "$etc/$name.toml" --restart
       code=75
     fi
@@ -269,8 +273,9 @@ own_folders() {
   fi
 }
 
-foreground=''
-if [[ ${1:-} == --foreground ]]; then
+foreground='' node=''
+if [[ ${1:-} == --foreground || ${1:-} == --node ]]; then
+  if [[ $1 == --node ]]; then node=1; fi
   foreground=1
   shift
 fi
@@ -302,7 +307,8 @@ write_run_file
 command -v flock >/dev/null || need_person "needs flock: apt-get install util-linux"
 mkdir -p "$locks" || need_person "cannot make $locks: set RL_SUPERVISOR_LOCKS to a folder of yours"
 [[ -O $locks ]] || need_person "$locks belongs to another user: set RL_SUPERVISOR_LOCKS to a folder of yours"
-exec 9>>"$locks/onstart-$name.lock" || need_person "cannot write $locks/onstart-$name.lock"
+lock=$locks/onstart${node:+-node}-$name.lock
+exec 9>>"$lock" || need_person "cannot write $lock"
 if ! flock -n 9; then
   say "$name is supervised already"
   exit 0

@@ -26,6 +26,7 @@ def kubernetes(
     output: Path | None,
     image: str,
     gpus: int | None,
+    machines: int | None,
     gpu_resource: str,
     package: str | None,
     claim: str | None,
@@ -35,7 +36,7 @@ def kubernetes(
 ) -> int:
     """Write a JobSet into a file."""
     output = output or Path(f"{run_file.stem}.jobset.yaml")
-    cluster = Cluster(image, gpus, gpu_resource, package, claim, secret_name, queue)
+    cluster = Cluster(image, gpus, machines, gpu_resource, package, claim, secret_name, queue)
     write_new_file(output, make_job_set(run_file, cluster, secret))
     print(f"{output} is written. Its first lines say how to start it: head {shlex.quote(str(output))}")
     return 0

@@ -223,7 +223,13 @@ def _add_export(verbs: Any) -> None:
     gpu = "as SkyPilot spells it; COUNT is needed where the run file has no [gpus]"
     sky.add_argument("--gpu", required=True, metavar="KIND[:COUNT]", help=gpu)
     number = _whole_number("a number of GPUs is wanted")
-    kubernetes.add_argument("--gpus", type=number, metavar="COUNT", help="where the run file has no [gpus]")
+    kubernetes.add_argument(
+        "--gpus", type=number, metavar="COUNT", help="of a machine, where the run file has no [gpus]"
+    )
+    machines = "of a run with [nodes], spares included; default: as many as its components need"
+    kubernetes.add_argument(
+        "--machines", type=_whole_number("a number of machines is wanted"), metavar="COUNT", help=machines
+    )
     resource = "what the cluster calls a GPU (nvidia.com/gpu)"
     kubernetes.add_argument("--gpu-resource", default="nvidia.com/gpu", metavar="NAME", help=resource)
     kubernetes.add_argument("--claim", metavar="NAME:/PATH", help="mount this PersistentVolumeClaim there")

@@ -242,15 +242,7 @@ def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
 def environment_of_export(
     path: Path, file: RunFile, package: str | None, secrets: Iterable[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What a pod gets that another engine starts: variables, and the names of those whose values are secrets.
-
-    Raises ConfigError for a run over several machines: what is written starts one.
-    """
-    if file.nodes is not None:
-        raise ConfigError(
-            f"{path} is a run over several machines ([nodes]), and what is written here starts one. Start the daemon "
-            "and the agents by hand there (docs/many-machines.md), or take [nodes] out."
-        )
+    """What a pod gets that another engine starts: variables, and the names of those whose values are secrets."""
     values = {"RL_SUPERVISOR_RUN": file.run.id, RUN_FILE: base64.b64encode(path.read_bytes()).decode()}
     if package is not None:
         values["RL_SUPERVISOR_PACKAGE"] = package

@@ -5,6 +5,11 @@ where ``podFailurePolicy`` is stable: an *Ignore*d end is replaced and not count
 reason ``PodFailurePolicy``, at which the JobSet's rule fails it, too. A pod that is evicted, preempted or drained has
 the condition ``DisruptionTarget``. A pod that ends with 0 completes the Job even where it was told to end (SIGTERM), so
 the container's command makes 75 of that.
+
+A run over several machines has two Jobs: the daemon in a pod without GPUs, and an Indexed Job with an agent a pod. A
+pod of the head has the name ``SET-head-0-0.SET`` in the cluster's DNS (JobSet's ``enableDNSHostnames``). An agent is
+called by its pod, which has another name each time: one that replaces a lost machine must not be taken for it, since
+the lost one may still write.
 """
 
 from __future__ import annotations
@@ -27,11 +32,11 @@ GRACE_S = 420
 MOST_NAME = 40
 """Of a JobSet: Kubernetes adds the job's name and numbers, and has room for 63 letters."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-HEAD = f"""\
-# Process 1 of the head. $1: how rl-supervisor is found or installed, and started.
+SHELL = f"""\
+# Process 1 of the pod. $1: how rl-supervisor is found or installed, and started with the words that follow.
 told=''
 trap 'told=1; kill -TERM "$child" 2>/dev/null' TERM
-bash -c "$1" boot --foreground &
+bash -c "$1" boot "${{@:2}}" &
 child=$!
 [ -n "$told" ] && kill -TERM "$child"
 while [ -d "/proc/$child" ]; do sleep 1 & wait $!; done
@@ -58,6 +63,7 @@ spec:
       - name: personNeeded
         action: FailJobSet
         onJobFailureReasons: [PodFailurePolicy]
+{several}\
   replicatedJobs:
     - name: head
       replicas: 1
@@ -76,26 +82,50 @@ spec:
                   - {{type: DisruptionTarget, status: "True"}}
               - action: Ignore  # try again; this pod is unfit
                 onExitCodes: {{containerName: head, operator: In, values: [{again}, {unfit}]}}
+{head}\
+{machines}"""
+SEVERAL = """\
+  network: {enableDNSHostnames: true}
+  startupPolicy: {startupPolicyOrder: InOrder}
+  successPolicy: {operator: All, targetReplicatedJobs: [head]}
+"""
+MACHINES = """\
+    - name: machines
+      replicas: 1
+      template:
+        spec:
+          completionMode: Indexed
+          parallelism: {machines}
+          completions: {machines}
+          podReplacementPolicy: Failed
+          podFailurePolicy:
+            rules:
+              - action: Ignore  # a lost machine is replaced, and not counted: the head decides what follows
+                onPodConditions:
+                  - {{type: DisruptionTarget, status: "True"}}
+              - action: Ignore
+                onExitCodes: {{containerName: machine, operator: NotIn, values: [0]}}
+{pod}"""
+POD = """\
           template:
             spec:
               restartPolicy: Never
               terminationGracePeriodSeconds: {grace}
               containers:
-                - name: head
+                - name: {name}
                   image: {image}
                   command:
                     - bash
                     - -c
                     - |
-{head}\
-                    - head
+{shell}\
+                    - {name}
                     - |
 {boot}\
+                    - {word}
                   env:
 {envs}\
-                  resources:
-                    limits:
-                      {resource}: {gpus}
+{resources}\
                   volumeMounts:
                     - {{name: shm, mountPath: /dev/shm}}
 {mounts}\
@@ -103,6 +133,11 @@ spec:
                 - name: shm
                   emptyDir: {{medium: Memory}}
 {volumes}"""
+RESOURCES = """\
+                  resources:
+                    limits:
+                      {resource}: {gpus}
+"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +145,8 @@ class Cluster:
     """What only the cluster's people know. ``claim``: ``NAME:/PATH`` of a PersistentVolumeClaim; ``queue``: Kueue's."""
 
     image: str
-    gpus: int | None = None
+    gpus: int | None = None  # of each machine
+    machines: int | None = None
     resource: str = "nvidia.com/gpu"
     package: str | None = None
     claim: str | None = None
@@ -129,26 +165,42 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
         if value is not None and not NAME.fullmatch(value):
             raise ConfigError(f"{what} {value} is no name in Kubernetes: small letters, digits and dashes.")
     values, names = environment_of_export(path, file, cluster.package, secrets)
+    several = file.nodes is not None
+    if several:
+        _check_nodes(path, file, folder, f"{name}-head-0-0.{name}")
+
+    def make_pod(role: str, word: str, *, with_gpus: bool) -> str:
+        limits = {"resource": json.dumps(cluster.resource), "gpus": _count_gpus(path, file, cluster.gpus)}
+        return POD.format(
+            name=role,
+            grace=GRACE_S,
+            image=json.dumps(cluster.image),
+            shell=textwrap.indent(SHELL, " " * 22),
+            boot=textwrap.indent(BOOT, " " * 22),
+            word=word,
+            envs=_environment(values, names, secret),
+            resources=RESOURCES.format(**limits) if with_gpus else "",
+            mounts="" if claim is None else f"                    - {{name: data, mountPath: {json.dumps(folder)}}}\n",
+            volumes=""
+            if claim is None
+            else f"                - name: data\n                  persistentVolumeClaim: {{claimName: {claim}}}\n",
+        )
+
+    machines = _count_machines(path, file, cluster.machines)
     return JOB_SET.format(
         path=path.name,
         secret=secret,
         literals="".join(f" --from-literal={one}=..." for one in names),
         name=name,
         labels="" if cluster.queue is None else f"  labels:\n    kueue.x-k8s.io/queue-name: {cluster.queue}\n",
+        several=SEVERAL if several else "",
         person=EXIT_PERSON_NEEDED,
         again=EXIT_TRY_AGAIN,
         unfit=EXIT_POD_UNFIT,
-        grace=GRACE_S,
-        image=json.dumps(cluster.image),
-        head=textwrap.indent(HEAD, " " * 22),
-        boot=textwrap.indent(BOOT, " " * 22),
-        envs=_environment(values, names, secret),
-        resource=json.dumps(cluster.resource),
-        gpus=_count_gpus(path, file, cluster.gpus),
-        mounts="" if claim is None else f"                    - {{name: data, mountPath: {json.dumps(folder)}}}\n",
-        volumes=""
-        if claim is None
-        else f"                - name: data\n                  persistentVolumeClaim: {{claimName: {claim}}}\n",
+        head=make_pod("head", "--foreground", with_gpus=not several),
+        machines=MACHINES.format(machines=machines, pod=make_pod("machine", "--node", with_gpus=True))
+        if several
+        else "",
     )
 
 
@@ -185,3 +237,34 @@ def _count_gpus(path: Path, file: RunFile, asked: int | None) -> int:
     if asked and used and asked != used:
         raise ConfigError(f"{path} uses {used} GPUs ([gpus]), and --gpus names {asked}.")
     return asked or used
+
+
+def _count_machines(path: Path, file: RunFile, asked: int | None) -> int:
+    if file.nodes is None:
+        if asked is not None:
+            raise ConfigError(f"{path} is a run on one machine: leave --machines out, or give it [nodes].")
+        return 1
+    wanted = file.nodes.machines_wanted if file.nodes.components else 0
+    if not (asked or wanted):
+        raise ConfigError(f"{path} does not say how many machines it needs: --machines COUNT, spares included.")
+    if asked and asked < wanted:
+        raise ConfigError(f"{path} has components for {wanted} machines, and --machines names {asked}.")
+    return asked or wanted
+
+
+def _check_nodes(path: Path, file: RunFile, folder: str, address: str) -> None:
+    """Do the agents find the head, and is what they share on the claim?"""
+    nodes = file.nodes
+    if nodes is None:
+        return
+    if not folder or not nodes.folder.is_relative_to(folder):
+        raise ConfigError(
+            f"{path} has its [nodes] folder at {nodes.folder}, which the pods do not share: name a claim that all of "
+            "them mount (ReadWriteMany) with --claim NAME:/PATH, and a folder below /PATH."
+        )
+    port = nodes.listen.rpartition(":")[2]
+    if nodes.address != address or port == "0":
+        raise ConfigError(
+            f"{path}: in this cluster the agents find the head by its name in the DNS and a fixed port. Set [nodes] "
+            f'address = "{address}" and listen = "0.0.0.0:7433".'
+        )

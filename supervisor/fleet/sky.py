@@ -58,6 +58,11 @@ def make_task(path: Path, gpu: str, image: str | None, package: str | None, secr
         raise ConfigError(f"{path} keeps its steps on one machine ([store] url): no other pod has them.")
     if image is None and package is None:
         raise ConfigError("The pod needs rl-supervisor: name an image that has it (--image), or what pip installs.")
+    if file.nodes is not None:
+        raise ConfigError(
+            f"{path} is a run over several machines ([nodes]), and what is written here starts one. Start the daemon "
+            "and the agents by hand there (docs/many-machines.md), or take [nodes] out."
+        )
     envs, names = environment_of_export(path, file, package, secrets)
     places = {} if image is None else {"image_id": f"docker:{image}"}
     if file.disk.capacity_gb is not None:

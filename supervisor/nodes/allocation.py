@@ -1,4 +1,4 @@
-"""Which machine of an allocation this is, by what Slurm and SkyPilot say, and which machine of a job is which."""
+"""Which machine of an allocation this is, by what its engine says, and which machine of a job is which."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Seat:
 
 
 def find_seat(environ: Mapping[str, str]) -> Seat:
-    """Slurm's word, then SkyPilot's, else the host's name as the only one."""
+    """Slurm's word, then SkyPilot's, then Kubernetes' (an Indexed Job), else the host's name as the only one."""
     for variable, name in (
         ("SLURM_NODEID", environ.get("SLURMD_NODENAME", "")),
         ("SKYPILOT_NODE_RANK", ""),
+        ("JOB_COMPLETION_INDEX", environ.get("RL_SUPERVISOR_LABEL", "")),  # the pod's own name
     ):
         rank = environ.get(variable, "")
         if rank.isascii() and rank.isdigit():

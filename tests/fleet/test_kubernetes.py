@@ -54,7 +54,7 @@ def decide(job: Mapping[str, Any], code: int, conditions: tuple[str, ...] = ()) 
     """What the Job's controller does with a pod that failed so: the first rule that matches, else it is counted."""
     for rule in job["podFailurePolicy"]["rules"]:
         codes = rule.get("onExitCodes")
-        if codes and codes["operator"] == "In" and code in codes["values"]:
+        if codes and (code in codes["values"]) == (codes["operator"] == "In"):
             return str(rule["action"])
         if any(one["type"] in conditions and one["status"] == "True" for one in rule.get("onPodConditions", ())):
             return str(rule["action"])
@@ -118,11 +118,76 @@ def test_what_cannot_run_is_refused(tmp_path: Path, url: str, cluster: dict[str,
     assert said in str(caught.value)
 
 
-def test_a_run_over_several_machines_is_refused(tmp_path: Path) -> None:
-    path = write_run(tmp_path)
-    path.write_text(path.read_text() + '[nodes]\nfolder = "/data/nodes"\n')
-    with pytest.raises(ConfigError, match=r"is a run over several machines \(\[nodes\]\)"):
-        make_job_set(path, Cluster("i"), ())
+SEVERAL = """
+[job.plain]
+start = []
+resume = ["{step}"]
+markers = ["x"]
+[nodes]
+folder = "/data/nodes"
+address = "sober-otter-2-head-0-0.sober-otter-2"
+listen = "0.0.0.0:7433"
+[[nodes.components]]
+role = "trainer"
+start = ["train"]
+[[nodes.components]]
+role = "inference"
+machine = 1
+start = ["serve"]
+"""
+
+
+def make_several(folder: Path, text: str = SEVERAL, **cluster: Any) -> dict[str, Any]:
+    path = write_run(folder)
+    own = path.read_text().replace("[job]\n", '[job]\nkind = "command"\n')
+    path.write_text(own.replace("[gpus]\ninference = [0, 1]\ntrainer = [1, 2]\n", "") + text)
+    wanted = {"claim": "training:/data", "gpus": 8, **cluster}
+    value = yaml.safe_load(make_job_set(path, Cluster("ghcr.io/me/pod:1", **wanted), ()))
+    assert isinstance(value, dict)
+    return value
+
+
+def test_a_run_over_several_machines_has_a_head_without_gpus_and_an_agent_a_machine(tmp_path: Path) -> None:
+    job_set = make_several(tmp_path, machines=3)
+    spec = job_set["spec"]
+    head, machines = (one["template"]["spec"] for one in spec["replicatedJobs"])
+    assert (machines["completionMode"], machines["parallelism"], machines["completions"]) == ("Indexed", 3, 3)
+    [daemon], [agent] = (one["template"]["spec"]["containers"] for one in (head, machines))
+    assert "resources" not in daemon and agent["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+    assert (daemon["command"][5], agent["command"][5]) == ("--foreground", "--node")
+    assert daemon["env"] == agent["env"] and daemon["volumeMounts"] == agent["volumeMounts"]
+    assert spec["startupPolicy"] == {"startupPolicyOrder": "InOrder"} and spec["replicatedJobs"][0]["name"] == "head"
+    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["head"]}
+    assert [decide(head, code) for code in (93, 75, 94, 1)] == ["FailJob", "Ignore", "Ignore", "Count"]
+    assert {decide(machines, code) for code in (1, 75, 137)} == {"Ignore"}, "the head decides what a lost machine means"
+    by_components = make_several(tmp_path)["spec"]["replicatedJobs"][1]["template"]["spec"]
+    assert by_components["completions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "cluster", "said"),
+    [
+        ({}, {"claim": None}, "which the pods do not share"),
+        ({"/data/nodes": "/elsewhere"}, {}, "which the pods do not share"),
+        ({":7433": ":0"}, {}, 'address = "sober-otter-2-head-0-0.sober-otter-2" and listen = "0.0.0.0:7433"'),
+        ({"head-0-0.sober": "head.sober"}, {}, 'address = "sober-otter-2-head-0-0.sober-otter-2"'),
+        ({}, {"machines": 1}, "has components for 2 machines, and --machines names 1."),
+        ({}, {"gpus": None}, "does not say how many GPUs"),
+    ],
+)
+def test_a_run_over_several_machines_that_could_not_find_itself_is_refused(
+    tmp_path: Path, changed: dict[str, str], cluster: dict[str, Any], said: str
+) -> None:
+    text = SEVERAL
+    for old, new in changed.items():
+        text = text.replace(old, new)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        make_several(tmp_path, text, **cluster)
+
+
+def test_machines_are_for_runs_over_several_of_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a run on one machine"):
+        made(tmp_path, machines=2)
 
 
 def run_head(folder: Path, child: str) -> subprocess.Popen[bytes]:
@@ -207,5 +272,6 @@ def test_it_is_valid_by_the_published_schema_in_strict_mode(tmp_path: Path) -> N
     )
     assert list(complaints(full, schema)) == []
     assert list(complaints(made(tmp_path), schema)) == []
+    assert list(complaints(make_several(tmp_path, machines=3, queue="gpus"), schema)) == []
     head_of(full)[0]["podFailurePolicy"]["rule"] = []
     assert [one for one in complaints(full, schema) if one.endswith("podFailurePolicy has no field rule")]
