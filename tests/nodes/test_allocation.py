@@ -33,4 +33,6 @@ def test_the_seat() -> None:
     assert find_seat({**slurm, "SLURMD_NODENAME": "other"}) == Seat("other", 2)
     sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}
     assert find_seat(sky) == Seat("10.0.0.2", 1)
+    pod = {"JOB_COMPLETION_INDEX": "3", "RL_SUPERVISOR_LABEL": "run-machines-0-3-x7k2p"}
+    assert find_seat(pod) == Seat("run-machines-0-3-x7k2p", 3)
     assert find_seat({}).rank == 0
