@@ -513,7 +513,8 @@ class Agent:
             if left:
                 raise PodUnfitError(f"something of an earlier attempt cannot be ended: {'; '.join(left)}")
         self._forget_old(attempt)
-        component = Component(told["name"], told["argv"], Path(told["cwd"]), told["env"], int(told["nofile"]))
+        nofile, ports = int(told["nofile"]), [int(port) for port in told.get("ports", ())]
+        component = Component(told["name"], told["argv"], Path(told["cwd"]), told["env"], nofile, ports)
         folder = attempt_dir(self.state_dir, attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         shim_records.write_atomically(

@@ -510,7 +510,7 @@ class Head:
             # What is there from the start is followed from the start; a file that appears later is looked for later.
             (folder / f"{component.name}.log").touch(mode=0o640)
             told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
-            told |= {"env": dict(component.env), "nofile": component.nofile}
+            told |= {"env": dict(component.env), "nofile": component.nofile, "ports": list(component.ports)}
             order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
             requests.append(self._ask(place.host, {**order, "place": vars(place)}))
         try:

@@ -119,9 +119,8 @@ class SpreadPrimeRlJob(PrimeRlJob):
             limit = "unlimited" if one.get("unlimited_locks") else ""
             argv = ["/bin/bash", str(PART), " ".join(sorted(env)), limit, *words]
             env = {**own, **env}
-            yield Component(
-                f"{role}-{count[role]}", argv, Path(rendered["project"]), env, self.run.job.nofile, place=place
-            )
+            name, ports = f"{role}-{count[role]}", [one["port"]] if "port" in one else []
+            yield Component(name, argv, Path(rendered["project"]), env, self.run.job.nofile, ports, place=place)
             count[role] += 1
 
     def _resolve_program(self, argv: Sequence[str]) -> list[str]:

@@ -42,6 +42,7 @@ def main() -> int:
     for part in told["components"]:
         own = part["machine"] if part.get("port") == variables["backend_port"] else 0
         part["argv"] = [_move_port(word, ports, part.get("port"), own) for word in part["argv"]]
+        part |= {"port": part["port"] + own} if own else {}
     (run_dir / "rl.sbatch").write_text(json.dumps(told))
     return 0
 

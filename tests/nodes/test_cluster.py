@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -352,8 +353,16 @@ def test_the_practice_job_over_four_machines_loses_an_engine_and_finishes(tmp_pa
 def test_a_run_of_prime_rl_whose_launcher_renders_its_parts_loses_an_engine_and_its_router_and_finishes(
     tmp_path: Path,
 ) -> None:
-    cluster = PrimeRlCluster(tmp_path / "c", last=100).start()
+    cluster = PrimeRlCluster(tmp_path / "c", last=100)
     try:
+        # A stranger holds the port of the engine on n1: it is left alone, and the start is tried again.
+        with socket.create_server(("127.0.0.1", cluster.practice.port + 101)):
+            cluster.start()
+            cluster.wait_for(
+                lambda: any("n1: inference-1 needs port" in one for one in cluster.sentences()),
+                "a port that is held",
+                60,
+            )
         cluster.wait_for(lambda: cluster.step() >= 5, "step 5", 90)
         # n0 has the first engine and the router, n3 the trainer and the orchestrator.
         cluster.core_of_engine("n1").kill()
@@ -371,7 +380,7 @@ def test_a_run_of_prime_rl_whose_launcher_renders_its_parts_loses_an_engine_and_
             assert nanny.wait(30) == 0
         assert not cluster.living()
         resumed = [line for line in cluster.sentences("launched") if "step" in line]
-        assert len(resumed) == 2, cluster.sentences("launched")
+        assert len(resumed) == 3, cluster.sentences()  # the rest of the first start had trained before it was given up
     finally:
         cluster.close()
         cluster.practice.end_all()
