@@ -11,11 +11,18 @@ from supervisor.fleet.sky import make_task
 
 
 def sky(
-    run_file: Path, *, output: Path | None, gpu: str, image: str | None, package: str | None, secret: list[str]
+    run_file: Path,
+    *,
+    output: Path | None,
+    gpu: str,
+    image: str | None,
+    package: str | None,
+    secret: list[str],
+    machines: int | None,
 ) -> int:
     """Write a managed job of SkyPilot into a file: what is printed is masked, and a run file may look like a key."""
     output = output or Path(f"{run_file.stem}.sky.yaml")
-    write_new_file(output, make_task(run_file, gpu, image, package, secret))
+    write_new_file(output, make_task(run_file, gpu, image, package, secret, machines))
     print(f"{output} is written. Its first lines say how to start it: head {shlex.quote(str(output))}")
     return 0
 

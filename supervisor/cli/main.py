@@ -226,10 +226,6 @@ def _add_export(verbs: Any) -> None:
     kubernetes.add_argument(
         "--gpus", type=number, metavar="COUNT", help="of a machine, where the run file has no [gpus]"
     )
-    machines = "of a run with [nodes], spares included; default: as many as its components need"
-    kubernetes.add_argument(
-        "--machines", type=_whole_number("a number of machines is wanted"), metavar="COUNT", help=machines
-    )
     resource = "what the cluster calls a GPU (nvidia.com/gpu)"
     kubernetes.add_argument("--gpu-resource", default="nvidia.com/gpu", metavar="NAME", help=resource)
     kubernetes.add_argument("--claim", metavar="NAME:/PATH", help="mount this PersistentVolumeClaim there")
@@ -238,6 +234,9 @@ def _add_export(verbs: Any) -> None:
     for name, sub in (("sky", sky), ("kubernetes", kubernetes)):
         sub.set_defaults(verb=f"export.{name}")
         sub.add_argument("run_file", type=Path, metavar="RUN.toml")
+        machines = "of a run with [nodes], spares included; default: as many as its components need"
+        number = _whole_number("a number of machines is wanted")
+        sub.add_argument("--machines", type=number, metavar="COUNT", help=machines)
         image = "Docker image of the pod, with rl-supervisor in it"
         sub.add_argument("--image", metavar="IMAGE", required=name == "kubernetes", help=image)
         sub.add_argument("--package", metavar="WHAT", help="or what pip installs on the pod: a git URL, a wheel's URL")

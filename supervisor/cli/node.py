@@ -29,6 +29,7 @@ def node(run_file: Path, name: str | None, rank: int | None, state: Path | None,
     folder = (state or run.state_dir / "nodes" / name).expanduser().absolute()
     words = ["--run", run.run.id, "--name", name, "--rank", str(rank), "--state", str(folder)]
     words += ["--folder", str(run.nodes.folder.expanduser().absolute()), "--lease", str(run.nodes.lease)]
+    head = head or os.environ.get("RL_SUPERVISOR_HEAD")
     words += ["--head", head] if head else []
     os.environ.setdefault("RL_SUPERVISOR_BACKOFF", FIRST_WAIT)
     os.environ.setdefault("RL_SUPERVISOR_LONGEST_BACKOFF", LONGEST_WAIT)

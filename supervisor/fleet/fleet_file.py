@@ -249,6 +249,20 @@ def environment_of_export(
     return values, list(dict.fromkeys([*keys_of(file.store.url or ""), *secrets]))
 
 
+def count_machines(path: Path, file: RunFile, asked: int | None) -> int:
+    """Of a run that another engine starts; ``asked``: by a person. Raises ConfigError."""
+    if file.nodes is None:
+        if asked is not None:
+            raise ConfigError(f"{path} is a run on one machine: leave --machines out, or give it [nodes].")
+        return 1
+    wanted = file.nodes.machines_wanted if file.nodes.components else 0
+    if not (asked or wanted):
+        raise ConfigError(f"{path} does not say how many machines it needs: --machines COUNT, spares included.")
+    if asked and asked < wanted:
+        raise ConfigError(f"{path} has components for {wanted} machines, and --machines names {asked}.")
+    return asked or wanted
+
+
 def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[str, str]) -> dict[str, str]:
     """What each pod of the run gets. Raises ConfigError when the controller's own environment lacks a key."""
     env = {"RL_SUPERVISOR_RUN": run_id}

@@ -25,7 +25,7 @@ from supervisor.base.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_
 from supervisor.config import run_file
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
-from supervisor.fleet.fleet_file import BOOT, environment_of_export
+from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export
 
 GRACE_S = 420
 """From SIGTERM to SIGKILL: as TimeoutStopSec= of the unit, the time of a stop and a last publish."""
@@ -186,7 +186,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
             else f"                - name: data\n                  persistentVolumeClaim: {{claimName: {claim}}}\n",
         )
 
-    machines = _count_machines(path, file, cluster.machines)
+    machines = count_machines(path, file, cluster.machines)
     return JOB_SET.format(
         path=path.name,
         secret=secret,
@@ -237,19 +237,6 @@ def _count_gpus(path: Path, file: RunFile, asked: int | None) -> int:
     if asked and used and asked != used:
         raise ConfigError(f"{path} uses {used} GPUs ([gpus]), and --gpus names {asked}.")
     return asked or used
-
-
-def _count_machines(path: Path, file: RunFile, asked: int | None) -> int:
-    if file.nodes is None:
-        if asked is not None:
-            raise ConfigError(f"{path} is a run on one machine: leave --machines out, or give it [nodes].")
-        return 1
-    wanted = file.nodes.machines_wanted if file.nodes.components else 0
-    if not (asked or wanted):
-        raise ConfigError(f"{path} does not say how many machines it needs: --machines COUNT, spares included.")
-    if asked and asked < wanted:
-        raise ConfigError(f"{path} has components for {wanted} machines, and --machines names {asked}.")
-    return asked or wanted
 
 
 def _check_nodes(path: Path, file: RunFile, folder: str, address: str) -> None:

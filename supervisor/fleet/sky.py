@@ -18,7 +18,7 @@ from pathlib import Path
 
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError
 from supervisor.config import run_file
-from supervisor.fleet.fleet_file import BOOT, environment_of_export
+from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export
 
 GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,2}))?")
 TASK = """\
@@ -28,7 +28,9 @@ TASK = """\
 #   jobs: {{status_check: {{min_elapsed_seconds: 900, min_retries: 30}}}}
 # SkyPilot copies the key files of all clouds of that server to each pod: use hosts that you trust with them. On Vast.ai
 # it also writes the account's key into the start script.
+{several}\
 name: {name}
+{nodes}\
 resources:
   accelerators: {gpus}
   use_spot: true
@@ -42,14 +44,34 @@ secrets:  # filled in by --secret, never from here
 {names}\
 run: |
 {script}"""
+SEVERAL = """\
+# The job's folders have to be on storage that all nodes mount. The token is any long word of yours, the same for all.
+"""
+ON_EACH_NODE = """\
+export RL_SUPERVISOR_HEAD="${{SKYPILOT_NODE_IPS%%$'\\n'*}}:{port}"
+start() {{
+{boot}
+}}
+if [ "${{SKYPILOT_NODE_RANK:-0}}" != 0 ]; then
+  set -- --node
+else  # the first node's own agent begins when the daemon's start has installed rl-supervisor
+  (until command -v "${{RL_SUPERVISOR_VENV:-/opt/rl-supervisor}}/bin/rl-supervisor" rl-supervisor >/dev/null; do
+    sleep 1
+  done
+  start --node) &
+fi
+start "$@"
+"""
 AS_ANY_USER = """\
 set -- --foreground
 [ -w /opt ] || export RL_SUPERVISOR_VENV=~/.local/share/rl-supervisor
 """
 
 
-def make_task(path: Path, gpu: str, image: str | None, package: str | None, secrets: Iterable[str]) -> str:
-    """The YAML of a task that runs the run file. ``gpu``: ``H100`` or ``H100:2``, as SkyPilot spells it.
+def make_task(  # noqa: PLR0917
+    path: Path, gpu: str, image: str | None, package: str | None, secrets: Iterable[str], machines: int | None = None
+) -> str:
+    """The YAML of a task that runs the run file. ``gpu``: ``H100`` or ``H100:2`` of a machine, as SkyPilot spells it.
 
     ``secrets``: names of variables that the pod gets beside the store's keys. Raises ConfigError.
     """
@@ -58,11 +80,13 @@ def make_task(path: Path, gpu: str, image: str | None, package: str | None, secr
         raise ConfigError(f"{path} keeps its steps on one machine ([store] url): no other pod has them.")
     if image is None and package is None:
         raise ConfigError("The pod needs rl-supervisor: name an image that has it (--image), or what pip installs.")
+    count, boot = count_machines(path, file, machines), BOOT.partition("\n")[2]
     if file.nodes is not None:
-        raise ConfigError(
-            f"{path} is a run over several machines ([nodes]), and what is written here starts one. Start the daemon "
-            "and the agents by hand there (docs/many-machines.md), or take [nodes] out."
-        )
+        port = file.nodes.listen.rpartition(":")[2]
+        if port == "0":
+            raise ConfigError(f'{path}: the agents find the head by a fixed port. Set [nodes] listen = "0.0.0.0:7433".')
+        secrets = [*secrets, "RL_SUPERVISOR_NODE_TOKEN"]
+        boot = ON_EACH_NODE.format(port=port, boot=boot.rstrip())
     envs, names = environment_of_export(path, file, package, secrets)
     places = {} if image is None else {"image_id": f"docker:{image}"}
     if file.disk.capacity_gb is not None:
@@ -70,13 +94,15 @@ def make_task(path: Path, gpu: str, image: str | None, package: str | None, secr
     return TASK.format(
         path=path.name,
         secrets=" ".join(f"--secret {name}" for name in names),
+        several="" if file.nodes is None else SEVERAL,
+        nodes="" if file.nodes is None else f"num_nodes: {count}\n",
         name=json.dumps(re.sub(r"[._-]+", "-", file.run.id).strip("-")),
         gpus=json.dumps(_count_gpus(path, gpu, len({*file.gpus.inference, *file.gpus.trainer}))),
         places="".join(f"  {name}: {value}\n" for name, value in places.items()),
         unfit=EXIT_POD_UNFIT,
         envs="".join(f"  {name}: {json.dumps(value)}\n" for name, value in envs.items()),
         names="".join(f"  {name}:\n" for name in names),
-        script=textwrap.indent(AS_ANY_USER + BOOT.partition("\n")[2], "  "),
+        script=textwrap.indent(AS_ANY_USER + boot, "  "),
     )
 
 

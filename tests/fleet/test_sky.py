@@ -132,6 +132,63 @@ def test_its_script_stays_as_long_as_the_run(tmp_path: Path) -> None:
     assert done.stdout == "given: --foreground\n"
 
 
+NODES = """
+[job.plain]
+start = []
+resume = ["{step}"]
+markers = ["x"]
+[nodes]
+folder = "/root/nodes"
+listen = "0.0.0.0:7433"
+[[nodes.components]]
+role = "trainer"
+start = ["train"]
+[[nodes.components]]
+role = "inference"
+machine = 1
+start = ["serve"]
+"""
+
+
+def write_several(folder: Path) -> Path:
+    path = write_run(folder, more=NODES)
+    text = path.read_text().replace("[job]\n", '[job]\nkind = "command"\n')
+    path.write_text(text.replace("[gpus]\ninference = [0, 1]\ntrainer = [1, 2]\n", ""))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rank", "given"),
+    [("0", {"given: --foreground ", "given: --node 10.0.0.1:7433"}), ("1", {"given: --node 10.0.0.1:7433"})],
+)
+def test_over_several_machines_each_node_starts_its_agent_and_the_first_the_daemon(
+    tmp_path: Path, rank: str, given: set[str]
+) -> None:
+    task = make_task(write_several(tmp_path), "H100:8", "i", None, [], 3)
+    assert "\nnum_nodes: 3\nresources:\n" in task and "  RL_SUPERVISOR_NODE_TOKEN:\n" in task
+    onstart = 'echo "given: $1 ${RL_SUPERVISOR_HEAD:-}" | sed "s/--foreground .*/--foreground /"'
+    stands_in = {"bin/rl-supervisor": "", "bin/python": f"echo {tmp_path}", "units/onstart.sh": onstart}
+    for name, text in stands_in.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "RL_SUPERVISOR_VENV": "/none"}
+    env |= {"SKYPILOT_NODE_RANK": rank, "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3"}
+    done = subprocess.run(
+        ["bash", "-c", read_script(task)], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert set(done.stdout.splitlines()) == given, done.stderr
+
+
+def test_several_machines_need_a_port_that_is_known(tmp_path: Path) -> None:
+    path = write_several(tmp_path)
+    path.write_text(path.read_text().replace(":7433", ":0"))
+    with pytest.raises(ConfigError, match=r"Set \[nodes\] listen"):
+        make_task(path, "H100:8", "i", None, [])
+    assert "num_nodes: 2\n" in make_task(write_several(tmp_path), "H100:8", "i", None, [])
+
+
 def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, output = write_run(tmp_path), tmp_path / "task.yaml"
     words = ["export", "sky", str(path), "--gpu", "H100", "--package", "git+https://host/x", "-o", str(output)]
