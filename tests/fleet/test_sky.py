@@ -41,7 +41,7 @@ task = sky.Task.from_yaml(sys.argv[1])
 print("SAID " + json.dumps({
     "name": task.name, "gpus": wanted.accelerators, "recovery": wanted.job_recovery, "spot": wanted.use_spot,
     "image": wanted.image_id, "disk": wanted.disk_size, "envs": task.envs, "run": task.run,
-    "secrets": [one.name for one in task._managed_secret_refs],
+    "secrets": [one.name for one in task._managed_secret_refs], "nodes": task.num_nodes,
 }))
 """
 
@@ -259,4 +259,15 @@ def test_skypilot_loads_it(tmp_path: Path) -> None:
     assert said["secrets"] == ["B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY", "WANDB_API_KEY"]
     assert base64.b64decode(said["envs"]["RL_SUPERVISOR_RUN_FILE_B64"]) == path.read_bytes()
     assert said["envs"]["RL_SUPERVISOR_PACKAGE"] == "git+https://host/x"
+    assert said["run"] == read_script(yaml.read_text())
+
+
+@pytest.mark.optin
+@pytest.mark.skipif(not SKY_PYTHON, reason="SKY_PYTHON names no interpreter with skypilot==0.14.1")
+def test_skypilot_loads_a_task_of_several_nodes(tmp_path: Path) -> None:
+    yaml = tmp_path / "task.yaml"
+    yaml.write_text(make_task(write_several(tmp_path), "H100:8", "ghcr.io/me/pod:1", None, [], 3))
+    said = ask_skypilot(tmp_path, LOAD, str(yaml))
+    assert (said["nodes"], said["gpus"]) == (3, {"H100": 8})
+    assert said["secrets"] == ["B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY", "RL_SUPERVISOR_NODE_TOKEN"]
     assert said["run"] == read_script(yaml.read_text())
