@@ -375,11 +375,10 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     about = "a run over many machines, requeue and prime-rl's own script in a modelled cluster, one table"
     cluster = worlds.add_parser("cluster", help=about, description=about)
     cluster.set_defaults(verb="simulate_cluster.compare")
-    number = _whole_number("a number is wanted")
-    sizes = [1, 8, 64, 512]
+    number, sizes = _whole_number("a number is wanted"), [1, 8, 64, 512]
     cluster.add_argument("--machines", type=number, nargs="+", default=sizes, metavar="N", help="sizes (1 8 64 512)")
-    cluster.add_argument("--seeds", type=number, default=8, metavar="N", help="so many clusters of each size (8)")
-    cluster.add_argument("--days", type=_parse_amount, default=90.0, metavar="N", help="of each cluster (90)")
+    cluster.add_argument("--seeds", type=number, default=4, metavar="N", help="so many clusters of each size (4)")
+    cluster.add_argument("--days", type=_parse_amount, default=30.0, metavar="N", help="of each cluster (30)")
     cluster.add_argument("--json", dest="as_json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
 
 

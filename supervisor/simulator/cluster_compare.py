@@ -22,8 +22,8 @@ LOOK_S = 8 * HOUR_S
 """A person looks three times a day (assumed). Nothing else ends a job of which an engine ended with 0."""
 GPUS = 8
 SOURCE = (
-    "Modelled, not measured. How often machines fail and what of them: Llama 3, RSC-1, RSC-2, InfiniteHBD. Queue: 10 min.\n"
-    "Racks, spares, silent deaths, starts and a person's looks: assumed (simulator/cluster.py, cluster_head.py)."
+    "Modelled, not measured. How often machines fail: Llama 3, RSC-1, RSC-2, InfiniteHBD; what of them: Llama 3. The\n"
+    "queue takes 10 min. Racks, spares, silent deaths, a person's looks: assumed (simulator/cluster*.py)."
 )
 
 Ends = Callable[[Cluster, Fault, float], float]
@@ -100,10 +100,12 @@ def train_through(cluster: Cluster, ends: Ends | None) -> int:
 
 def run_cluster(cluster: Cluster) -> ClusterScore:
     """Every policy."""
-    ours, without = OurRun(cluster, count_spares(cluster.machines)), OurRun(cluster, 0)
+    spares = count_spares(cluster.machines)
+    ours = OurRun(cluster, spares)
+    last = ours.run()
     steps = {
-        OURS: ours.run(),
-        NO_SPARES: without.run(),
+        OURS: last,
+        NO_SPARES: OurRun(cluster, 0).run() if spares else last,
         REQUEUE: train_through(cluster, ends_at_once),
         SCRIPT: train_through(cluster, ends_as_prime_rls),
         ORACLE: train_through(cluster, None),
@@ -127,7 +129,7 @@ def _run_job(job: tuple[int, int, float]) -> ClusterScore:
 def table(scores: Sequence[ClusterScore], days: float) -> str:
     """One line a size, means over its seeds, and what the figures are."""
     head = ["machines", "GPUs", "faults a day", OURS, "spares", "spares paid", NO_SPARES, REQUEUE, SCRIPT, ORACLE]
-    rows = [[*head, "allocations a month", "calls a month"]]
+    rows = [[*head, "allocations*", "calls*"]]
     for machines in dict.fromkeys(one.machines for one in scores):
         mine = [one for one in scores if one.machines == machines]
         ettr = {name: mean(one.ettr[name] for one in mine) for name in mine[0].ettr}
@@ -138,6 +140,5 @@ def table(scores: Sequence[ClusterScore], days: float) -> str:
         rows.append([str(machines), str(GPUS * machines), f"{faults:.2f}", f"{100 * ettr[OURS]:.2f} %"])
         rows[-1] += [str(spares), f"{100 * paid:.2f} %", *shown]
         rows[-1] += [f"{mean(getattr(one, name) for one in mine) / months:.1f}" for name in ("allocations", "called")]
-    return "\n".join([*columns(rows), "", SOURCE])
-
-
+    told = "* of ours in 30 days: places in the queue, and ends with 93, at which a person is called"
+    return "\n".join([*columns(rows), "", told, SOURCE])

@@ -96,7 +96,8 @@ class OurRun:
         self.daemon, self.core = Owner(), CorePolicy()
         self.lane_free, self.writing_until = self.clock.now, 0.0
         self.start: Event | None = None
-        self._see(f.DaemonStarted("simulated", self.settings, f"boot-{self.allocations}", journal=f"{self.allocations}"))
+        boot = f"allocation-{self.allocations}"
+        self._see(f.DaemonStarted("simulated", self.settings, boot, journal=boot))
         for name in self.machines:
             self._see(f.MachineLook(name))
 
@@ -138,7 +139,8 @@ class OurRun:
                 unheard = self._unheard()
                 heard = max((self.machines[name].lost_at or 0.0 for name in unheard), default=-ABSENT_S)
                 seconds = max(STOP_S, heard + ABSENT_S - self.clock.now)
-                self._in_lane(seconds, lambda: self._stopped(f.AttemptStopped(action.attempt, seconds, unheard=unheard)))
+                stopped = f.AttemptStopped(action.attempt, seconds, unheard=unheard)
+                self._in_lane(seconds, lambda: self._stopped(stopped))
             case a.Start():
                 self.start = self._in_lane(START_S, lambda: self._try_start(action, self.clock.now))
             case a.Publish():
