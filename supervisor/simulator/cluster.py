@@ -132,7 +132,7 @@ class Track:
         began = self._saved[resumed // self.interval]
         return self.load_s + (self._saved[step // self.interval] if saved else self._ends[step]) - began
 
-    def reached(self, resumed: int, seconds: float) -> tuple[int, int]:
+    def find_steps(self, resumed: int, seconds: float) -> tuple[int, int]:
         """The last step done, and the last one saved, by a job that was launched so long ago."""
         at = self._saved[resumed // self.interval] + max(0.0, seconds - self.load_s)
         return bisect_right(self._ends, at) - 1, (bisect_right(self._saved, at) - 1) * self.interval

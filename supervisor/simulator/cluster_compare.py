@@ -86,7 +86,7 @@ def train_through(cluster: Cluster, ends: Ends | None) -> int:
             launched = over + QUEUE_S + START_S
         if t < launched:
             continue
-        step = track.reached(step, t - launched)[1]
+        step = track.find_steps(step, t - launched)[1]
         if ends is None:
             launched = t
             continue
@@ -95,7 +95,7 @@ def train_through(cluster: Cluster, ends: Ends | None) -> int:
         if fault.again:
             later = Fault(t + fault.again[0], fault.kind, fault.place, fault.silent, fault.again[1:])
             heapq.heappush(left, (later.t, n, later))
-    return track.reached(step, cluster.end_s - launched)[0]
+    return track.find_steps(step, cluster.end_s - launched)[0]
 
 
 def run_cluster(cluster: Cluster) -> ClusterScore:

@@ -83,7 +83,7 @@ class OurRun:
                 self._see(f.Tick())
         if self.job is None or not self.job.alive:
             return max(self.saved, default=0)
-        return self.track.reached(self.job.resumed, end_s - self.job.launched)[0]
+        return self.track.find_steps(self.job.resumed, end_s - self.job.launched)[0]
 
     # ------------------------------------------------------------ the allocation and its daemon
 
@@ -136,11 +136,11 @@ class OurRun:
             case a.Stop():
                 if self.start is not None:
                     self.start.cancel()
-                unheard = self._unheard()
+                unheard = self._unheard_machines()
                 heard = max((self.machines[name].lost_at or 0.0 for name in unheard), default=-ABSENT_S)
                 seconds = max(STOP_S, heard + ABSENT_S - self.clock.now)
                 stopped = f.AttemptStopped(action.attempt, seconds, unheard=unheard)
-                self._in_lane(seconds, lambda: self._stopped(stopped))
+                self._in_lane(seconds, lambda: self._job_stopped(stopped))
             case a.Start():
                 self.start = self._in_lane(START_S, lambda: self._try_start(action, self.clock.now))
             case a.Publish():
@@ -170,7 +170,7 @@ class OurRun:
         steps = tuple(f.LocalStep(n, "complete", "", 1) for n in self.saved[-KEPT:])
         self._see(f.LocalSteps(steps, settled=settled))
 
-    def _stopped(self, fact: f.AttemptStopped) -> None:
+    def _job_stopped(self, fact: f.AttemptStopped) -> None:
         self._halt_job()
         self.job = None
         self._see(fact)
@@ -205,9 +205,10 @@ class OurRun:
         return "trainer", place
 
     def _tell_processes(self, job: Job) -> None:
-        seen: list[tuple[f.Role, int, int]] = [(*self._component(n), n) for n in range(len(job.names))]
-        for role, index, place in [("orchestrator", 0, 0), ("trainer", 0, 0), *seen]:
-            pid = 1 + ("orchestrator", "trainer", "inference").index(role)
+        parts = [(n, *self._component(n)) for n in range(len(job.names))]
+        if self.cluster.machines == 1:
+            parts.append((0, "trainer", 0))
+        for pid, (place, role, index) in enumerate([*parts, (0, "orchestrator", 0)], 1):
             self._see(f.ProcessSeen(job.attempt, role, pid, 1, role, True, job.names[place], index))
 
     def _await_step(self, job: Job, step: int) -> None:
@@ -301,6 +302,6 @@ class OurRun:
             self._tell(TOLD_S, f.ErrorSeen("orchestrator", "connection-error", "Connection error."))
             self.clock.after(COMPLAIN_S, lambda: self._complain(job), self.daemon)
 
-    def _unheard(self) -> tuple[str, ...]:
+    def _unheard_machines(self) -> tuple[str, ...]:
         names = self.job.names if self.job is not None else []
         return tuple(name for name in names if self.machines[name].lost_at is not None)
