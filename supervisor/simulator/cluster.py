@@ -99,9 +99,8 @@ def draw_cluster(seed: int, machines: int, days: float) -> Cluster:
     """The cluster of a seed."""
     job, end_s = load_scenario().physics, days * DAY_S
     random = Random(f"{seed}/{machines}/steps")
-    steps: list[float] = []
-    while sum(steps[-1:]) >= 0 and len(steps) * job.step_s < 2 * end_s:
-        steps.append(random.lognormvariate(log(job.step_s), job.step_sigma))
+    enough = int(2 * end_s / job.step_s) + 1
+    steps = tuple(random.lognormvariate(log(job.step_s), job.step_sigma) for _ in range(enough))
     random, faults = Random(f"{seed}/{machines}/faults"), []
     rate = list(RATES.values())[(seed - 1) % len(RATES)]
     there = machines + count_spares(machines)
@@ -114,7 +113,7 @@ def draw_cluster(seed: int, machines: int, days: float) -> Cluster:
         leaves = kind in ("crash", "hang")
         faults.append(Fault(t, kind, place, silent, tuple(again) if leaves else ()))
         t += random.expovariate(rate * there / DAY_S)
-    return Cluster(seed, machines, days, tuple(steps), tuple(faults))
+    return Cluster(seed, machines, days, steps, tuple(faults))
 
 
 class Track:
