@@ -9,7 +9,8 @@ Nine are not among "all", since they take long, and end with exit code 1 where a
 to the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
 fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, `diagnose`, how fast it
 reads logs, `fleet_tick`, what a look at a hundred runs costs, `many_agents`, what a run over 64 machines costs its
-head, `head_facts`, how many facts its core takes, and `sight`, what the page, `top` and messages cost (`python -m bench.flood --help`, and so on).
+head, `head_facts`, how many facts its core takes, and `sight`, what the page, `top` and messages cost
+(`python -m bench.flood --help`, and so on).
 
 `python -m bench.house` runs nothing: it measures the program's own size, imports, names and words.
 """

@@ -67,7 +67,7 @@ class OurRun:
         self.stored: list[int] = []
         self.records: tuple[Learned, dict[str, Ledger]] | None = None
         self.said: list[tuple[float, str, str]] = []
-        self.starts = self.allocations = self.gave_up = self.facts = 0
+        self.starts = self.allocations = self.gave_up = 0
         for fault in cluster.faults:
             self.clock.at(fault.t, self._call_strike(fault))
         self._begin_allocation()
@@ -110,7 +110,6 @@ class OurRun:
     def _see(self, fact: f.Fact) -> None:
         if not self.daemon.alive:
             return
-        self.facts += 1
         now = self.clock.now
         acts, deadline = self.core.see(f.Observation(BEGIN_T + now, BEGIN_T + now, fact))
         self.deadline = deadline - BEGIN_T if deadline - BEGIN_T > now else now + 1.0

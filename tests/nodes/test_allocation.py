@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.nodes.allocation import Seat, expand_hosts, find_seat
+from supervisor.nodes.allocation import Seat, choose_machines, expand_hosts, find_seat
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,11 @@ def test_the_seat() -> None:
     sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}
     assert find_seat(sky) == Seat("10.0.0.2", 1)
     assert find_seat({}).rank == 0
+
+
+def test_machines_to_avoid_are_taken_only_where_there_is_no_other_and_each_keeps_its_place() -> None:
+    ranks = {"n0": 0, "n1": 1, "n2": 2, "n3": 3}
+    assert choose_machines(ranks, (), 3) == ["n0", "n1", "n2"]
+    assert choose_machines(ranks, ("n1",), 3) == ["n0", "n2", "n3"]
+    assert choose_machines(ranks, ("n3", "n1"), 3) == ["n0", "n2", "n3"], "the first of them is the least bad"
+    assert choose_machines(ranks, ("n9", "n0"), 4) == ["n0", "n1", "n2", "n3"]
