@@ -137,8 +137,8 @@ def table(scores: Sequence[ClusterScore], days: float) -> str:
         paid = ettr[OURS] * machines / (machines + spares)
         shown = [f"{100 * ettr[name]:.2f} %" for name in (NO_SPARES, REQUEUE, SCRIPT, ORACLE)]
         faults, months = mean(one.faults for one in mine) / days, days / 30
-        rows.append([str(machines), str(GPUS * machines), f"{faults:.2f}", f"{100 * ettr[OURS]:.2f} %"])
+        rows.append([str(machines), str(GPUS * machines), f"{faults:.3f}", f"{100 * ettr[OURS]:.2f} %"])
         rows[-1] += [str(spares), f"{100 * paid:.2f} %", *shown]
         rows[-1] += [f"{mean(getattr(one, name) for one in mine) / months:.1f}" for name in ("allocations", "called")]
-    told = "* of ours in 30 days: places in the queue, and ends with 93, at which a person is called"
+    told = "* of ours in 30 days: allocations, the first one counted, and ends with 93, at which a person is called"
     return "\n".join([*columns(rows), "", told, SOURCE])
