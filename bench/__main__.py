@@ -5,11 +5,12 @@
 simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
 2 GB, as its figures are asked for), and the last of them is what the second step of a LoRA run sends.
 
-Eight are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured
+Nine are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured
 to the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
 fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, `diagnose`, how fast it
 reads logs, `fleet_tick`, what a look at a hundred runs costs, `many_agents`, what a run over 64 machines costs its
-head, and `sight`, what the page, `top` and messages cost (`python -m bench.flood --help`, and so on).
+head, `head_facts`, how many facts its core takes, and `sight`, what the page, `top` and messages cost
+(`python -m bench.flood --help`, and so on).
 
 `python -m bench.house` runs nothing: it measures the program's own size, imports, names and words.
 """
@@ -32,6 +33,7 @@ from bench import (
     fleet_tick,
     flood,
     footprint,
+    head_facts,
     long_life,
     many_agents,
     orphans,
@@ -50,6 +52,7 @@ BY_ITSELF = {
     "orphans": orphans.main,
     "fleet_tick": fleet_tick.main,
     "many_agents": many_agents.main,
+    "head_facts": head_facts.main,
     "sight": sight.main,
 }
 

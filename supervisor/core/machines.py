@@ -13,9 +13,7 @@ END_THE_JOB = ("launcher", "job", "trainer")
 def look(state: State, fact: f.MachineLook) -> State:
     """What is heard of one machine."""
     known = state.machines.get(fact.host, Machine())
-    since = None if fact.silent_s is None else known.silent_since
-    if since is None and fact.silent_s is not None:
-        since = state.now - fact.silent_s
+    since = None if fact.silent_s is None else known.silent_since or state.now - fact.silent_s
     return replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
 
 
@@ -58,3 +56,9 @@ def to_avoid(state: State) -> tuple[str, ...]:
         if one.deaths >= BAD_AFTER or one.bad or one.down or one.silent_since is not None
     }
     return tuple(sorted(bad, key=lambda name: (bad[name].deaths, name)))
+
+
+def has_no_other(state: State, host: str) -> bool:
+    """Has a GPU of this machine to be reset, and is no other one there in its place?"""
+    idle = {name for name, one in state.machines.items() if one.attempt != state.attempt.number}
+    return host in state.machines and state.machines[host].bad and idle <= {*to_avoid(state)}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from supervisor.core import recurring
+from supervisor.core import machines, recurring
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
@@ -42,6 +42,7 @@ TABLE = (
     # causes, place, history -> what follows, and why
     Row(("gpu-lost",), "any", "any", "unfit", "A lost GPU comes back with another pod, not with a restart."),
     Row(("*",), "any", "same gpu", "unfit", "{gpu}: another pod goes on."),
+    Row(("*",), "any", "no other machine", "unfit", "No other machine is well: another allocation goes on."),
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then start the run again."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
@@ -128,17 +129,14 @@ def _engine_well(state: State, verdict: Verdict) -> bool:
     return well and settings.engine_warm and resumes and not is_one_of(verdict.cause, ENGINE) and _first_try(state)
 
 
-def _nothing_new(state: State, verdict: Verdict) -> bool:
-    return fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup
-
-
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "any": lambda state, verdict: True,
     "incurable": lambda state, verdict: verdict.deterministic,
     "patient": lambda state, verdict: state.recovery.waits < MOST_WAITS,
     "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
+    "no other machine": lambda state, verdict: machines.has_no_other(state, verdict.host),
     "same gpu": lambda state, verdict: recurring.failing_gpu(state) != "",
-    "nothing new": _nothing_new,
+    "nothing new": lambda state, verdict: fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup,
     "unreadable": _unreadable,
     "same place": _same_place,
     "last resort": _last_resort,

@@ -140,19 +140,17 @@ def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict 
         if one.silent_since is None or not watch.over(one.silent_since, state.settings.machine_silent):
             continue
         silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
-        word = [Signal("log", f"the engine says: {one.down}")] if one.down else []
         overdue, since = soft_overdue(state, watch), one.silent_since
-        waits = [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
-        waits += [
+        others = [Signal("log", f"the engine says: {one.down}")] if one.down else []
+        others += [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
+        others += [
             Signal("log", f"the {error.role} logs: {error.text}")
             for error in state.job.errors.values()
             if error.signature in LOST_PEER and error.t > max(since, state.progress.t)
         ]
-        if not (word or waits):
-            continue
-        signals = (silent, (word or waits)[0])
-        sentence = f"{name} is lost: {_both(list(signals))}."
-        return Verdict("dead", "machine-lost", sentence, act=True, signals=signals, host=name)
+        if others:
+            sentence = f"{name} is lost: {_both([silent, others[0]])}."
+            return Verdict("dead", "machine-lost", sentence, act=True, signals=(silent, others[0]), host=name)
     return None
 
 

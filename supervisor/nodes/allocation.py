@@ -50,6 +50,16 @@ def count_machines(components: Sequence[Component]) -> int:
     return 1 + max(int(found[1]) for place in places if (found := HOLE.fullmatch(place)))
 
 
+def choose_machines(ranks: Mapping[str, int], avoid: Sequence[str], wanted: int) -> list[str]:
+    """So many of these machines (name -> rank), in the order of their ranks; those to avoid only where it needs them.
+
+    Of those the first is the least bad.
+    """
+    worst = {name: place for place, name in enumerate(avoid, 1)}
+    ranked = sorted(ranks, key=lambda name: (worst.get(name, 0), ranks[name], name))
+    return sorted(ranked[:wanted], key=lambda name: (ranks[name], name))
+
+
 def fill_machines(component: Component, machines: Sequence[tuple[str, str]]) -> Component:
     """With the name and address of each machine where the job wrote ``{name.N}`` and ``{address.N}``.
 

@@ -30,7 +30,7 @@ from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
-from supervisor.nodes.allocation import count_machines, fill_machines
+from supervisor.nodes.allocation import choose_machines, count_machines, fill_machines
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away
 from supervisor.process.attempts import attempt_dir
@@ -478,9 +478,7 @@ class Head:
             with self._changed:
                 there = {name: one for name, one in self._machines.items() if self._speaks(name)}
                 if len(there) >= wanted:
-                    worst = {name: place for place, name in enumerate(avoid, 1)}
-                    ranked = sorted(there, key=lambda name: (worst.get(name, 0), there[name].rank, name))
-                    best = sorted(ranked[:wanted], key=lambda name: (there[name].rank, name))
+                    best = choose_machines({name: one.rank for name, one in there.items()}, avoid, wanted)
                     return _reach([(name, there[name].address) for name in best])
                 if unwanted.is_set() or self._ended:
                     raise TryAgainError("The start is no longer wanted.")

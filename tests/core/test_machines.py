@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.machines import blame, to_avoid
 from supervisor.core.settings import Settings
-from supervisor.core.state import Attempt, Machine, Progress, State
+from supervisor.core.state import Attempt, Gpus, Machine, Progress, State
 from supervisor.core.verdicts import judge
 
 HOSTS = ("n0", "n1", "n2")
@@ -198,3 +200,36 @@ def test_a_fault_of_a_machine_on_which_nothing_runs_convicts_nobody() -> None:
     assert to_avoid(run.state) == ("n9",)
     run.tell(f.GpuFault("GPU 0", 31, "MMU fault", "n1"))
     assert to_avoid(run.state) == ("n9",), "a fault that a restart cures"
+
+
+def test_a_broken_gpu_without_another_machine_asks_for_another_allocation() -> None:
+    run = Run()
+    run.tell(f.MachineLook("n3"))  # a spare
+    run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
+    run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    assert run.state.attempt.after_stop == "restart", "the spare takes its place"
+    run = Run()
+    run.tell(f.MachineLook("n3"))
+    run.tell(f.MachineLook("n3", 4.0))  # the spare is silent
+    run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
+    run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    assert run.state.attempt.after_stop == "unfit"
+    assert run.state.attempt.stop_reason.endswith("No other machine is well: another allocation goes on.")
+
+
+def test_a_broken_machine_that_was_taken_for_want_of_another_is_not_tried_a_second_time() -> None:
+    run = Run()
+    run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
+    run.state = replace(run.state, gpus=Gpus(), attempt=Attempt(number=1, started=run.t))  # told in an attempt before
+    run.tell(f.ComponentExited(1, "inference-1", 0, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    assert run.state.attempt.after_stop == "unfit"
+
+
+def test_a_death_on_a_machine_without_a_broken_gpu_restarts_there_where_no_other_is_left() -> None:
+    run = Run()
+    run.tell(f.ComponentExited(1, "inference-1", 0, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    assert run.state.attempt.after_stop == "restart"

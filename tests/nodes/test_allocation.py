@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.nodes.allocation import Seat, expand_hosts, find_seat
+from supervisor.nodes.allocation import Seat, choose_machines, expand_hosts, find_seat
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,11 @@ def test_the_seat() -> None:
     pod = {"JOB_COMPLETION_INDEX": "3", "RL_SUPERVISOR_LABEL": "run-machines-0-3-x7k2p"}
     assert find_seat(pod) == Seat("run-machines-0-3-x7k2p", 3)
     assert find_seat({}).rank == 0
+
+
+def test_machines_to_avoid_are_taken_only_where_there_is_no_other_and_each_keeps_its_place() -> None:
+    ranks = {"n0": 0, "n1": 1, "n2": 2, "n3": 3}
+    assert choose_machines(ranks, (), 3) == ["n0", "n1", "n2"]
+    assert choose_machines(ranks, ("n1",), 3) == ["n0", "n2", "n3"]
+    assert choose_machines(ranks, ("n3", "n1"), 3) == ["n0", "n2", "n3"], "the first of them is the least bad"
+    assert choose_machines(ranks, ("n9", "n0"), 4) == ["n0", "n1", "n2", "n3"]
