@@ -222,8 +222,11 @@ def _write_workflow(file: Path) -> list[str]:
     told += [f"Secrets of the repository that it needs (gh secret set NAME): {', '.join(names)}. {MESSAGES}"]
     if "vars." in min(packages):
         told += ["The variable RL_SUPERVISOR_PACKAGE says what pip installs: a git URL, a wheel (gh variable set)."]
-    if any(place.provider == "ssh" for place in fleet.place.values()):
-        told += ['Places with `provider = "ssh"` are out of its reach: GitHub\'s machines have no key for them.']
+    if own := sorted({f'"{place.provider}"' for place in fleet.place.values() if place.is_own}):
+        told += [
+            f"Places with `provider = {' or '.join(own)}` are out of its reach: GitHub's machines have neither your keys "
+            "for ssh nor a cluster's commands."
+        ]
     return told
 
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, SupervisorError
 from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
+from supervisor.effects.claiming import LABEL
 from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
+from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
 
 LONGEST_WHY = 200  # characters of a job's comment
@@ -111,7 +113,8 @@ class JobEnd:
         why = self._why()
         self._say(" ".join(f"{what} {why} {then}".split()))
         short = why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]}..."
-        text = " ".join(f"{what} {short} {then}".split())
+        label = self._environ.get(LABEL, "")  # by which its fleet finds the job
+        text = " ".join(f"{label if label.startswith(FLEETS) else ''} {what} {short} {then}".split())
         self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
 
     def _try(self, words: list[str], tries: int = TRIES) -> bool:
