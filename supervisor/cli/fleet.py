@@ -57,7 +57,7 @@ def offers(file: Path, run: str | None) -> int:
         rows += [
             (
                 place.name,
-                f"{one.gpus} x {one.gpu}",
+                f"{one.gpus} x {one.gpu}" if one.gpu else f"{one.gpus} GPUs",
                 f"{one.per_hour:.2f}",
                 "?" if share is None else f"{one.per_hour / share:.2f}",
                 "yes" if one.spot else "no",

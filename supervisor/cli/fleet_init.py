@@ -223,10 +223,8 @@ def _write_workflow(file: Path) -> list[str]:
     if "vars." in min(packages):
         told += ["The variable RL_SUPERVISOR_PACKAGE says what pip installs: a git URL, a wheel (gh variable set)."]
     if own := sorted({f'"{place.provider}"' for place in fleet.place.values() if place.is_own}):
-        told += [
-            f"Places with `provider = {' or '.join(own)}` are out of its reach: GitHub's machines have neither your keys "
-            "for ssh nor a cluster's commands."
-        ]
+        lacking = "GitHub's machines have neither keys for ssh nor a cluster's commands."
+        told += [f"Places with `provider = {' or '.join(own)}` are out of its reach: {lacking}"]
     return told
 
 

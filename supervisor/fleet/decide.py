@@ -328,14 +328,11 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
         said += f", and for {span(state.unheard_s)} of it the store was away"
     if holder is None or holder.missing_since is None:
         return Decision(state, f"{said}. It is convicted after {span(rules.patience_s)}, or when its instance is gone.")
-    instance = holder.pod.instance
-    said += ", and its instance is stopped or gone"
-    said += f" ({instance.says})" if instance.is_job and instance.phase == "stopped" else ""
     if not is_missing(holder):
-        return Decision(state, f"{said}; looking again.", again_s=SECOND_LOOK_S)
+        return Decision(state, f"{said}, and its instance is stopped or gone; looking again.", again_s=SECOND_LOOK_S)
     if silent_s < BEATS * rules.beat_s:
         wait_s = BEATS * rules.beat_s - silent_s
-        return Decision(state, f"{said}: {span(wait_s)} more.", again_s=wait_s)
+        return Decision(state, f"{said}, and its instance is stopped or gone: {span(wait_s)} more.", again_s=wait_s)
     return None
 
 
@@ -406,7 +403,7 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     given_up = state.given_up if state.intent is None else (*state.given_up, state.intent)
     state = replace(state, intent=intent, given_up=given_up, asked={**state.asked, label: intent})
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
-    sentence = f"{_say_offer(chosen.place, offer)}{_say_why(claim, seen)}."
+    sentence = f"{_say_offer(chosen.place, offer)}{_say_why(state, claim, seen)}."
     return Decision(state, sentence, Create(chosen, label, generation, convicted))
 
 
@@ -580,12 +577,15 @@ def _say_when(one: Closed, seen: Seen) -> str:
     return f" (asked again in {span(one.until - seen.now)})" if one.until > seen.now else ""
 
 
-def _say_why(claim: Claim, seen: Seen) -> str:
+def _say_why(state: State, claim: Claim, seen: Seen) -> str:
     if claim.generation == 0:
         return ": the run has not begun"
+    last = find_holder(list(state.rented), claim)
+    ended = last is not None and last.pod.instance.is_job and last.pod.instance.phase == "stopped"
+    told = f". Job {last.id} is {last.pod.instance.says}" if ended and last is not None else ""
     if claim.released:
-        return f": its pod gave the run back ({claim.reason.rstrip('.') or 'without a reason'})"
-    return f": no beat for {span(seen.now - claim.beat_at)}"
+        return f": its pod gave the run back ({claim.reason.rstrip('.') or 'without a reason'}){told}"
+    return f": no beat for {span(seen.now - claim.beat_at)}{told}"
 
 
 # ---------------------------------------------------------------- destroying

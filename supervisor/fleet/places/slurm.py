@@ -46,7 +46,7 @@ ENDS = {
 }
 KINDS: tuple[tuple[str, ErrorKind, str], ...] = (
     ("cannot be run", "refused", "Let the controller run on a machine that has Slurm's commands: the login machine."),
-    ("(?i)munge|authentication", "key", "Is munged up on this machine, with the cluster's key?"),
+    ("(?i)munge|authentication", "key", "Look whether munged runs on this machine, with the cluster's key."),
     ("Unable to contact|standby mode", "away", "Jobs that run go on without it."),
     ("did not answer|timed out|Zero Bytes", "unsure", ""),
     ("accounting/QOS policy", "credit", "See what your account may use: sacctmgr show assoc user=$USER; end a job."),
@@ -88,8 +88,8 @@ class Slurm:
         environ = {**self._environ, **order.env}
         try:
             return submit(order.onstart, self._folder, environ, [f"--comment={order.label}"])
-        except TryAgainError as error:
-            raise PlaceError("unsure", str(error)) from None
+        except TryAgainError:
+            raise PlaceError("unsure", "Slurm: sbatch did not answer within a minute. It may have worked.") from None
         except SupervisorError as error:
             raise _explain(str(error), "unsure") from None
 
