@@ -19,6 +19,7 @@ from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
 
 LONGEST_WHY = 200  # characters of a job's comment
+UNFIT = "is unfit for this run (exit 94):"  # after the machine's name, also for a fleet to read
 TRIES = 10
 TRY_S = 1.0
 
@@ -85,7 +86,7 @@ class JobEnd:
     def _exclude(self, job: SlurmJob | None, code: int) -> int:
         """This machine is unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
         node = self._environ.get("SLURMD_NODENAME", "")
-        self._comment(f"{node} is unfit for this run (exit 94):", f"See {self._log}.")
+        self._comment(f"{node} {UNFIT}", f"See {self._log}.")
         self._say(f"Requeueing job {self._id} without {node}, which is unfit.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)

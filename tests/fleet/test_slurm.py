@@ -363,6 +363,22 @@ def test_after_94_the_next_job_leaves_that_machine_out(make: Make, cluster: Fake
     assert any(", no price, so limits do not count it), without n4: its pod gave" in one for one in world.book.said)
 
 
+def test_a_controller_that_never_saw_the_job_run_knows_its_machine_by_what_the_job_says(
+    make: Make, cluster: FakeSlurm
+) -> None:
+    """A cron: the job began, was unfit, and is in the queue again between two looks."""
+    world = make()
+    world.tick()
+    world.claims("1")
+    world.gives_back(94, "n4 has 2 GPUs, and 4 were promised.")
+    cluster.requeue("1")
+    cluster.change("1", comment=f"{cluster.label('1')} n4 is unfit for this run (exit 94): 2 GPUs. See /log.")
+    world.tick(600)
+    world.tick()
+    assert cluster.jobs() == {"1": "CANCELLED", "2": "PENDING"}
+    assert world.excluded("2") == {"n9", "n4"}
+
+
 def test_of_several_machines_none_is_blamed(make: Make, cluster: FakeSlurm) -> None:
     world = make()
     world.tick()

@@ -17,6 +17,7 @@ from supervisor.base.errors import SupervisorError, TryAgainError
 from supervisor.fleet.fleet_file import ACCOUNT_KEYS
 from supervisor.fleet.places.base import LABEL, ErrorKind, Instance, Offer, Order, Phase, PlaceError, Want
 from supervisor.sensors.slurm import SlurmError, ask
+from supervisor.slurm.ended import UNFIT
 from supervisor.slurm.submit import OVER, submit
 from supervisor.storage.backends import SECRETS
 
@@ -140,13 +141,15 @@ def _read_job(line: str) -> Instance | None:
     phase = PHASES.get(state, "unknown")
     if phase == "queued" and re.search("JobHeld|held state", reason):
         phase = "held"
-    label = comment.partition(" ")[0]
+    label, _, told = comment.partition(" ")
+    # A job in the queue again names no machine. Of several it is not known here which one was unfit.
+    last = told.partition(f" {UNFIT}")[0] if UNFIT in told else ""
     return Instance(
         number,
         label if LABEL.fullmatch(label) else "",
         phase,
         None,
-        machine=nodes if count == "1" else "",  # of several machines it is not known here which one was unfit
+        machine=(nodes or last) if count == "1" else "",
         says=_say(number, state, phase, reason, start),
         is_job=True,
     )
