@@ -61,6 +61,9 @@ image = ""                       {fill}Docker image with the trainer
 # provider = "ssh"
 # host = "box1"
 
+# [place.cluster]                # a Slurm cluster, from its login machine; see [slurm] of the run file
+# provider = "slurm"
+
 [run.{name}]
 file = {file}
 places = ["spot"]                # in the order of preference

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
 
-from tests.slurm.box import Cluster
+from tests.slurm.box import LOST_S, Cluster
 from tests.slurm.run import SlurmRun
-from tests.slurm.test_box import no_process_stays, on
+from tests.slurm.test_box import daemons_of, no_process_stays, node_of, on
 
 pytestmark = pytest.mark.optin
 Run = Callable[..., SlurmRun]
@@ -108,6 +110,40 @@ def test_the_fleet_waits_for_a_job_that_is_in_the_queue_again(run: Run, cluster:
     refused = one.slurm("submit")
     assert refused.returncode == 2 and f"has job {one.job} already" in refused.stderr
     assert len(cluster.do("squeue", "-h", "-t", "all", f"--name={one.run_id}").splitlines()) == 1
+
+
+def test_of_a_lost_node_the_fleet_waits_until_slurm_starts_the_same_job_elsewhere(run: Run, cluster: Cluster) -> None:
+    """Slurm tells of the lost node well before the fleet's patience is over, as with both defaults."""
+    one = run(each_node=True, settings={**on("n2", "n3"), "store": {"take_over_after": 45}})
+    fleet = Fleet(one)
+    fleet.submit()
+    newest = one.until_published()
+    node = cluster.field(one.job, "%N")
+    cluster.lose_node(node)
+    try:
+        for pid in [pid for pid in daemons_of(one) if node_of(pid) == node]:
+            os.kill(pid, signal.SIGKILL)
+        one.practice.end_all()
+        said = []
+
+        def waits() -> bool:
+            said.append(fleet.tick())
+            return cluster.state(one.job) == "PENDING" and "waits in the queue again" in said[-1]
+
+        one.until(waits, "the fleet sees it in the queue", LOST_S + 80)
+        cluster.hurry(one.job)
+
+        def goes_on() -> bool:
+            said.append(fleet.tick())
+            return len(one.practice.starts()) >= 2
+
+        one.until(goes_on, "the second start", 200)
+        assert cluster.field(one.job, "%N") != node
+        assert int(one.resume_steps()[1] or 0) >= newest
+        assert any(f"Pod {one.job} (slurm) starts since" in line for line in said), said
+        assert len(cluster.do("squeue", "-h", "-t", "all", f"--name={one.run_id}").splitlines()) == 1, said
+    finally:
+        cluster.start_node(node)
 
 
 def test_a_job_of_the_fleet_waits_behind_another_one_and_is_cancelled_with_the_run(run: Run, cluster: Cluster) -> None:
