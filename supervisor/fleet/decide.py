@@ -261,7 +261,7 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     """Pods that never held the run, or are started again by their queue, and may claim it soon: one is waited for."""
     holder = find_holder(list(state.rented), claim)
     others = (one for one in _list_living(state) if _may_claim(one, holder, claim))
-    new = sorted(others, key=lambda one: (one.since, one.id))
+    new = sorted(others, key=lambda one: (one.pod.instance.phase in WAITING, one.since, one.id))
     how: How
     for one in new:
         if one.missing_since is None:
@@ -301,6 +301,7 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
 
 
 def _may_claim(one: Rented, holder: Rented | None, claim: Claim) -> bool:
+    """May it claim the run soon? Also a job that held it, and is in the queue again since, or starts anew."""
     if one.queued_at > claim.beat_at:
         return True
     return one is not holder and not one.held and (holder is None or one.pod.instance.label != claim.label)
@@ -581,8 +582,9 @@ def _say_why(state: State, claim: Claim, seen: Seen) -> str:
     if claim.generation == 0:
         return ": the run has not begun"
     last = find_holder(list(state.rented), claim)
-    ended = last is not None and last.pod.instance.is_job and last.pod.instance.phase == "stopped"
-    told = f". Job {last.id} is {last.pod.instance.says}" if ended and last is not None else ""
+    told = ""
+    if last is not None and last.pod.instance.is_job and last.pod.instance.phase == "stopped":
+        told = f". Job {last.id} is {last.pod.instance.says}"
     if claim.released:
         return f": its pod gave the run back ({claim.reason.rstrip('.') or 'without a reason'}){told}"
     return f": no beat for {span(seen.now - claim.beat_at)}{told}"

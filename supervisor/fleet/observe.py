@@ -290,7 +290,7 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
         one = replace(one, seen_at=seen.now, dollars=one.dollars + hours * price_now(one))
     if pod is not None:
-        if not pod.instance.machine:  # a job in the queue again: what it did to its last machine is not blamed yet
+        if not pod.instance.machine:  # a job in the queue again: a fault is that of its last one
             pod = replace(pod, instance=replace(pod.instance, machine=one.pod.instance.machine))
         if pod.instance.phase in WAITING:  # the time in which it has to start begins with its end
             one = replace(one, queued_at=seen.now, unheard_s=0.0)

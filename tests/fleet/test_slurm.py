@@ -129,7 +129,11 @@ class TestConformance(PlaceConformance):
             (VIOLATES, "credit", "See what your account may use: "),
             ("Invalid account or account/partition combination specified", "refused", "Mend [slurm] of the run file"),
             ("Invalid partition name specified", "refused", "Mend [slurm] of the run file"),
-            ("Requested node configuration is not available", "refused", "`fleet history` shows as left out."),
+            (
+                "Requested node configuration is not available",
+                "refused",
+                "What is left out: rl-supervisor fleet history.",
+            ),
             ("Protocol authentication error", "key", "Look whether munged runs on this machine"),
             ("Unable to contact slurm controller (connect failure)", "away", "Jobs that run go on without it."),
             ("Socket timed out on send/recv operation", "unsure", ""),
@@ -344,6 +348,23 @@ def test_a_job_that_requeues_itself_before_its_wall_time_is_not_joined_by_anothe
     assert cluster.asked("sbatch") == 1
 
 
+@pytest.mark.parametrize("second_runs", [False, True])
+def test_where_slurm_notices_a_lost_machine_late_one_of_two_jobs_is_left_at_the_next_look(
+    make: Make, cluster: FakeSlurm, second_runs: bool
+) -> None:
+    """``SlurmdTimeout`` is longer than the fleet's patience."""
+    world = make()
+    world.published = 20
+    world.train()
+    world.wait(660)
+    assert cluster.jobs() == {"1": "RUNNING", "2": "PENDING"}
+    cluster.requeue("1")
+    if second_runs:
+        cluster.start("2", "n2")
+    world.tick()
+    assert cluster.living() == (["2"] if second_runs else ["1"])
+
+
 @pytest.mark.parametrize("requeues", [True, False])
 def test_after_94_the_next_job_leaves_that_machine_out(make: Make, cluster: FakeSlurm, requeues: bool) -> None:
     """Also where the job's own script has put it into the queue again meanwhile."""
@@ -441,14 +462,24 @@ def test_a_refused_job_is_told_to_a_person_and_tried_again_within_the_hour(make:
     assert cluster.living() == ["1"] and cluster.asked("sbatch") == 2
 
 
-def test_a_job_that_a_person_holds_is_left_alone_and_told(make: Make, cluster: FakeSlurm) -> None:
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("JobHeldUser", "it is held (JobHeldUser). To let it start: scontrol release 1"),
+        (
+            "InvalidQOS",
+            "Slurm does not start it as it is (InvalidQOS). Mend [slurm] of the run file, then: scancel 1",
+        ),
+    ],
+)
+def test_a_job_that_waits_for_a_person_is_left_alone_and_told(
+    make: Make, cluster: FakeSlurm, reason: str, said: str
+) -> None:
     world = make()
     world.tick()
-    cluster.change("1", reason="JobHeldUser")
+    cluster.change("1", reason=reason)
     told = world.wait(7200)
-    assert told.decision.person and told.decision.sentence.endswith(
-        "it is held (JobHeldUser). To let it start: scontrol release 1"
-    )
+    assert told.decision.person and told.decision.sentence.endswith(said)
     assert cluster.asked("sbatch") == 1 and cluster.living() == ["1"]
 
 

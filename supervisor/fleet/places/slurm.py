@@ -27,7 +27,7 @@ LOG_BYTES = 16 << 10
 PHASES: Mapping[str, Phase] = {
     "PENDING": "queued",
     "REQUEUED": "queued",
-    "REQUEUE_HOLD": "held",
+    **dict.fromkeys(("REQUEUE_HOLD", "RESV_DEL_HOLD"), "held"),
     "CONFIGURING": "starting",
     "RUNNING": "running",
     **dict.fromkeys(OVER, "stopped"),
@@ -45,19 +45,21 @@ ENDS = {
     "SPECIAL_EXIT": "it holds itself until a person has looked (exit 93)",
     "TIMEOUT": "it reached its wall time and did not requeue itself",
 }
-KINDS: tuple[tuple[str, ErrorKind, str], ...] = (
+HELD = re.compile("JobHeld|held state")
+NEVER = re.compile(
+    "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|MaxMemPerLimit"
+    "|Partition(Node|Time)Limit|QOSNotAllowed|ReservationDeleted"
+)
+"""Reasons for which a job waits until a person changes something (squeue(1), JOB REASON CODES)."""
+KINDS: tuple[tuple[str, ErrorKind | None, str], ...] = (
     ("cannot be run", "refused", "Let the controller run on a machine that has Slurm's commands: the login machine."),
     ("(?i)munge|authentication", "key", "Look whether munged runs on this machine, with the cluster's key."),
     ("Unable to contact|standby mode", "away", "Jobs that run go on without it."),
-    ("did not answer|timed out|Zero Bytes", "unsure", ""),
+    ("did not answer|timed out|Zero Bytes", None, ""),
     ("accounting/QOS policy", "credit", "See what your account may use: sacctmgr show assoc user=$USER; end a job."),
-    (
-        "did not take",
-        "refused",
-        "Mend [slurm] of the run file, or the machines that `fleet history` shows as left out.",
-    ),
+    ("did not take", "refused", "Mend [slurm] of the run file. What is left out: rl-supervisor fleet history."),
 )
-"""The first pattern that Slurm's words match decides: Slurm 22.05, src/common/slurm_errno.c."""
+"""The first pattern that Slurm's words match decides (Slurm 22.05, src/common/slurm_errno.c). None: no answer came."""
 
 
 class Slurm:
@@ -125,10 +127,8 @@ class Slurm:
 def _explain(said: str, otherwise: ErrorKind) -> PlaceError:
     """The error with what to do next."""
     kind, then = next(((kind, then) for words, kind, then in KINDS if re.search(words, said)), (otherwise, ""))
-    if kind == "unsure":
-        kind = otherwise
     told = said if said[0].isupper() else f"Slurm: {said}"
-    return PlaceError(kind, f"{told.rstrip('.')}. {then}".strip())
+    return PlaceError(kind or otherwise, f"{told.rstrip('.')}. {then}".strip())
 
 
 def _read_job(line: str) -> Instance | None:
@@ -139,7 +139,7 @@ def _read_job(line: str) -> Instance | None:
     if state == "CANCELLED":
         return None
     phase = PHASES.get(state, "unknown")
-    if phase == "queued" and re.search("JobHeld|held state", reason):
+    if phase == "queued" and (HELD.search(reason) or NEVER.match(reason)):
         phase = "held"
     label, _, told = comment.partition(" ")
     # A job in the queue again names no machine. Of several it is not known here which one was unfit.
@@ -156,6 +156,8 @@ def _read_job(line: str) -> Instance | None:
 
 
 def _say(number: str, state: str, phase: Phase, reason: str, start: str) -> str:
+    if phase == "held" and NEVER.match(reason):
+        return f"Slurm does not start it as it is ({reason}). Mend [slurm] of the run file, then: scancel {number}"
     if phase == "held":
         return f"it is held ({reason}). To let it start: scontrol release {number}"
     if phase == "queued":
