@@ -287,6 +287,9 @@ def test_a_job_that_waits_for_hours_is_waited_for_and_costs_nothing_until_it_run
         "Pod 1 (slurm) waits in the queue since 60 min: Priority; expected to start at 2026-11-27 21:31 UTC"
     )
     assert not told.decision.person and cluster.living() == ["1"]
+    before = cluster.asked("squeue")
+    world.tick()
+    assert cluster.asked("squeue") == before + 1, "Slurm's controller is asked once a look"
     state = world.book.states["otter"]
     assert sum_dollars(state) == 0
     assert world.controller.money is not None
