@@ -47,8 +47,9 @@ def offers(file: Path, run: str | None) -> int:
     cheaper: list[str] = []
     for place in (fleet.places()[name] for name in wanted):
         share = find_useful_share(states, place.name)
+        first = next(name for name in names if place.name in fleet.file.run[name].places)
         try:
-            found = place.provider.find_offers(place.want)
+            found = [fleet.fit(first, place, one) for one in place.provider.find_offers(place.want)]
             cheaper += _find_cheaper_kinds(fleet, names[0], place, found) if len(names) == 1 else []
         except PlaceError as error:
             print(*wrap(f"{place.name}: {error}"), sep="\n")
@@ -56,7 +57,7 @@ def offers(file: Path, run: str | None) -> int:
         rows += [
             (
                 place.name,
-                f"{one.gpus} x {one.gpu}",
+                f"{one.gpus} x {one.gpu}" if one.gpu else f"{one.gpus} GPUs",
                 f"{one.per_hour:.2f}",
                 "?" if share is None else f"{one.per_hour / share:.2f}",
                 "yes" if one.spot else "no",
@@ -80,7 +81,7 @@ def _find_cheaper_kinds(fleet: Assembly, run: str, place: Place, found: Sequence
     from supervisor.fleet.place_check import gpu_gib
     from supervisor.preflight.gpu_memory import MEMORY_FITS
 
-    if not place.want.gpu or fleet.file.place[place.name].provider == "ssh":
+    if not place.want.gpu or fleet.file.place[place.name].is_own:
         return []
     cheapest: dict[str, Offer] = {}
     for one in place.provider.find_offers(replace(place.want, gpu="")):

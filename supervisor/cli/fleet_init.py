@@ -61,6 +61,9 @@ image = ""                       {fill}Docker image with the trainer
 # provider = "ssh"
 # host = "box1"
 
+# [place.cluster]                # a Slurm cluster, from its login machine; see [slurm] of the run file
+# provider = "slurm"
+
 [run.{name}]
 file = {file}
 places = ["spot"]                # in the order of preference
@@ -222,8 +225,9 @@ def _write_workflow(file: Path) -> list[str]:
     told += [f"Secrets of the repository that it needs (gh secret set NAME): {', '.join(names)}. {MESSAGES}"]
     if "vars." in min(packages):
         told += ["The variable RL_SUPERVISOR_PACKAGE says what pip installs: a git URL, a wheel (gh variable set)."]
-    if any(place.provider == "ssh" for place in fleet.place.values()):
-        told += ['Places with `provider = "ssh"` are out of its reach: GitHub\'s machines have no key for them.']
+    if own := sorted({f'"{place.provider}"' for place in fleet.place.values() if place.is_own}):
+        lacking = "GitHub's machines have neither keys for ssh nor a cluster's commands."
+        told += [f"Places with `provider = {' or '.join(own)}` are out of its reach: {lacking}"]
     return told
 
 

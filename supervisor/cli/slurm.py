@@ -5,16 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.base.errors import ConfigError, SupervisorError, UsageError
+from supervisor.base.errors import ConfigError, UsageError
 from supervisor.config.run_file import load
-from supervisor.config.settings import RunFile
-from supervisor.primerl import open_job
 from supervisor.slurm import step as first_step
 from supervisor.slurm.ended import JobEnd
-from supervisor.slurm.script import log_of, make_script, own_program
+from supervisor.slurm.script import log_of, make_script, own_program, problems_of_start
 from supervisor.slurm.submit import jobs_of
 from supervisor.slurm.submit import submit as give_to_slurm
 
@@ -29,7 +26,7 @@ def submit(run_file: Path) -> int:
     """One job for each run: a second one would wait for the first, with its GPUs."""
     file = load(run_file)
     text = make_script(run_file, file, os.environ, own_program(sys.executable))
-    if problems := _problems_of_start(file):
+    if problems := problems_of_start(file, os.environ):
         raise ConfigError(" ".join(problems))  # now, and not after hours in the queue
     for job in jobs_of(file.run.id, getpass.getuser(), os.environ):
         where = f" on {job.nodes}" if job.nodes else f" ({job.reason})" if job.reason else ""
@@ -41,14 +38,6 @@ def submit(run_file: Path) -> int:
     print(f"Submitted job {number}. It waits or runs: squeue --jobs={number}")
     print(f"What it says: tail -F {log_of(run_file, number)}")
     return 0
-
-
-def _problems_of_start(file: RunFile) -> Sequence[str]:
-    """What the daemon would end with 93 for, as far as it can be known here: the trainer may be on the nodes alone."""
-    try:
-        return open_job(file, os.environ).problems()
-    except SupervisorError:
-        return ()
 
 
 def step(run_file: Path) -> int:

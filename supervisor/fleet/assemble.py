@@ -37,7 +37,8 @@ from supervisor.fleet.side_by_side import ask_for_each
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 
-if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need
+if TYPE_CHECKING:  # pre-flight takes 6 MiB, which a look at the runs does not need, and few fleets are on a cluster
+    from supervisor.fleet.slurm_job import SlurmJob
     from supervisor.preflight.finding import Finding
 
 
@@ -53,6 +54,7 @@ class Assembly:
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _keys: dict[str, Keys] = field(default_factory=dict)
+    _jobs: dict[str, SlurmJob] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
 
     def book(self, supposed: Mapping[str, Orders] | None = None) -> StoreBook:
@@ -95,9 +97,14 @@ class Assembly:
             until=limits.until_unix,
         )
         env = pod_environment(self.path, table, file.run.id, self.environ)
+        if any(self.file.place[place].provider == "slurm" for place in table.places):
+            self.slurm_job(name)  # a mistake is told now
 
         def order(place: Place, offer: Offer, label: str, convicted: str) -> Order:
             wants = self.file.place[place.name]
+            if offer.is_job:
+                told = env | keys.make_key(label) | {LABEL: label, CONVICTED: convicted}
+                return Order(label, "", 0, self.slurm_job(name).make_script(offer), told)
             text = base64.b64encode(self.at_places[name][place.name][1]).decode()
             told = {RUN_FILE: text, LABEL: label, CONVICTED: convicted, PROMISED: promised_by(offer, wants).as_json()}
             told = env | keys.make_key(label) | {name: value for name, value in told.items() if value}
@@ -112,7 +119,19 @@ class Assembly:
         # Kept from tick to tick: they remember what they made and swept.
         made = B2Keys(name, rules, open_run_store, look)
         keys = self._keys.setdefault(name, choose_keys(file.store_url, table.env, made))
-        return Run(rules, look, order)
+        return Run(rules, look, order, partial(self.fit, name))
+
+    def fit(self, name: str, place: Place, offer: Offer) -> Offer:
+        """What a place offers, for a run of the file."""
+        return self.slurm_job(name).fit(offer, self.file.place[place.name].per_gpu_hour) if offer.is_job else offer
+
+    def slurm_job(self, name: str) -> SlurmJob:
+        """The job of a run of the file. Raises ConfigError where the run cannot go to a cluster."""
+        from supervisor.fleet.slurm_job import SlurmJob
+
+        if name not in self._jobs:
+            self._jobs[name] = SlurmJob(self.path.parent / self.file.run[name].file, self.files[name], self.environ)
+        return self._jobs[name]
 
     def _sweep_keys(
         self, book: StoreBook, states: Mapping[str, State], instances: Mapping[str, list[Instance]]
@@ -133,6 +152,8 @@ class Assembly:
         table, run_table = self.file.place[place], self.file.run[name]
         file = self.at_places[name][place][0]
         table = table.model_copy(update={"gpu": gpu}) if gpu else table
+        if table.provider == "slurm":
+            self.slurm_job(name)
         path = self.path.parent / run_table.file
         subject, _ = gather_run(path, environ={}, site=site_of_place(table), run_file=file)
         try:
@@ -151,6 +172,10 @@ class Assembly:
     def _open_provider(self, table: PlaceTable) -> Provider:
         if table.provider == "ssh":
             return Ssh(table.host)
+        if table.provider == "slurm":
+            from supervisor.fleet.places.slurm import Slurm
+
+            return Slurm(self.path.absolute().parent, self.environ)
         key = self._key(ACCOUNT_KEYS[table.provider])
         if table.provider == "prime":
             return prime.Prime(key, self.environ.get("PRIME_API_BASE_URL", prime.URL))
@@ -176,7 +201,7 @@ def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
     return Promised(
         gpu=offer.gpu,
         gpus=offer.gpus if offer.gpu else None,
-        disk_gb=None if wants.provider == "ssh" else wants.disk_gb,
+        disk_gb=None if wants.is_own else wants.disk_gb,
         down_mbit=offer.down_mbit,
         up_mbit=offer.up_mbit,
         least_down_mbit=wants.least_down_mbit,

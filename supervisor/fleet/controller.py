@@ -94,6 +94,7 @@ class Run:
     rules: Rules
     look: Callable[[], RunLook]
     order: Callable[[Place, Offer, str, str], Order]
+    fit: Callable[[Place, Offer], Offer] = lambda place, offer: offer  # with what is only known of this run
 
 
 Sweep = Callable[[Mapping[str, State], Mapping[str, list[Instance]]], None]
@@ -227,7 +228,7 @@ class Controller:
                 seen = self._look(name, run.look, market)
                 decision = decide(state, run.rules, seen)
             if isinstance(decision.action, FindOffers):
-                state, offers = self._find_offers(decision.state, decision.action, market)
+                state, offers = self._find_offers(run, decision.state, decision.action, market)
                 decision = decide(state, run.rules, replace(seen, offers=offers))
         if self._dry:
             self._watched[name] = (self._watched[name][0], observe(state, doubt_old_listing(state, seen)))
@@ -302,7 +303,9 @@ class Controller:
             creates=money.creates,
         )
 
-    def _find_offers(self, state: State, wanted: FindOffers, market: _Market) -> tuple[State, tuple[Offered, ...]]:
+    def _find_offers(
+        self, run: Run, state: State, wanted: FindOffers, market: _Market
+    ) -> tuple[State, tuple[Offered, ...]]:
         found: list[Offered] = []
         for name in wanted.places:
             place = self._places[name]
@@ -315,7 +318,8 @@ class Controller:
             if isinstance(offers, PlaceError):
                 state = note_not_found(state, name, offers, market.now)
             else:
-                found += [Offered(name, one) for offer in offers if (one := _bid(place, offer)) is not None]
+                fitted = (run.fit(place, offer) for offer in offers)
+                found += [Offered(name, one) for offer in fitted if (one := _bid(place, offer)) is not None]
         return state, tuple(found)
 
     # ------------------------------------------------------------ doing

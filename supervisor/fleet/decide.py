@@ -43,7 +43,7 @@ from supervisor.fleet.observe import (
     observe,
     price_now,
 )
-from supervisor.fleet.places.base import ErrorKind, PlaceError, label_of
+from supervisor.fleet.places.base import WAITING, ErrorKind, Offer, PlaceError, label_of
 
 BEATS = 3
 """So many beats may be missing before a second signal counts."""
@@ -258,13 +258,10 @@ def _await_intent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
 
 
 def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
-    """Pods that never held the run, and may claim it soon: one is waited for."""
+    """Pods that never held the run, or are started again by their queue, and may claim it soon: one is waited for."""
     holder = find_holder(list(state.rented), claim)
-    others = (one for one in _list_living(state) if one is not holder and not one.held)
-    new = sorted(
-        (one for one in others if holder is None or one.pod.instance.label != claim.label),
-        key=lambda one: (one.since, one.id),
-    )
+    others = (one for one in _list_living(state) if _may_claim(one, holder, claim))
+    new = sorted(others, key=lambda one: (one.pod.instance.phase in WAITING, one.since, one.id))
     how: How
     for one in new:
         if one.missing_since is None:
@@ -296,14 +293,23 @@ def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decisio
     if age_s >= rules.boot_s:
         why = f"Pod {first.id} has not claimed the run within {span(rules.boot_s)}: it is destroyed."
         return _drop(blame_once(state, first, seen.now), first, "no-boot", seen, why)
-    return Decision(
-        state, f"Pod {first.id} ({first.pod.provider}) starts since {span(age_s)}: {first.pod.instance.says}"
-    )
+    who, says = f"Pod {first.id} ({first.pod.provider})", first.pod.instance.says
+    if first.pod.instance.phase in WAITING:
+        waits = "waits in the queue again" if first.held else f"waits in the queue since {span(seen.now - first.since)}"
+        return Decision(state, f"{who} {waits}: {says}", person=first.pod.instance.phase == "held")
+    return Decision(state, f"{who} starts since {span(age_s)}: {says}")
+
+
+def _may_claim(one: Rented, holder: Rented | None, claim: Claim) -> bool:
+    """May it claim the run soon? Also a job that held it, and is in the queue again since, or starts anew."""
+    if one.queued_at > claim.beat_at:
+        return True
+    return one is not holder and not one.held and (holder is None or one.pod.instance.label != claim.label)
 
 
 def _age(one: Rented, seen: Seen) -> float:
-    """Seconds since it was asked for in which it could claim the run."""
-    return seen.now - one.since - one.unheard_s
+    """Seconds since it was asked for, or left a queue, in which it could claim the run."""
+    return seen.now - max(one.since, one.queued_at) - one.unheard_s
 
 
 def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
@@ -389,15 +395,25 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     provider = rules.places[chosen.place]
     machine = name_machine(provider, chosen.offer.machine)
     offer = chosen.offer
+    if offer.is_job:
+        banned = sorted(name for name, times in state.faults.items() if _is_banned(times, seen))
+        own = tuple(name.removeprefix(f"{provider}/") for name in banned if name.startswith(f"{provider}/"))
+        offer = replace(offer, without=own)
+        chosen = replace(chosen, offer=offer)
     intent = Intent(label, chosen.place, provider, generation, seen.now, offer.per_hour, machine, offer.disk_per_hour)
     given_up = state.given_up if state.intent is None else (*state.given_up, state.intent)
     state = replace(state, intent=intent, given_up=given_up, asked={**state.asked, label: intent})
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
-    sentence = (
-        f"Renting {chosen.offer.gpus} x {chosen.offer.gpu} in {chosen.place} at ${chosen.offer.per_hour:.2f} an hour"
-        f"{_say_why(claim, seen)}."
-    )
+    sentence = f"{_say_offer(chosen.place, offer)}{_say_why(state, claim, seen)}."
     return Decision(state, sentence, Create(chosen, label, generation, convicted))
+
+
+def _say_offer(place: str, offer: Offer) -> str:
+    if not offer.is_job:
+        return f"Renting {offer.gpus} x {offer.gpu} in {place} at ${offer.per_hour:.2f} an hour"
+    price = f"${offer.per_hour:.2f} an hour while it runs" if offer.per_hour else "no price, so limits do not count it"
+    without = f", without {', '.join(offer.without)}" if offer.without else ""
+    return f"Submitting a job in {place} ({offer.gpus} GPUs, {price}){without}"
 
 
 def note_created(state: State, label: str, made: str) -> State:
@@ -562,12 +578,16 @@ def _say_when(one: Closed, seen: Seen) -> str:
     return f" (asked again in {span(one.until - seen.now)})" if one.until > seen.now else ""
 
 
-def _say_why(claim: Claim, seen: Seen) -> str:
+def _say_why(state: State, claim: Claim, seen: Seen) -> str:
     if claim.generation == 0:
         return ": the run has not begun"
+    last = find_holder(list(state.rented), claim)
+    told = ""
+    if last is not None and last.pod.instance.is_job and last.pod.instance.phase == "stopped":
+        told = f". Job {last.id} is {last.pod.instance.says}"
     if claim.released:
-        return f": its pod gave the run back ({claim.reason.rstrip('.') or 'without a reason'})"
-    return f": no beat for {span(seen.now - claim.beat_at)}"
+        return f": its pod gave the run back ({claim.reason.rstrip('.') or 'without a reason'}){told}"
+    return f": no beat for {span(seen.now - claim.beat_at)}{told}"
 
 
 # ---------------------------------------------------------------- destroying

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -99,8 +100,9 @@ def _read_time(text: str) -> float:
 class PlaceTable(Section):
     """A place where pods may be rented."""
 
-    provider: Literal["vast", "runpod", "prime", "ssh"]
-    """Who lets machines there. `ssh`: a machine of your own, one a place."""
+    provider: Literal["vast", "runpod", "prime", "ssh", "slurm"]
+    """Who lets machines there. `ssh`: a machine of your own, one a place. `slurm`: the cluster that
+    `sbatch` on this machine reaches; what its jobs ask for stands in `[slurm]` of the run file."""
     host: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9@._-]*)?$")] = ""
     """For `ssh`: the host, as `~/.ssh/config` knows it."""
     gpu: str = ""
@@ -117,6 +119,8 @@ class PlaceTable(Section):
     """Interruptible, at a bid? Else on demand."""
     most_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     """Dollars an hour for one machine."""
+    per_gpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    """For `slurm`: dollars for one GPU and hour. 0: its jobs have no price, and the limits do not count them."""
     bid_factor: Annotated[float, Field(ge=1, le=10)] = 1.2
     """A bid is the lowest possible one times this, and never above `most_per_hour`."""
     disk_gb: Annotated[float, Field(gt=0)] = 400
@@ -133,12 +137,19 @@ class PlaceTable(Section):
     @model_validator(mode="after")
     def check_needs(self) -> PlaceTable:
         """What each provider must be told."""
-        needs = ("host",) if self.provider == "ssh" else ("gpu", "image", "most_per_hour")
+        needs = {"ssh": ("host",), "slurm": ()}.get(self.provider, ("gpu", "image", "most_per_hour"))
         if lacking := [f"`{name}`" for name in needs if not getattr(self, name)]:
             raise ValueError(f"has no {' and no '.join(lacking)}, which provider {self.provider!r} needs")
         if self.provider == "runpod" and not self.spot and (self.least_down_mbit or self.least_up_mbit):
             raise ValueError("has `least_down_mbit` or `least_up_mbit`: RunPod takes these for spot pods only")
+        if self.provider == "slurm" and (self.args or self.inference or self.trainer):
+            raise ValueError("has `args`, `inference` or `trainer`: a job of Slurm reads the run file itself")
         return self
+
+    @property
+    def is_own(self) -> bool:
+        """Machines that are not rented: little is known of them here."""
+        return self.provider in ("ssh", "slurm")
 
     @property
     def account(self) -> str:
@@ -151,9 +162,9 @@ class PlaceTable(Section):
         return Want(
             gpu=self.gpu,
             gpus=self.gpus,
-            spot=self.spot and self.provider != "ssh",
+            spot=self.spot and not self.is_own,
             disk_gb=self.disk_gb,
-            most_per_hour=self.most_per_hour,
+            most_per_hour=self.most_per_hour or (math.inf if self.provider == "slurm" else 0.0),
             region=self.region,
             least_down_mbit=self.least_down_mbit,
             least_up_mbit=self.least_up_mbit,

@@ -153,6 +153,7 @@ class Rented:
     bid_at: float = 0.0  # and when
     woke_at: float = 0.0  # when it was first listed as running again, since its last beat, after it was stopped
     unheard_s: float = 0.0  # of its time the store was away
+    queued_at: float = 0.0  # the last look that found it waiting in a queue
     held: bool = False  # it held the run
     step: int | None = None  # by its last beat
     published: int = 0  # newest published step at its last beat

@@ -8,6 +8,7 @@ from dataclasses import replace
 from supervisor.base.errors import EXIT_POD_UNFIT
 from supervisor.core.words import span
 from supervisor.fleet.model import Claim, How, Intent, Pod, Rented, Seen, State, Trained
+from supervisor.fleet.places.base import WAITING
 
 SECOND_LOOK_S = 30.0
 """A list that lacks an instance once may be late or cut. Two looks this far apart say that it is gone."""
@@ -162,7 +163,9 @@ def sum_dollars(state: State) -> float:
 
 
 def price_now(one: Rented) -> float:
-    """Dollars an hour for it as it was listed last: of one that is stopped, for its disk."""
+    """Dollars an hour for it as it was listed last: of one that is stopped, for its disk; of one in a queue, none."""
+    if one.pod.instance.phase in WAITING:
+        return 0.0
     if one.pod.instance.phase != "stopped":
         return one.per_hour or 0.0
     told = one.pod.instance.stopped_per_hour
@@ -175,6 +178,8 @@ def sum_price_now(state: State) -> float:
     for one in state.rented:
         if one.is_living and one.bid and one.pod.instance.phase == "stopped":
             asked += one.bid + one.disk_per_hour  # it may run at any moment
+        elif one.is_living and one.pod.instance.phase in WAITING:
+            asked += one.per_hour or 0.0  # so may this one
         elif one.is_living:
             asked += price_now(one)
     return asked
@@ -285,6 +290,10 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
         hours = max(0.0, seen.now - one.seen_at) / HOUR_S
         one = replace(one, seen_at=seen.now, dollars=one.dollars + hours * price_now(one))
     if pod is not None:
+        if not pod.instance.machine:  # a job in the queue again: a fault is that of its last one
+            pod = replace(pod, instance=replace(pod.instance, machine=one.pod.instance.machine))
+        if pod.instance.phase in WAITING:  # the time in which it has to start begins with its end
+            one = replace(one, queued_at=seen.now, unheard_s=0.0)
         price, woke = pod.instance.per_hour, _has_woken(one, seen)
         # A machine that is just made, or stopped, may be listed without a price or with 0.
         one = replace(one, pod=pod, per_hour=price if price and 0 < price < MOST_PRICE else one.per_hour)
@@ -296,7 +305,9 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     if one.missing_since is None:
         return replace(one, missing_since=seen.now)
     if pod is None and is_missing(one):
-        return replace(one, ended=seen.now, how=one.how or ("outbid" if one.pod.instance.spot else "gone"))
+        instance = one.pod.instance
+        vanished: How = "outbid" if instance.spot else "failed" if instance.is_job else "gone"
+        return replace(one, ended=seen.now, how=one.how or vanished)
     return one
 
 

@@ -44,8 +44,7 @@ def site_of_place(table: PlaceTable) -> Site:
     gpus = [Gpu(number, f"GPU-{number}", table.gpu, total, total) for number in range(table.gpus)]
     size = int(table.disk_gb * 1e9)
     disk = Volume("/", "overlay", size, size)
-    own = table.provider == "ssh"
-    return Site(gpus=gpus if table.gpu else None, volumes={} if own else {"output": disk, "hf-cache": disk})
+    return Site(gpus=gpus if table.gpu else None, volumes={} if table.is_own else {"output": disk, "hf-cache": disk})
 
 
 def find_misfits(

@@ -13,10 +13,13 @@ from collections.abc import Callable, Mapping
 from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, SupervisorError
 from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
+from supervisor.effects.claiming import LABEL
 from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
+from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
 
 LONGEST_WHY = 200  # characters of a job's comment
+UNFIT = "is unfit for this run (exit 94):"  # after the machine's name, also for a fleet to read
 TRIES = 10
 TRY_S = 1.0
 
@@ -83,7 +86,7 @@ class JobEnd:
     def _exclude(self, job: SlurmJob | None, code: int) -> int:
         """This machine is unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
         node = self._environ.get("SLURMD_NODENAME", "")
-        self._comment(f"{node} is unfit for this run (exit 94):", f"See {self._log}.")
+        self._comment(f"{node} {UNFIT}", f"See {self._log}.")
         self._say(f"Requeueing job {self._id} without {node}, which is unfit.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)
@@ -111,7 +114,8 @@ class JobEnd:
         why = self._why()
         self._say(" ".join(f"{what} {why} {then}".split()))
         short = why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]}..."
-        text = " ".join(f"{what} {short} {then}".split())
+        label = self._environ.get(LABEL, "")  # by which its fleet finds the job
+        text = " ".join(f"{label if label.startswith(FLEETS) else ''} {what} {short} {then}".split())
         self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
 
     def _try(self, words: list[str], tries: int = TRIES) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,6 +192,14 @@ def _count_gpus(path: Path, file: RunFile, trainers: Settings, environ: Mapping[
             f"How many GPUs this run needs is not known here: {error} Set [slurm] gpus_per_node in {path}."
         ) from None
     return len({*plan.inference, *plan.trainer})
+
+
+def problems_of_start(file: RunFile, environ: Mapping[str, str]) -> Sequence[str]:
+    """What the daemon would end with 93 for, as far as it can be known here: the trainer may be on the nodes alone."""
+    try:
+        return open_job(file, environ).problems()
+    except SupervisorError:
+        return ()
 
 
 def own_program(executable: str) -> list[str]:

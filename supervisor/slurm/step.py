@@ -16,6 +16,9 @@ from supervisor.process.run_lock import read_holder
 from supervisor.process.survivors import alive, send_signal
 from supervisor.sensors.leaving import SLURM_JOB
 
+FLEETS = "rls-"
+"""What the label begins with that a fleet gave its job (``fleet.places.base.label_of``)."""
+
 
 def prepare(run_file: Path, environ: MutableMapping[str, str]) -> None:
     """Change ``environ`` for the daemon. Raises ConfigError."""
@@ -23,8 +26,10 @@ def prepare(run_file: Path, environ: MutableMapping[str, str]) -> None:
     if not job:
         raise ConfigError("This is no job of Slurm (SLURM_JOB_ID): start one with `rl-supervisor slurm submit`.")
     environ[SLURM_JOB] = job
-    # In the claim and in each beat: which start of which job holds the run.
-    environ[LABEL] = f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
+    # In the claim and in each beat: which start of which job holds the run. A fleet knows its job by its own label,
+    # however often Slurm starts it.
+    if not environ.get(LABEL, "").startswith(FLEETS):
+        environ[LABEL] = f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
     _read_keys(run_file, environ)
 
 

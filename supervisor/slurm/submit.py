@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError, TryAgainError
@@ -25,11 +25,11 @@ def jobs_of(run_id: str, user: str, environ: Mapping[str, str]) -> list[SlurmJob
     return [job for job in found if job.state not in OVER]
 
 
-def submit(script: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """The number of the new job. Raises SupervisorError with Slurm's own words."""
+def submit(script: str, folder: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> str:
+    """The number of the new job. Raises SupervisorError with Slurm's own words; TryAgainError where it may exist."""
     try:
         done = subprocess.run(
-            ["sbatch", "--parsable"],
+            ["sbatch", "--parsable", *options],
             input=script,
             capture_output=True,
             text=True,

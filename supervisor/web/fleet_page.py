@@ -203,7 +203,7 @@ def _place(name: str, table: PlaceTable, seen: FleetSeen) -> dict[str, Any]:
         "place": name,
         "at": table.account,
         "gpus": f"{table.gpus} x {table.gpu}" if table.gpu else "",
-        "spot": table.provider != "ssh" and table.spot,
+        "spot": table.want.spot,
         "most_per_hour": table.most_per_hour or None,
         "useful": None if share is None else round(share, 3),
         "pods": sum(one.is_living and one.place == name for state in states for one in state.rented),

@@ -165,7 +165,7 @@ def test_of_a_lost_node_the_first_copy_writes_on_until_it_is_gone_and_only_then_
         newest = one.until_published(max(one.stored()))
         one.until_published(newest)
         assert len(one.claims()) == 1 and len(one.practice.starts()) == 1, "the first copy lives, and holds the run"
-        for pid in [pid for pid in daemons_of(one) if _node_of(pid) == node]:
+        for pid in [pid for pid in daemons_of(one) if node_of(pid) == node]:
             os.kill(pid, signal.SIGKILL)
         one.practice.end_all()
         one.until_starts(2)
@@ -175,7 +175,7 @@ def test_of_a_lost_node_the_first_copy_writes_on_until_it_is_gone_and_only_then_
         cluster.start_node(node)
 
 
-def _node_of(pid: int) -> str:
+def node_of(pid: int) -> str:
     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return next((word.partition(b"=")[2].decode() for word in words if word.startswith(b"SLURMD_NODENAME=")), "")
 

@@ -119,6 +119,15 @@ def test_94_excludes_the_machine_while_the_job_is_held_beside_those_that_were_ex
     ]
 
 
+def test_the_label_by_which_a_fleet_finds_its_job_stays_in_the_comment(box: Box) -> None:
+    box.environ["RL_SUPERVISOR_LABEL"] = "rls-otter-g00002-0a1b2c"
+    box.end(94)
+    assert (
+        box.asked()[0]
+        == "update JobId=17 Comment=rls-otter-g00002-0a1b2c n1 is unfit for this run (exit 94): See /log."
+    )
+
+
 def test_a_job_that_slurm_ends_itself_is_left_alone(box: Box) -> None:
     for state in ("COMPLETING", "CANCELLED", "PENDING"):
         box.queue(f"17|{state}|1000|n1||None")
@@ -204,6 +213,10 @@ def test_the_step_says_who_it_is_and_reads_the_keys(box: Box) -> None:
     environ = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "2", "RL_SUPERVISOR_TRUST_FILES": "1"}
     prepare(box.run_file, environ)
     assert environ["RL_SUPERVISOR_LABEL"] == "slurm-17-2" and environ["B2_APPLICATION_KEY"] == "k"
+    for count in ("2", "3"):  # the same job, started again
+        environ |= {"RL_SUPERVISOR_LABEL": "rls-otter-g00002-0a1b2c", "SLURM_RESTART_COUNT": count}
+        prepare(box.run_file, environ)
+        assert environ["RL_SUPERVISOR_LABEL"] == "rls-otter-g00002-0a1b2c", "a fleet knows it by that"
     keys.chmod(0o666)
     with pytest.raises(ConfigError, match="is not obeyed, since others could change it"):
         prepare(box.run_file, {"SLURM_JOB_ID": "17"})

@@ -12,10 +12,13 @@ from typing import Literal, Protocol
 
 from supervisor.base.errors import SupervisorError
 
-Phase = Literal["starting", "running", "stopped", "unknown"]
+Phase = Literal["queued", "held", "starting", "running", "stopped", "unknown"]
 """Of an instance that the provider lists. ``stopped``: it was outbid, or a person stopped it; it may come back by
 itself. ``unknown``: the provider cannot tell ("offline", "unknown"), which has the same cause as a pod's silence and so
-is no second signal. One that is not listed is gone."""
+is no second signal. One that is not listed is gone. ``queued``: a job waits for its machine, costs nothing, and
+starts by itself, however long that takes; a job that runs may be queued again. ``held``: the same, and only a person
+lets it start."""
+WAITING: tuple[Phase, ...] = ("queued", "held")
 
 ErrorKind = Literal["key", "credit", "rate", "taken", "refused", "away", "unsure"]
 """``key``: 401, 403. ``credit``: no money in the account. ``rate``: asked too often. ``taken``: the offer is gone.
@@ -65,6 +68,8 @@ class Offer:
     up_mbit: float | None = None
     disk_gb: float | None = None
     disk_per_hour: float = 0.0  # the part of per_hour that a bid does not include: lowest bid = per_hour - this
+    is_job: bool = False  # of a scheduler, which picks the machine, and queues the job until there is one
+    without: tuple[str, ...] = ()  # machines that such a job must not get
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,9 @@ class Instance:
     says: str = ""  # the provider's own word for its state
     lowest_bid: float | None = None  # that keeps it or wakes it, disk not included; None where it is not said
     stopped_per_hour: float | None = None  # dollars while it is stopped, for its disk; None where it is not said
+    is_job: bool = (
+        False  # of a scheduler: that itself uses no lost machine, and lists a job that has ended not for long
+    )
 
 
 class Provider(Protocol):
