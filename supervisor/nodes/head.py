@@ -24,9 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from supervisor.base import logs
-from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
+from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.config.nodes import Nodes
 from supervisor.core import facts as f
+from supervisor.core.machines import to_avoid
 from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
@@ -37,6 +38,7 @@ from supervisor.process.attempts import attempt_dir
 from supervisor.process.launch import Launched, ShimState
 
 Post = Callable[[f.Fact, str], None]
+HEAD_FILE = "head.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_STRANGERS = 64  # connections that have not proved yet that they know the token
 TURN_S = 0.25
@@ -120,7 +122,7 @@ class Head:
             bound = self._listener.getsockname()
             reach = nodes.address or (socket.gethostname() if host.strip("[]") in ("", "0.0.0.0", "::") else host)  # noqa: S104
             self.address = f"{reach}:{bound[1]}"
-            self._head_file = self._folder / "head.json"
+            self._head_file = self._folder / HEAD_FILE
             wire.write_private(self._head_file, json.dumps({"address": self.address, "run": run_id}) + "\n")
         except OSError as error:
             raise ConfigError(f"The agents of [nodes] cannot be listened to: {error}. Mend [nodes].") from error
@@ -157,7 +159,8 @@ class Head:
 
     def _leave_word(self, code: int) -> None:
         with contextlib.suppress(OSError):
-            wire.write_private(self._head_file, json.dumps({"ended": code, "run": self.run_id}) + "\n")
+            unfit = to_avoid(self._state()) if code == EXIT_POD_UNFIT else ()
+            wire.write_private(self._head_file, json.dumps({"ended": code, "run": self.run_id, "unfit": unfit}) + "\n")
 
     @staticmethod
     def _linger(peer: Peer) -> None:
@@ -654,6 +657,15 @@ def _rules_message(rules: StopRules) -> Message:
 def _error_of(sentence: str, kind: str) -> SupervisorError:
     kinds: dict[str, type[SupervisorError]] = {"config": ConfigError, "unfit": PodUnfitError}
     return kinds.get(kind, TryAgainError)(sentence)
+
+
+def read_unfit(folder: Path, run_id: str) -> list[str]:
+    """The machines for whose sake a head gave its allocation back (94); [] where it did not say."""
+    with contextlib.suppress(OSError, ValueError, ConfigError):
+        found = json.loads(wire.read_private(folder / HEAD_FILE))
+        if isinstance(found, dict) and found.get("run") == run_id and found.get("ended") == EXIT_POD_UNFIT:
+            return [str(name) for name in found.get("unfit", ()) if NAME.fullmatch(str(name))]
+    return []
 
 
 def open_head(  # noqa: PLR0917

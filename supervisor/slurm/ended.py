@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, SupervisorError
 from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
+from supervisor.nodes.head import read_unfit
 from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
 from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
@@ -51,10 +52,11 @@ class JobEnd:
             self._say(f"The daemon ended with {code}, and [slurm] requeue is false: the job ends.")
             return code
         if code == EXIT_POD_UNFIT and self._run.nodes is not None:
-            # Which machine it was the daemon said. This one is the head's, and mostly another.
-            return self._requeue("the allocation is unfit (94)", code)
+            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id)
+            # This machine is the head's, and mostly another.
+            return self._exclude(job, code, unfit) if unfit else self._requeue("the allocation is unfit (94)", code)
         if code == EXIT_POD_UNFIT:
-            return self._exclude(job, code)
+            return self._exclude(job, code, [self._environ.get("SLURMD_NODENAME", "")])
         if code == EXIT_FINISHED and not told:
             self._say("The run is finished, or a person shut it down: the job ends.")
             return code
@@ -83,14 +85,14 @@ class JobEnd:
         self._say(f"Holding job {self._id}. When the cause is mended: scontrol release {self._id}")
         return code if self._try(["scontrol", "requeuehold", "State=SpecialExit", self._id]) else self._stays(code)
 
-    def _exclude(self, job: SlurmJob | None, code: int) -> int:
-        """This machine is unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
-        node = self._environ.get("SLURMD_NODENAME", "")
+    def _exclude(self, job: SlurmJob | None, code: int, nodes: Sequence[str]) -> int:
+        """These machines are unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
+        node = ", ".join(nodes)
         self._comment(f"{node} {UNFIT}", f"See {self._log}.")
-        self._say(f"Requeueing job {self._id} without {node}, which is unfit.")
+        self._say(f"Requeueing job {self._id} without {node}, unfit for it.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)
-        excluded = ",".join(dict.fromkeys([*([job.excluded] if job and job.excluded else []), node]))
+        excluded = ",".join(dict.fromkeys([*([job.excluded] if job and job.excluded else []), *nodes]))
         if not self._try(["scontrol", "update", f"JobId={self._id}", f"ExcNodeList={excluded}"]):
             self._say(f"{node} could not be excluded: the job may come back to it.")
         self._try(["scontrol", "release", self._id])

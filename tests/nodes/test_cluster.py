@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor.nodes.head import read_unfit
 from tests.nodes.practice_cluster import PracticeCluster, PrimeRlCluster
 from tests.nodes.proxy import Proxy
 from tests.nodes.rig import Cluster
@@ -258,6 +259,24 @@ def test_a_machine_whose_gpu_fails_is_left_out_after_the_first_death_on_it(make:
     runs = [name for name, found in below.items() if any(str(cluster.out) in one.cmdline() for one in found)]
     assert runs == ["n4"]
     cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_machine_whose_gpu_fails_and_that_no_other_can_replace_is_named_for_the_next_allocation(
+    make: MakeCluster, states: States
+) -> None:
+    states.set("ok", "ok", "ok")
+    cluster = make(machines=4, environs={"n2": states.with_events})
+    cluster.wait_for_step(3)
+    states.xid("b", 79)
+    cluster.wait_for(lambda: any("GPU 1 of n2: Xid 79." in one for one in cluster.sentences()), "a warning")
+    (cluster.out / "end-1").write_text("1")
+    assert cluster.daemon is not None
+    assert cluster.daemon.wait(90) == 94, cluster.story()
+    assert {nanny.wait(60) for nanny in cluster.nannies.values()} == {0}, "the allocation is given back"
+    assert read_unfit(cluster.shared, "several") == ["n2"]
+    assert read_unfit(cluster.shared, "another") == []
+    assert not cluster.living()
 
 
 @pytest.mark.soak

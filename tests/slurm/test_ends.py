@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -117,6 +118,44 @@ def test_94_excludes_the_machine_while_the_job_is_held_beside_those_that_were_ex
         "update JobId=17 ExcNodeList=n[3-4],n1",
         "release 17",
     ]
+
+
+SEVERAL = """
+[nodes]
+folder = "{folder}/several"
+[[nodes.components]]
+role = "trainer"
+start = ["true"]
+resume = ["true", "{{step}}"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "excluded"),
+    [
+        ({"ended": 94, "run": "otter", "unfit": ["n2", "n7"]}, "n[3-4],n2,n7"),
+        ({"ended": 94, "run": "otter", "unfit": []}, ""),
+        ({"ended": 94, "run": "other", "unfit": ["n2"]}, ""),
+        ({"ended": 0, "run": "otter", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "otter", "unfit": ["n2;x"]}, ""),
+        (None, ""),
+    ],
+)
+def test_of_several_machines_those_that_the_head_named_are_excluded(
+    tmp_path: Path, left: dict[str, object] | None, excluded: str
+) -> None:
+    box = Box(tmp_path, more=SEVERAL.format(folder=tmp_path))
+    if left is not None:
+        (tmp_path / "several").mkdir()
+        file = tmp_path / "several" / "head.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(left))
+    assert box.end(94) == 94
+    if excluded:
+        assert f"update JobId=17 ExcNodeList={excluded}" in box.asked()
+        assert box.asked()[0] == "update JobId=17 Comment=n2, n7 is unfit for this run (exit 94): See /log."
+    else:
+        assert box.asked() == ["requeue 17"]
 
 
 def test_the_label_by_which_a_fleet_finds_its_job_stays_in_the_comment(box: Box) -> None:
