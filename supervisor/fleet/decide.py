@@ -70,7 +70,7 @@ ROUNDING = 1e-6
 MOST_SHOWN = 10
 """Offers that are remembered for people."""
 TAKEN_S = 600.0
-"""An offer that somebody else took, or a bid that was too low, is left out for so long."""
+"""An offer that was taken, or a bid that was too low, is left out for so long."""
 AGAIN_S: Mapping[ErrorKind, float] = {
     "key": 3600.0,
     "credit": 1800.0,

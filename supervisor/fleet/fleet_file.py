@@ -253,7 +253,7 @@ def load_run(path: Path, name: str, table: RunTable, fleet: Fleet) -> RunFile:
 def environment_of_export(
     path: Path, file: RunFile, package: str | None, secrets: Iterable[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What a pod gets that another engine starts: variables, and the names of those whose values are secrets."""
+    """What a pod gets that another engine starts: variables, and the names of the secret ones."""
     values = {"RL_SUPERVISOR_RUN": file.run.id, RUN_FILE: base64.b64encode(path.read_bytes()).decode()}
     if package is not None:
         values["RL_SUPERVISOR_PACKAGE"] = package

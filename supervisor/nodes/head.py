@@ -660,7 +660,7 @@ def _error_of(sentence: str, kind: str) -> SupervisorError:
 
 
 def read_unfit(folder: Path, run_id: str) -> list[str]:
-    """The machines for whose sake a head gave its allocation back (94); [] where it did not say."""
+    """The machines that made a head give its allocation back (94); [] where it did not say."""
     with contextlib.suppress(OSError, ValueError, ConfigError):
         found = json.loads(wire.read_private(folder / HEAD_FILE))
         if isinstance(found, dict) and found.get("run") == run_id and found.get("ended") == EXIT_POD_UNFIT:
