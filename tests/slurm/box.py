@@ -1,5 +1,7 @@
 """A real Slurm on this machine: a controller and four nodes (n1 to n4), in a folder of its own, with its own munge.
 
+With ``SLURM_PROCTRACK=cgroup`` it knows a task's processes by their control group (v1), else by their parents.
+
 Needs root and what Debian's slurm-wlm brings. All commands find it by SLURM_CONF in ``Cluster.environ``.
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 
 NODES = ("n1", "n2", "n3", "n4")
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "squeue", "scontrol")
+PROCTRACK = os.environ.get("SLURM_PROCTRACK", "linuxproc")
 KILL_WAIT_S = 30
 LOST_S = 10
 
@@ -35,7 +38,7 @@ SlurmctldPidFile={folder}/controller.pid
 SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/controller.log
 SlurmdLogFile={folder}/%n.log
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -83,11 +86,13 @@ class Cluster:
             host=f"{host}(127.0.0.1)",
             port=ports[0],
             folder=folder,
+            proctrack=PROCTRACK,
             nodes="\n".join(rows),
             kill_wait=KILL_WAIT_S,
             lost=LOST_S,
         )
         (folder / "slurm.conf").write_text(text)
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n")
         self.do("slurmctld")
         for name in NODES:
             self.start_node(name)

@@ -186,6 +186,26 @@ def test_a_requeue_and_a_cancel_publish_what_is_whole_and_leave_nothing(cluster:
         run.end(cluster, "")
 
 
+def test_a_run_that_is_preempted_goes_on_when_the_other_job_is_done(cluster: Cluster, tmp_path: Path) -> None:
+    run = Several(tmp_path / "r", last=100_000, lease=20, machine_silent=5)
+    job = run.submit(cluster, spares=0)
+    try:
+        wait_for(lambda: run.sentences("published"), "a published step", 120)
+        urgent = ["--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 5"]
+        other = cluster.do("sbatch", "--parsable", *urgent).strip()
+        wait_for(lambda: cluster.state(job) == "PENDING", "the job is back in the queue", 120, run.tell_living)
+        run.wait_until_nothing_lives()
+        assert claims(run) == [True], run.sentences()[-20:]
+        wait_for(lambda: cluster.state(other) == "COMPLETED", "the other job is done", 90)
+        wait_for(lambda: comes_back(cluster, job), "the job runs again", 120)
+        resumed = wait_for(lambda: run.sentences("launched")[1:], "the next attempt", 120)
+        assert "resuming at step" in resumed[0], resumed
+        cluster.do("scancel", job)
+        run.wait_until_nothing_lives()
+    finally:
+        run.end(cluster, "")
+
+
 def comes_back(cluster: Cluster, job: str) -> bool:
     """Does it run again? Its nodes may have to be tidied up first."""
     if cluster.state(job) == "PENDING":
@@ -193,17 +213,18 @@ def comes_back(cluster: Cluster, job: str) -> bool:
     return cluster.state(job) == "RUNNING"
 
 
-def test_a_run_longer_than_the_wall_time_requeues_itself(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_run_longer_than_the_wall_time_is_a_chain_of_jobs(cluster: Cluster, tmp_path: Path) -> None:
     run = Several(tmp_path / "r", last=100_000, lease=20, machine_silent=5)
     job = run.submit(cluster, 0, 'time = "2"\nnotice = 40\n')
     try:
         wait_for(lambda: run.sentences("published"), "a published step", 120)
-        wait_for(lambda: cluster.state(job) == "PENDING", "it has requeued itself", 180, run.tell_living)
-        run.wait_until_nothing_lives()
-        assert claims(run) == [True], run.sentences()[-20:]
-        wait_for(lambda: comes_back(cluster, job), "the job runs again", 120)
-        resumed = wait_for(lambda: run.sentences("launched")[1:], "the next attempt", 120)
-        assert "resuming at step" in resumed[0], resumed
+        for jobs in (1, 2):
+            wait_for(lambda: cluster.state(job) == "PENDING", "it has requeued itself", 180, run.tell_living)
+            run.wait_until_nothing_lives()
+            assert claims(run) == [True] * jobs, run.sentences()[-20:]
+            wait_for(lambda: comes_back(cluster, job), "the job runs again", 120)
+            started = wait_for(lambda jobs=jobs: run.sentences("launched")[jobs:], "the next attempt", 120)
+            assert "resuming at step" in started[0], started
         cluster.do("scancel", job)
         run.wait_until_nothing_lives()
     finally:
