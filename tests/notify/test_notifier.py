@@ -145,7 +145,10 @@ def test_a_thousand_incidents_in_an_hour_are_at_most_the_limit_and_errors_never_
         assert len(plain.got) <= 11
 
 
-def test_a_target_that_is_slow_or_gone_takes_neither_time_nor_room_from_the_others(make_desk: MakeDesk) -> None:
+def test_a_target_that_is_slow_or_gone_takes_neither_time_nor_room_from_the_others(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "LAST_S", 3.0)
     with Service() as slow, Service() as gone, Service() as well:
         slow.wait_s, gone.status = 8.0, 500
         desk = make_desk(f"http://{slow.place}/ http://{gone.place}/ http://{well.place}/", per_hour=4)
