@@ -16,6 +16,14 @@ import pytest
 from tests.isolation import hide_the_machine
 
 MACHINE = hide_the_machine()
+
+
+def _leave_to_the_kernel(descriptor: int) -> None:
+    """No machine stops here: what a test's process writes may come to the disk whenever it likes, and thousands of
+    fsyncs take milliseconds each. What a power cut would lose is asked of a model of a disk, in ``tests/vault``."""
+
+
+os.fsync = _leave_to_the_kernel  # type: ignore[assignment]
 _SAY_ERROR = socketserver.BaseServer.handle_error
 
 
