@@ -72,7 +72,7 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         # A search each 700 new objects was a tenth of what the tests compute, and most of what it took to parse our
         # own source: 4.2 s in place of 0.8.
-        gc.set_threshold(100_000, 20, 100)
+        gc.set_threshold(50_000)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
