@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.isolation import hide_the_machine
 
@@ -23,6 +24,8 @@ def _leave_to_the_kernel(descriptor: int) -> None:
     fsyncs take milliseconds each. What a power cut would lose is asked of a model of a disk, in ``tests/vault``."""
 
 
+settings.register_profile("busy", deadline=None)  # six at a time, one example may take longer than a fifth of a second
+settings.load_profile("busy")
 os.fsync = _leave_to_the_kernel  # type: ignore[assignment]
 _SAY_ERROR = socketserver.BaseServer.handle_error
 

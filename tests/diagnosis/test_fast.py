@@ -83,7 +83,7 @@ CHOICES: Final = Choices([one.words for one in SIGNATURES.signatures])
 @pytest.mark.parametrize(
     "place", range(len(SIGNATURES.signatures)), ids=lambda place: SIGNATURES.signatures[place].name
 )
-@tries(8)
+@tries(20)
 @given(data=st.data())
 def test_no_line_that_a_pattern_matches_is_without_its_words(place: int, data: st.DataObject) -> None:
     signature = SIGNATURES.signatures[place]

@@ -220,7 +220,7 @@ def test_a_controller_that_goes_on_tells_it_while_it_runs(
         with subprocess.Popen(words, env={**os.environ, **more}, stdout=subprocess.PIPE, text=True) as controller:
             until(lambda: hook.got, 60.0)
             controller.send_signal(signal.SIGTERM)
-            said, _ = controller.communicate(timeout=30)
+            said, _ = controller.communicate(timeout=90)
         assert controller.returncode == 0
         assert len(hook.got) == 1
         assert TOPIC not in said
