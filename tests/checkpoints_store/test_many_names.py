@@ -120,12 +120,6 @@ def test_the_local_plan_of_ten_thousand_large_files_writes_each_of_them_once(tmp
 # ---------------------------------------------------------------- a whole step
 
 
-@pytest.fixture
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is not what is counted."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 class Many:
     """A step of many small files in a folder store, and what is done with it."""
 
@@ -189,7 +183,6 @@ class Many:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.usefixtures("no_fsync")
 def test_what_is_done_with_a_step_of_many_files_looks_at_each_a_few_times(
     tmp_path: Path, name: str, before: list[str], act: str
 ) -> None:
@@ -205,9 +198,7 @@ def test_what_is_done_with_a_step_of_many_files_looks_at_each_a_few_times(
 # ---------------------------------------------------------------- what the daemon sees of it
 
 
-def test_a_restore_of_many_names_is_seen_to_move_before_its_first_byte_and_after_its_last(
-    tmp_path: Path, no_fsync: None
-) -> None:
+def test_a_restore_of_many_names_is_seen_to_move_before_its_first_byte_and_after_its_last(tmp_path: Path) -> None:
     many = Many(tmp_path, LOOSE, 300)
     many.publish()
     told: list[Moved] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,9 @@ def test_a_byte_flipped_on_the_wire_is_fetched_again(b2: B2Server, step: Step, t
 
 
 def test_a_byte_that_stays_wrong_makes_the_step_damaged_and_leaves_nothing_in_its_place(
-    b2: B2Server, step: Step, tmp_path: Path
+    b2: B2Server, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)  # the pauses before it is fetched again
     store = b2_store(b2)
     publish(store, step.plan(tmp_path / "state"), quiet)
     b2.fail("download", name="__0_0", flip=45_000, times=1000)

@@ -42,9 +42,11 @@ def impatient(options: dict[str, Any]) -> dict[str, Any]:
 
 def first_pod(folder: Path, era: str, **options: Any) -> Pod:
     options["settings"] = impatient(options)
-    knobs = {key: options.pop(key) for key in list(options) if key in ("max_steps", "step_s", "checkpoint_bytes")}
+    knobs = {
+        key: options.pop(key) for key in list(options) if key in ("max_steps", "interval", "step_s", "checkpoint_bytes")
+    }
     practice = at_night(
-        make_practice(folder / "practice", era, interval=2, **{"max_steps": 20, "step_s": 0.6, **knobs})
+        make_practice(folder / "practice", era, **{"max_steps": 20, "interval": 2, "step_s": 0.6, **knobs})
     )
     return Pod(folder, practice=practice, **options)
 
@@ -308,7 +310,8 @@ def test_the_transfer_is_killed_in_the_middle_of_a_publish_which_completes_all_t
 
 
 def test_a_daemon_is_killed_and_the_next_one_takes_over_the_living_job(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=60, step_s=0.5)
+    seldom = {"job": {"checkpoint_interval": 6}}  # what is tried here is no publishing, and thirty of them cost most
+    pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=60, step_s=0.5, interval=6, settings=seldom)
     pods.append(pod)
     pod.start()
     pod.wait_for(lambda: pod.stored(), "a step is stored")

@@ -856,7 +856,7 @@ def test_a_controller_that_is_killed_at_any_request_rents_nothing_twice(kill_at:
     assert world.trouble == []
 
 
-@pytest.mark.parametrize("seed", range(500))
+@pytest.mark.parametrize("seed", [*range(100), *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 500))])
 def test_random_faults_in_combination(seed: int) -> None:
     """Promises, whatever comes: no step lost, no pod left, the run ends, never more than two pods for long."""
     world = World(1000 + seed, finish=500)

@@ -25,7 +25,7 @@ from supervisor.fleet.model import Decision, Money, Pod, Rented, State
 from supervisor.fleet.places.base import Instance
 from supervisor.storage import open_store
 from tests.fleet.fake_vast import KEY, FakeVast
-from tests.fleet.test_commands import write_fleet
+from tests.fleet.test_commands import ask_without_gaps, write_fleet
 from tests.notify.server import Service, until
 
 TOPIC = "a-topic-that-is-hard-to-guess-2c41"
@@ -100,6 +100,7 @@ Say = Callable[..., tuple[int, str]]
 @pytest.fixture
 def vast(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVast]:
     monkeypatch.setattr("supervisor.fleet.book.settle_time", lambda _: 0.0)
+    ask_without_gaps(monkeypatch)
     with FakeVast(runs_at_once=True) as fake:
         fake.add_offer()
         monkeypatch.setenv("VAST_API_KEY", KEY)
@@ -219,7 +220,7 @@ def test_a_controller_that_goes_on_tells_it_while_it_runs(
         with subprocess.Popen(words, env={**os.environ, **more}, stdout=subprocess.PIPE, text=True) as controller:
             until(lambda: hook.got, 60.0)
             controller.send_signal(signal.SIGTERM)
-            said, _ = controller.communicate(timeout=30)
+            said, _ = controller.communicate(timeout=90)
         assert controller.returncode == 0
         assert len(hook.got) == 1
         assert TOPIC not in said

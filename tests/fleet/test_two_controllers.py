@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,7 +92,6 @@ class Side:
 @pytest.fixture(autouse=True)
 def settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "settle_time", lambda patience_s: 0.0)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no machine stops here, and each test has 800 of them
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

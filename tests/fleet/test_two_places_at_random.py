@@ -119,7 +119,7 @@ def happen(world: Market, luck: random.Random) -> None:
         world.mend()
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", [*range(50), *(pytest.param(n, marks=pytest.mark.soak) for n in range(50, 200))])
 def test_random_faults_in_two_places_lose_no_step_leave_no_pod_and_stay_within_the_limits(seed: int) -> None:
     luck = random.Random(seed)
     limits = {"per_hour": luck.choice([3.0, 4.0, 6.0]), "creates_per_hour": luck.choice([2, 4])}

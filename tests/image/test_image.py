@@ -32,7 +32,7 @@ from tests.isolation import OUTSIDE
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
 BASES = ("BASE", "CUDA_BASE", "CUDA13_BASE")
-pytestmark = [pytest.mark.optin, pytest.mark.timeout(1500), pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.optin, pytest.mark.timeout(1500)]
 
 PRACTICE = """
 from pathlib import Path

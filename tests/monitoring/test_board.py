@@ -48,7 +48,6 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 @needs_prometheus
-@pytest.mark.xdist_group("prometheus")
 @pytest.mark.parametrize(("title", "expression"), TARGETS)
 def test_each_query_of_the_board_finds_something(title: str, expression: str, prometheus: Prometheus) -> None:
     asked = expression.replace("$run", "bs4").replace("$__rate_interval", "1m")
@@ -56,7 +55,6 @@ def test_each_query_of_the_board_finds_something(title: str, expression: str, pr
 
 
 @needs_prometheus
-@pytest.mark.xdist_group("prometheus")
 def test_the_boards_variable_lists_the_runs(prometheus: Prometheus) -> None:
     variable = BOARD["templating"]["list"][1]["query"]["query"]
     name, label = variable.removeprefix("label_values(").removesuffix(")").split(", ")
@@ -64,7 +62,6 @@ def test_the_boards_variable_lists_the_runs(prometheus: Prometheus) -> None:
 
 
 @needs_prometheus
-@pytest.mark.xdist_group("prometheus")
 def test_prometheus_evaluates_each_rule_and_none_of_a_healthy_run_waits_to_fire(prometheus: Prometheus) -> None:
     rules: list[dict[str, Any]] = []
 

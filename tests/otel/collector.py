@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 def collecting(port: int = 0) -> Iterator[Collector]:
     """A collector until the end."""
     with Collector(port) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield server
         finally:

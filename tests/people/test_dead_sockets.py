@@ -114,7 +114,7 @@ def test_a_daemon_that_starts_while_others_look_is_neither_refused_nor_robbed(so
     for looker in lookers:
         looker.start()
     try:
-        for _ in range(200):
+        for _ in range(100):
             claim = Claim(path, Door())  # TryAgainError: a look was taken for a daemon
             with socket.socket(socket.AF_UNIX) as caller:
                 caller.connect(str(path))  # FileNotFoundError: its socket was taken for a dead one's

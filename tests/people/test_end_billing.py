@@ -49,7 +49,7 @@ class Api:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def vast(self) -> dict[str, str]:
         return {"CONTAINER_API_KEY": KEY, "CONTAINER_ID": "4711", "VAST_URL": self.url}

@@ -222,7 +222,6 @@ def test_a_picture_needs_a_browser_and_says_which(
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium")
-@pytest.mark.xdist_group("browser")
 def test_the_picture_is_the_whole_page(run_file: Path, tmp_path: Path) -> None:  # noqa: F811
     a_bad_night(tmp_path).journal.close()
     rows = [{"t": 1.7e9 + 60 * n, "step": n, "role": "trainer", "loss": 1 / n, "s": 60.0} for n in range(1, 40)]

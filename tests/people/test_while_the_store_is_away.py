@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,14 +50,28 @@ take_over_after = 10
     return str(path)
 
 
-def away_for(server: B2Server, seconds: float) -> threading.Timer:
-    """Every answer is 503 from now on, for so long."""
+def send_away(server: B2Server) -> Fault:
+    """Every answer is 503 from now on."""
     fault = Fault(".*", times=1 << 30, status=503, retry_after=0)
     server.state.faults.append(fault)
-    timer = threading.Timer(seconds, lambda: server.state.faults.remove(fault))
-    timer.daemon = True
-    timer.start()
-    return timer
+    return fault
+
+
+@pytest.fixture
+def away_until_told(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Every answer is 503, until a person has heard of it."""
+    tell = patient_transfers.on_stderr
+
+    def begin() -> None:
+        fault = send_away(b2)
+
+        def told(sentence: str) -> None:
+            tell(sentence)
+            fault.times = 0
+
+        monkeypatch.setattr(patient_transfers, "on_stderr", told)
+
+    return begin
 
 
 SLOW = pytest.mark.soak
@@ -68,27 +81,25 @@ SLOW = pytest.mark.soak
     "command", ["publish", *(pytest.param(other, marks=SLOW) for other in ("restore", "verify", "logs"))]
 )
 def test_a_store_that_is_away_for_a_while_ends_no_command(
-    b2: B2Server, words: str, tmp_path: Path, capsys: Told, command: str
+    words: str, tmp_path: Path, capsys: Told, away_until_told: Callable[[], None], command: str
 ) -> None:
     if command != "publish":
         assert main(["publish", words]) == 0, capsys.readouterr().err
     more = ["--to", str(tmp_path / "to")] if command == "restore" else []
-    timer = away_for(b2, 6.0)
+    away_until_told()
     assert main([command, words, *more]) == 0, capsys.readouterr().err
-    timer.join()
     told = capsys.readouterr().err
     assert "503" in told and "It is tried again for up to 30 min (Ctrl-C ends that; nothing is lost)." in told
     assert "The store answers again after " in told
 
 
 def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_nothing_of_the_run(
-    b2: B2Server, words: str, tmp_path: Path, capsys: Told
+    words: str, tmp_path: Path, capsys: Told, away_until_told: Callable[[], None]
 ) -> None:
     """Publishing by hand leaves a journal that holds no attempt."""
     assert main(["publish", words]) == 0, capsys.readouterr().err
-    timer = away_for(b2, 6.0)
+    away_until_told()
     assert main(["report", words]) == 1
-    timer.join()
     told = capsys.readouterr().err
     assert "It is tried again for up to 30 min" in told and "The store answers again after " in told
     assert told.endswith(
@@ -100,7 +111,7 @@ def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     b2: B2Server, words: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patient_transfers, "PATIENCE_S", 3.0)
-    away_for(b2, 600.0)
+    send_away(b2)
     assert main(["verify", words]) == 75, "1 is a store that is damaged"
     told = capsys.readouterr().err
     assert "The store was away for " in told and "Run the same command again later" in told

@@ -7,9 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.xdist_group("sources")  # all modules are parsed once, in one process
 ROOT = Path(__file__).parents[2]
 STARTERS = {
     *("subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"),

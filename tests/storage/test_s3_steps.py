@@ -17,10 +17,9 @@ from supervisor.storage import open_store
 from tests.checkpoints_store.conftest import RUN, Step, Transfers, quiet, transfers, tree
 from tests.checkpoints_store.test_late_writers import overtaken
 from tests.s3server import ACCESS_KEY, SECRET_KEY, Proxy, Seaweed
-from tests.storage.conftest import ONE_SERVER, QUICK, S3_ENVIRON
+from tests.storage.conftest import QUICK, S3_ENVIRON
 
 __all__ = ["transfers"]
-pytestmark = ONE_SERVER
 RUN_FILE = """
 [run]
 id = "s3run"

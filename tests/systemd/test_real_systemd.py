@@ -22,7 +22,6 @@ from tests.units.test_service import EXPOSURE
 pytestmark = [
     pytest.mark.optin,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("systemd"),
     pytest.mark.skipif(not TOOL, reason="set SYSTEMD_BOX to a program that keeps a systemd in a folder"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a systemd"),
 ]

@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[Server]:
     """A server until the end."""
     with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield server

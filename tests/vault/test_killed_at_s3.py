@@ -11,7 +11,7 @@ import pytest
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 from tests.s3server import Seaweed
-from tests.storage.conftest import ONE_SERVER, QUICK, S3_ENVIRON
+from tests.storage.conftest import QUICK, S3_ENVIRON
 from tests.storage.conftest import s3_buckets as s3_buckets
 from tests.storage.conftest import s3_place as s3_place
 from tests.storage.conftest import seaweed as seaweed
@@ -20,7 +20,6 @@ from tests.vault.pod import RUN, Content, Pod, content
 from tests.vault.scenes import SCENES, Scene
 from tests.vault.test_killed_anywhere import _nothing_is_lost
 
-pytestmark = ONE_SERVER
 POINTS = 3  # of each scene, spread over all of it
 FIVE_MIB = 5 << 20  # S3 has no smaller parts
 

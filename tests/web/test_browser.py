@@ -23,12 +23,9 @@ from tests.web.served import NOW, SCRIPT, Told, seen, serve
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 SHOTS = Path(__file__).parents[2] / "build/screenshots"
-pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="there is no chromium: apt-get install --no-install-recommends chromium"
-    ),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium: apt-get install --no-install-recommends chromium"
+)
 
 
 @pytest.fixture(scope="module")

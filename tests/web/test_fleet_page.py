@@ -25,7 +25,7 @@ from supervisor.web import fleet_source
 from supervisor.web.fleet_page import lines_of_fleet, page_of_fleet
 from supervisor.web.fleet_source import FleetSeen, FleetSource
 from tests.fleet.fake_vast import KEY, FakeVast
-from tests.fleet.test_commands import write_fleet
+from tests.fleet.test_commands import ask_without_gaps, write_fleet
 from tests.web.served import NOW, SCRIPT, Told, seen, serve
 from tests.web.test_app import TOKEN, ask
 from tests.web.test_browser import CHROMIUM, Tab, browser  # noqa: F401 (a fixture)
@@ -152,6 +152,7 @@ def test_secrets_are_masked_and_nothing_a_terminal_obeys_is_left(monkeypatch: py
 @pytest.fixture
 def vast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeVast]:
     monkeypatch.setattr("supervisor.fleet.book.settle_time", lambda _: 0.0)
+    ask_without_gaps(monkeypatch)
     monkeypatch.setattr(fleet_source, "FRESH_S", 0.0)
     write_fleet(tmp_path, "swe", "math")
     with FakeVast(runs_at_once=True) as fake:
@@ -269,7 +270,6 @@ def test_the_command_serves_a_fleet_by_its_file(vast: FakeVast, tmp_path: Path) 
 
 
 @needs_chromium
-@pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 def test_it_fits_a_phone_and_a_wall_and_hostile_text_stays_text(browser: Any, width: int, scheme: str) -> None:  # noqa: F811
@@ -290,7 +290,6 @@ def test_it_fits_a_phone_and_a_wall_and_hostile_text_stays_text(browser: Any, wi
 
 
 @needs_chromium
-@pytest.mark.xdist_group("browser")
 def test_one_click_leads_into_a_run_and_one_back(browser: Any) -> None:  # noqa: F811
     with serve({"swe": Told(seen(), {"trainer": "a line"})}, fleet=ToldFleet(fleet_seen())) as address:
         tab = Tab(browser, address)
