@@ -15,7 +15,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/.installed-dev
-	FUZZ=soak $(BIN)/python -m pytest -m 'soak or fuzz'
+	FUZZ=soak $(BIN)/python -m pytest -n 4 -m 'soak or fuzz'
 
 # On a real Slurm of four nodes on this machine: root, and Debian's slurm-wlm.
 slurm: $(VENV)/.installed-dev
