@@ -1,11 +1,13 @@
 """Rules that say whether a checkpoint's files are whole: each looks at one folder or file and gives one sentence.
 
 They read names, sizes, times and small files, import no torch, execute no pickle, follow no symlink, and never raise
-for what a checkpoint holds. Which rules make a step complete is the job's business (``Job.check_step``).
+for what a checkpoint holds, but OSError for a stale handle of NFS. Which rules make a step complete is the job's
+business (``Job.check_step``).
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import lzma
 import os
@@ -70,8 +72,8 @@ def check_dcp(folder: Path, *, times: bool = True) -> Result:
                 f"{folder}: {name} is newer than .metadata, so the step is being saved again, or was cut off in that"
             )
             return Result(False, reason, writing=True)
-        elif look.st_size < size_bytes:
-            reason = f"{folder}: {name} has {look.st_size:,} bytes and .metadata needs {size_bytes:,}"
+        elif look.st_size < size_bytes and (size := _ask_for_size(folder / name)) < size_bytes:
+            reason = f"{folder}: {name} has {size:,} bytes and .metadata needs {size_bytes:,}"
             problem = Result(False, reason)
     return problem
 
@@ -263,8 +265,19 @@ def _lstat_path(path: Path) -> os.stat_result | None:
         return None
 
 
+def _ask_for_size(path: Path) -> int:
+    """The size as the server has it: NFS keeps attributes for up to a minute, and asks anew when a file is opened."""
+    with _open_file(path) as file:
+        return os.fstat(file.fileno()).st_size
+
+
 def _why_unreadable(path: Path, error: OSError) -> Result:
-    """A file that vanished may be in the writer's hands; anything else is for a person."""
+    """A file that vanished may be in the writer's hands; anything else is for a person.
+
+    Raises a stale handle of NFS again: it says nothing of the file, and the next look by name gets another.
+    """
+    if error.errno == errno.ESTALE:
+        raise error
     if isinstance(error, FileNotFoundError):
         return Result(False, f"{error.filename or path} does not exist")
     return Result(False, f"{error.filename or path} cannot be read: {error.strerror or error}")

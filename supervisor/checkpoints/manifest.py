@@ -156,7 +156,7 @@ def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
     entries = fields.values.get("files")
     if not isinstance(entries, list) or not 0 < len(entries) <= MOST_FILES:
         raise fields.wrong("files is no list of a sensible length")
-    files = tuple(_parse_file(entry, where) for entry in entries)
+    files = tuple(parse_file(entry, where) for entry in entries)
     check_paths([file.path for file in files], where)
     step_base = fields.values.get("step_base")
     reward = fields.values.get("reward")
@@ -180,7 +180,8 @@ def parse_manifest(data: bytes, run_id: str, step: int) -> Manifest:
     return manifest
 
 
-def _parse_file(entry: object, where: str) -> ManifestFile:
+def parse_file(entry: object, where: str) -> ManifestFile:
+    """One entry of ``files``. Raises kind "damaged"."""
     if not isinstance(entry, dict):
         raise StoreError("damaged", f"{where} is damaged: a file is no object")
     fields = _Fields(entry, where)

@@ -20,7 +20,7 @@ RUN_TREE = ".run/"
 """Names that start so are relative to the output folder, all others to the step's primary folder."""
 RESTORING = ".restoring-"  # what is fetched, beside its place
 REPLACED = ".replaced-"  # what stood in the way
-_STEP_NAME = re.compile(r"(?:.*[._-])?step[_-]?(\d{1,9})")
+STEP_NAME = re.compile(r"(?:.*[._-])?step[_-]?(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _root_of(path: str, primary: str, step: int, where: str) -> str:
         end += len(part) + 1
         if part.casefold().startswith((RESTORING, REPLACED)):
             raise StoreError("damaged", f"{where} is refused: {path!r} would write among a restore's own files")
-        match = _STEP_NAME.fullmatch(part)
+        match = STEP_NAME.fullmatch(part)
         if match:
             if int(match[1]) > step:
                 raise StoreError("damaged", f"{where} is refused: {path!r} would write into a higher step")

@@ -10,12 +10,13 @@ hashed, and only one that may share most of its bytes with the step before is ha
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size, whole_hash
+from supervisor.checkpoints.blocks import BLOCKS, fitting_block_size
 from supervisor.checkpoints.catalogue import sweep_run
 from supervisor.checkpoints.claims import Fence
 from supervisor.checkpoints.lineage import Lineage
@@ -47,6 +48,7 @@ from supervisor.checkpoints.sources import LocalFile, Sources
 from supervisor.storage.base import Store, StoredFile, StoreError, UploadEndedError
 from supervisor.storage.hashing import fitting_part_size, sha1
 
+T = TypeVar("T")
 SMALL_BYTES = 1 << 20
 MOST_NAMED = 5
 LOOKED_JUST_NOW_S = 3.0
@@ -108,10 +110,12 @@ def publish(store: Store, plan: PublishPlan, report: Report) -> Published:
     Raises StoreError: "changed" when a source vanished or changed (choose a step anew), "transient" to call again
     (nothing verified is sent twice), "permanent" and "quota" when a person has to act.
     """
-    return _Publish(store, plan, report).run()
+    return StepPublish(store, plan, report).run()
 
 
-class _Publish:
+class StepPublish:
+    """One publish of one step; ``parts`` has what is other where several machines have files of it."""
+
     def __init__(self, store: Store, plan: PublishPlan, report: Report) -> None:
         self.store = store
         self.plan = plan
@@ -141,9 +145,14 @@ class _Publish:
         )
 
     def run(self) -> Published:
+        """All of it."""
+        return self.attempt(self._run_publish)
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Do ``work`` with the step's local files open. Raises StoreError."""
         try:
             with Sources(self.plan.step, self.local, self.meter) as self.sources:
-                return self._run_publish()
+                return work()
         except StoreError as error:
             if isinstance(error, UploadEndedError) or error.kind in ("missing", "damaged"):
                 self._was_it_another_pod()
@@ -268,7 +277,7 @@ class _Publish:
         if {file.name: file.size for file in files} != {file.path: file.size for file in before.files}:
             return False
         self.sources.read_all(files)
-        return {_content_of(file) for file in files} == {file.content() for file in before.files}
+        return {content_of(file) for file in files} == {file.content() for file in before.files}
 
     def _is_untouched(self, before: Manifest, listing: dict[str, StoredFile]) -> bool:
         """Does the store list every file of the manifest as the manifest names it?"""
@@ -324,7 +333,7 @@ class _Publish:
         self.reuse = Reuse(plan.step, self.composer, find_base(self.store, plan.run_id), memory)
 
     def _uncommit_step(
-        self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile]
+        self, before: Manifest | None, listing: dict[str, StoredFile], files: Sequence[LocalFile | Source]
     ) -> None:
         """Other bytes are committed under this step's name: first no reader may find them, then they are replaced."""
         if listing:
@@ -459,7 +468,7 @@ class _Publish:
         """Write the manifest. ``keep``: no pod resumes at this step, and that its files were mended changes nothing."""
         plan = self.plan
         # A person who mends a damaged step has its bytes, and not what the daemon knew of it when it was made.
-        same = before is not None and {file.content() for file in before.files} == {_content_of(file) for file in files}
+        same = before is not None and {file.content() for file in before.files} == {content_of(file) for file in files}
         told = before if same else None
         blocks, places = self.reuse.blocks_object(files)
         manifest = Manifest(
@@ -482,7 +491,7 @@ class _Publish:
                     part_sha1=tuple(part.sha1 for part in file),
                     sha1=file[0].sha1 if len(file) == 1 else None,
                     block_size=file.block_size,
-                    xxh3=whole_hash(file.blocks),
+                    xxh3=file.xxh3,
                     blocks_at=places.get(file.name),
                 )
                 for file in sorted(files, key=lambda file: file.name)
@@ -522,7 +531,7 @@ class _Publish:
         return BlocksObject(there.file_id, len(data))
 
 
-def _content_of(file: LocalFile) -> tuple[object, ...]:
+def content_of(file: LocalFile) -> tuple[object, ...]:
     """As ``ManifestFile.content``."""
     return (file.name, file.size, file.part_size, tuple(part.sha1 for part in file))
 

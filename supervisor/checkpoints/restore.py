@@ -7,6 +7,7 @@ arrived lets a killed restore continue, after what is on disk was hashed again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.base.durable import make_folders
 from supervisor.checkpoints.blocks import BLOCKS
 from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
@@ -89,15 +91,17 @@ def restore(  # noqa: PLR0917
     report: Report,
     *,
     allow_unverified: bool = False,
+    in_part: bool = False,
 ) -> Restored:
-    """Bring ``step`` below ``output_dir``; a folder of that step that is there already is moved aside, not merged.
+    """Bring ``step`` below ``output_dir``; a folder of that step that is there already is moved aside, not merged
+    (with ``in_part`` its files that have the right bytes are linked into the new one).
 
     A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it (or with
     ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when no such
     step is listed or committed, "quota" when the local disk is too small, "transient" to call again: verified bytes are
     kept.
     """
-    return _Restore(store, run_id, step, place, output_dir, report, allow_unverified).run()
+    return _Restore(store, run_id, step, place, output_dir, report, allow_unverified, in_part).run()
 
 
 @dataclass
@@ -109,6 +113,7 @@ class _Restore:
     output_dir: Path
     report: Report
     allow_unverified: bool
+    in_part: bool = False
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.report)
@@ -133,6 +138,8 @@ class _Restore:
             todo = [item for item in items if item.spot.tree not in in_place]
             self._continue_killed_restore(todo, fingerprint)
             self.meter.phase("placing", 0)
+            if self.in_part:
+                self._take_over_what_is_right(todo)
             self.staging.make_room([(item.spot, item.size) for item in todo], self._one_more)
             try:
                 self._fetch_all(todo)
@@ -270,6 +277,23 @@ class _Restore:
             if hash_range(staged, part.offset, part.size) == (part.sha1 or sha1):
                 self.state.done[name].add(number)
             self.meter.add(part.size)
+
+    def _take_over_what_is_right(self, items: Sequence[Item]) -> None:
+        """Of a step that is here in part (its other files are other machines'), the files with the right bytes stay."""
+        self.meter.phase("checking", 0)
+        for item in items:
+            old, new = item.spot.target, item.spot.staging_path
+            if self.state.done[item.name] or os.path.lexists(new) or not all(part.sha1 for part in item.parts):
+                continue
+            with contextlib.suppress(OSError):  # what cannot be taken over is fetched
+                if old.is_symlink() or not old.is_file() or old.stat().st_size != item.size:
+                    continue
+                if all(hash_range(old, part.offset, part.size) == part.sha1 for part in item.parts):
+                    make_folders(item.spot.tree.target.parent)
+                    new.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(old, new)
+                    self.state.done[item.name].update(range(len(item.parts)))
+                self.meter.add(item.size)
 
     # ------------------------------------------------------------ fetching
 

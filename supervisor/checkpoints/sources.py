@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from supervisor.checkpoints.blocks import PartHasher, hash_part
+from supervisor.checkpoints.blocks import PartHasher, hash_part, whole_hash
 from supervisor.checkpoints.local_plan import Found, Identity, LocalPlan, Wanted
 from supervisor.checkpoints.progress import Meter
 from supervisor.storage.base import Cut, Hasher, Part, Progress, StoreError
@@ -61,6 +61,11 @@ class LocalFile(Cut):
     def blocks(self) -> bytes:
         """The hashes of all blocks, in order."""
         return b"".join(self._take_hash_turns(index)[1] for index in range(len(self)))
+
+    @property
+    def xxh3(self) -> str:
+        """The hash of the whole file, see ``blocks.whole_hash``."""
+        return whole_hash(self.blocks)
 
     @property
     def is_hashed(self) -> bool:

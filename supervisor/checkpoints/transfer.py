@@ -35,7 +35,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -44,11 +44,11 @@ from typing import IO, Any
 
 import psutil
 
-from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, record_files, verbs
+from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, parts, record_files, verbs
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
-from supervisor.checkpoints.publish import PublishPlan, Source, publish
+from supervisor.checkpoints.publish import Published, PublishPlan, Source, publish
 from supervisor.checkpoints.read_request import read_request
 from supervisor.checkpoints.records import settle_files, settled_pointer
 from supervisor.checkpoints.restore import restore
@@ -111,12 +111,11 @@ def _carry_out(verb: verbs.Verb, run: _Run) -> Answer:
     raise StoreError("permanent", f"the request asks for {verb.name!r}, which is not carried out here")
 
 
-@_carry_out.register
-def _publish(verb: verbs.Publish, run: _Run) -> Answer:
+def _plan(verb: verbs.Publish, run: _Run) -> PublishPlan:
     fence = run.fence(verb)
     fence()  # before a byte is read or sent
     extra: dict[str, Any] = {name: value for name, value in (verb.extra or {}).items() if value is not None}
-    plan = PublishPlan(
+    return PublishPlan(
         generation=verb.generation or 0,
         happened=lineage.read(run.store, run.id),
         fence=fence,
@@ -130,8 +129,13 @@ def _publish(verb: verbs.Publish, run: _Run) -> Answer:
         reread=verb.reread,
         **extra,
     )
+
+
+def _commit(verb: verbs.Publish, run: _Run, act: Callable[[PublishPlan], Published]) -> Answer:
+    plan = _plan(verb, run)
+    fence = run.fence(verb)
     with _hold_publish_lock(plan.state_dir, run.id, wait=True):
-        done = publish(run.store, plan, run.lines.progress)
+        done = act(plan)
         # What stays behind is billed until this step is published again or deleted, and nothing worse. Steps before it
         # are not looked at: that would be a listing of each after every publish, for what a failed delete leaves.
         with contextlib.suppress(StoreError):
@@ -139,6 +143,28 @@ def _publish(verb: verbs.Publish, run: _Run) -> Answer:
             keeping.tidy(run.store, run.id, (plan.step,), fence)
             settle_files(run.store, run.id, fence)
     return asdict(done)
+
+
+@_carry_out.register
+def _publish(verb: verbs.Publish, run: _Run) -> Answer:
+    return _commit(verb, run, lambda plan: publish(run.store, plan, run.lines.progress))
+
+
+@_carry_out.register
+def _commit_parts(verb: parts.CommitParts, run: _Run) -> Answer:
+    return _commit(verb, run, lambda plan: parts.commit_parts(run.store, plan, verb.sent, run.lines.progress))
+
+
+@_carry_out.register
+def _open_step(verb: parts.OpenStep, run: _Run) -> Answer:
+    parts.open_step(run.store, _plan(verb, run), run.lines.progress)
+    return {}
+
+
+@_carry_out.register
+def _send_part(verb: parts.SendPart, run: _Run) -> Answer:
+    with _hold_publish_lock(Path(verb.state_dir), run.id, wait=True):
+        return parts.send_part(run.store, _plan(verb, run), verb.known, run.lines.progress)
 
 
 @contextlib.contextmanager
@@ -174,6 +200,7 @@ def _restore(verb: verbs.Restore, run: _Run) -> Answer:
             Path(verb.output_dir),
             run.lines.progress,
             allow_unverified=verb.allow_unverified,
+            in_part=verb.in_part,
         )
     return asdict(done)
 

@@ -53,6 +53,7 @@ class Restore(Verb, do="restore"):
     output_dir: str
     place: dict[str, str]  # {"primary": the step's folder below output_dir}
     allow_unverified: bool = False
+    in_part: bool = False  # the step may be here in part: what has the right bytes stays
 
 
 class Catalogue(Verb, do="catalogue"):

@@ -11,6 +11,7 @@ from supervisor.config.settings import load
 from supervisor.nodes.allocation import find_seat
 from supervisor.nodes.head import NAME
 from supervisor.process import nanny
+from supervisor.slurm.step import read_keys
 
 FIRST_WAIT, LONGEST_WAIT = "1", "5"
 """Seconds before an agent that died is started again: while it is away its machine is unknown, and it costs little."""
@@ -31,6 +32,9 @@ def node(run_file: Path, name: str | None, rank: int | None, state: Path | None,
     words += ["--folder", str(run.nodes.folder.expanduser().absolute()), "--lease", str(run.nodes.lease)]
     head = head or os.environ.get("RL_SUPERVISOR_HEAD")
     words += ["--head", head] if head else []
+    if run.nodes.disks == "local":
+        words += ["--disk", str(run.output_dir)]
+        read_keys(run_file, os.environ)  # the agent talks to the store itself, and no key comes from the head
     os.environ.setdefault("RL_SUPERVISOR_BACKOFF", FIRST_WAIT)
     os.environ.setdefault("RL_SUPERVISOR_LONGEST_BACKOFF", LONGEST_WAIT)
     command = [sys.executable, "-m", "supervisor.nodes.agent", *words]

@@ -50,6 +50,9 @@ class Nodes(Section):
     """Seconds after which an agent that hears from no daemon ends what runs on its machine."""
     wait: Annotated[float, Field(ge=0, le=86_400)] = 300
     """How long a start waits for machines enough; then the daemon ends with 94."""
+    disks: Literal["shared", "local"] = "shared"
+    """`"local"`: each machine writes its part of a step on a disk of its own, below the same `output_dir`. A start then
+    brings the whole step to each machine from the store, which must be one that all of them reach."""
     components: list[NodeComponent] = []
     """The job's components, for `kind = "command"`. prime-rl says itself what it is made of."""
 

@@ -369,6 +369,8 @@ class RunFile(Section):
                 '[nodes] wants components with [job] kind = "command", and none otherwise: prime-rl says itself what '
                 "it is made of"
             )
+        if self.nodes.disks == "local" and self.store.url is None:
+            raise ValueError('[nodes] disks = "local" wants a [store] url: each machine is given steps from the store')
         return self
 
     @property

@@ -181,7 +181,8 @@ class Daemon:
             # What is filled in is also what the pod after this one is given.
             run.run_file = fetch_run_files.fill_in(run.run_file, self._path, stored)
             self._new_pod = False
-        return open_job(run.run_file, run.environ)
+        job = open_job(run.run_file, run.environ)
+        return job if run.disks is None else run.disks.see(job, run.run_file, run.environ)
 
     def _open_late(self) -> Job:
         """Open the job after the beginning: [setup] has installed it, or the store has answered at last."""

@@ -160,6 +160,8 @@ class Effects:
             if self.run.job is None and self._setup_runs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
             job = self.run.need_job()
+            if self.run.disks is not None:
+                self.run.disks.look()
         except SupervisorError as error:
             empty = not self.run.run_file.output_dir.exists()
             self.run.post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
@@ -213,6 +215,7 @@ class Effects:
             self.run.post(f.Remark("logs", problem))
         if self.run.machines is not None:  # what a silent machine writes on would lie among what is set aside here
             self.run.machines.settle(action.attempt, job.stop_rules(), self._unwanted)
+        self.store.bring_step(job, action.step)
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
@@ -265,8 +268,7 @@ class Effects:
             raise
         return launched
 
-    @staticmethod
-    def _set_aside(job: Job, action: a.Start) -> list[Path]:
+    def _set_aside(self, job: Job, action: a.Start) -> list[Path]:
         """Move everything above the resume step out of the job's sight; whole steps are kept apart from the rest."""
         label = f"attempt-{action.attempt:04d}"
         whole_steps = [
@@ -275,8 +277,9 @@ class Effects:
             if (action.step is None or step > action.step) and job.check_step(step, settled=True).state == "complete"
         ]
         trees = [tree for step in whole_steps for tree in job.step_trees(step)]
-        moved = move_aside.move_aside(trees, job.output_dir, label + KEPT) if trees else []
-        return [*moved, *move_aside.move_aside(job.above_trees(action.step), job.output_dir, label)]
+        there = self.run.disks or move_aside
+        moved = there.move_aside(trees, job.output_dir, label + KEPT) if trees else []
+        return [*moved, *there.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop_attempt(self, action: a.Stop) -> None:
         stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
@@ -322,12 +325,16 @@ class Effects:
 
     def _prune_local(self, action: a.PruneLocal) -> None:
         def delete(job: Job) -> int:
-            return move_aside.delete_trees(job.step_trees(action.step), job.output_dir)
+            return (self.run.disks or move_aside).delete_trees(job.step_trees(action.step), job.output_dir)
 
         self._delete_step(action.step, delete, stale_below=action.step + 1)
 
     def _prune_stale(self, action: a.PruneStale) -> None:
-        self._delete_step(-1, lambda job: move_aside.delete_set_aside(job.output_dir, KEPT), stale_below=action.below)
+        self._delete_step(
+            -1,
+            lambda job: (self.run.disks or move_aside).delete_set_aside(job.output_dir, KEPT),
+            stale_below=action.below,
+        )
 
     def _delete_step(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
         """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
@@ -335,7 +342,7 @@ class Effects:
             job = self.run.need_job()  # which a start on the other lane may just be opening anew
             freed = delete(job)
             kept = [number for number in job.steps() if number != step]
-            freed += move_aside.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
+            freed += (self.run.disks or move_aside).delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:
             self.run.post(f.PruneFailed(step, "local", str(error)))
             return

@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import AttemptStopped
-from supervisor.jobs.base import Component, StopRules
+from supervisor.effects.transfers import Transfers
+from supervisor.jobs.base import Component, Job, StopRules
 from supervisor.process.launch import Launched
+
+
+class Disks(Protocol):
+    """What is done to a step on all machines, where they have disks of their own. Each raises SupervisorError."""
+
+    def see(self, job: Job, run_file: RunFile, environ: Mapping[str, str]) -> Job:
+        """The job with the steps of all machines; their trees and files are names only."""
+
+    def look(self) -> None:
+        """See all of them as they are now."""
+
+    def move_aside(self, trees: Sequence[Path], output_dir: Path, label: str) -> list[Path]:
+        """This and the next two are as those of ``move_aside``."""
+
+    def delete_trees(self, trees: Sequence[Path], output_dir: Path) -> int: ...
+
+    def delete_set_aside(self, output_dir: Path, keep: str) -> int: ...
+
+    def run(self, transfers: Transfers, asked: dict[str, Any], what: str) -> dict[str, Any]:
+        """Publish or restore: each machine moves its own files. Raises StoreError."""
+
+    def lacks(self, asked: dict[str, Any]) -> bool:
+        """Is there a machine that was not brought all of the step that this request restores?"""
+
+    def bring_step(self, asked: dict[str, Any] | None) -> None:
+        """The next start restores this on each machine that it takes; None: no step."""
 
 
 class Machines(Protocol):
     """All machines of a run; where there is none of these, everything is on this one."""
+
+    disks: Disks | None
 
     def start(self) -> None:
         """Hear the machines from now on."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.effects.machines import Machines
+from supervisor.effects.machines import Disks, Machines
 from supervisor.evidence.known import Known
 from supervisor.jobs.base import Job
 from supervisor.process.survivors import Identity
@@ -43,6 +43,11 @@ class RunContext:
         """The identity of this daemon's journal, "" until the daemon has begun."""
         self._open_job = open_job
         self._opening = threading.Lock()
+
+    @property
+    def disks(self) -> Disks | None:
+        """Where its machines have disks of their own."""
+        return None if self.machines is None else self.machines.disks
 
     @property
     def state_dir(self) -> Path:

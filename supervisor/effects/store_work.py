@@ -288,7 +288,7 @@ class StoreWork:
                 },
             }
             answer = self.claiming.write(
-                lambda signed: self.transfers.run(self._ask_store("publish", **more, **signed), what="publish")
+                lambda signed: self._move_step(self._ask_store("publish", **more, **signed), "publish")
             )
         except StoreError as error:
             changed = error.kind == "changed"
@@ -328,10 +328,8 @@ class StoreWork:
         began = time.monotonic()
         try:
             job = self._run.need_job()
-            place = {"primary": job.place(action.step, "x").parent.as_posix()}
-            asked = self._ask_store("restore", step=action.step, output_dir=str(job.output_dir), place=place)
             move_aside.make_for_job(job.output_dir)
-            answer = self.transfers.run(asked, what="restore")
+            answer = self._move_step(self._ask_to_restore(job, action.step), "restore")
             check = job.check_step(action.step, settled=True)
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
@@ -350,6 +348,26 @@ class StoreWork:
             return
         seconds = time.monotonic() - began
         self._run.post(f.Restored(action.step, int(answer["size_bytes"]), seconds, bool(answer.get("verified", True))))
+
+    def bring_step(self, job: Job, step: int | None) -> None:
+        """Have the start bring a step to each machine that it takes, where they have disks of their own.
+
+        A step that is whole over them is published before: a rank may need what another one saved.
+        """
+        if (disks := self._run.disks) is None:
+            return
+        asked = None if step is None else self._ask_to_restore(job, step)
+        if step is not None and asked is not None and disks.lacks(asked):
+            self.publish(a.Publish(step))
+        disks.bring_step(asked)
+
+    def _ask_to_restore(self, job: Job, step: int) -> dict[str, Any]:
+        place = {"primary": job.place(step, "x").parent.as_posix()}
+        return self._ask_store("restore", step=step, output_dir=str(job.output_dir), place=place)
+
+    def _move_step(self, asked: dict[str, Any], what: str) -> dict[str, Any]:
+        disks = self._run.disks
+        return self.transfers.run(asked, what=what) if disks is None else disks.run(self.transfers, asked, what)
 
     def _still_missing(self, step: int) -> bool:
         """Is a listed step missing again and again? One look proves nothing: listings may be seconds old, or gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -98,6 +99,8 @@ def judge_step(
     try:
         link = first_symlink(trees, output_dir)
     except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise  # of NFS: the next look gets another handle
         return StepCheck("incomplete", f"step {step} cannot be looked at: {error.strerror} ({error.filename})")
     if link is not None:
         return StepCheck("incomplete", f"step {step} holds the symlink {link}, and symlinks are never followed")

@@ -27,10 +27,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from supervisor.base import logs, proc_stat
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError
@@ -49,6 +50,9 @@ from supervisor.sensors.base import Looker
 from supervisor.sensors.gpu import GpuSensor
 from supervisor.sensors.gpu_survey import survey
 from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
+
+if TYPE_CHECKING:
+    from supervisor.nodes.disk import Disk
 
 TURN_S = 0.25
 WATCH_S, SCAN_S = 0.5, 3.0
@@ -113,6 +117,14 @@ class Agent:
         self._faults: deque[tuple[float, Message]] = deque(maxlen=KEPT_FAULTS)
         self._lost_gpus: set[str] = set()
         self._notify = notifier()
+        self._disk: Disk | None = None
+        self._of_disk: dict[str, queue.SimpleQueue[Message]] = {}
+        if options.disk is not None:
+            from supervisor.nodes.disk import LANES, Disk  # of no use where the machines share one
+
+            self._disk = Disk(options.disk, options.state, os.environ, self._say)
+            lanes: dict[str, queue.SimpleQueue[Message]] = {lane: queue.SimpleQueue() for lane in LANES.values()}
+            self._of_disk = {do: lanes[lane] for do, lane in LANES.items()}
 
     # ------------------------------------------------------------ the life of an agent
 
@@ -123,6 +135,10 @@ class Agent:
         self._adopt()
         threading.Thread(target=self._watch_gpus, name="gpus", daemon=True).start()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
+        if self._disk is not None:
+            threading.Thread(target=self._disk.watch, name="disk", daemon=True).start()
+            for orders in {id(one): one for one in self._of_disk.values()}.values():
+                threading.Thread(target=self._disk_lane, args=(self._disk, orders), daemon=True).start()
         threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
         self._notify.tell_ready()
         wait_s = FIRST_WAIT_S
@@ -263,6 +279,8 @@ class Agent:
             self._out.extend(part.gone)
         with self._lock:
             self._out.extend(self._faults)
+        if self._disk is not None:
+            self._disk.forget_told()
         self._say({"t": "report", "parts": [part.key for part in parts]})
         self._hear_wanted(welcome.get("wanted"))
 
@@ -465,28 +483,36 @@ class Agent:
             if message.get("do") == "stop":
                 self._hurry.clear()
                 self._unwanted.set()
-            self._work.put(message)
+            self._of_disk.get(str(message.get("do")), self._work).put(message)
 
     def _lane(self) -> None:
         """Launch and stop, one after the other."""
         while True:
             message = self._work.get()
-            try:
-                with self._doing:
-                    answer = self._carry_out(message)
-            except PodUnfitError as error:
-                answer = {"error": str(error), "kind": "unfit"}
-            except ConfigError as error:
-                answer = {"error": str(error), "kind": "config"}
-            except (SupervisorError, OSError) as error:
-                answer = {"error": str(error), "kind": "try-again"}
-            except Exception as error:  # the lane's edge: a defect must not leave the head waiting
-                answer = {"error": f"{type(error).__name__}: {error}", "kind": "try-again"}
-            if number := str(message.get("id", "")):
-                answer = {"t": "done", "id": number, **answer}
+            with self._doing:
+                self._answer(message, self._carry_out)
+
+    def _disk_lane(self, disk: Disk, orders: queue.SimpleQueue[Message]) -> None:
+        while True:
+            self._answer(orders.get(), disk.carry_out)
+
+    def _answer(self, message: Message, carry_out: Callable[[Message], Message]) -> None:
+        try:
+            answer = carry_out(message)
+        except PodUnfitError as error:
+            answer = {"error": str(error), "kind": "unfit"}
+        except ConfigError as error:
+            answer = {"error": str(error), "kind": "config"}
+        except (SupervisorError, OSError) as error:
+            answer = {"error": str(error), "kind": "try-again"}
+        except Exception as error:  # the lane's edge: a defect must not leave the head waiting
+            answer = {"error": f"{type(error).__name__}: {error}", "kind": "try-again"}
+        if number := str(message.get("id", "")):
+            answer = {"t": "done", "id": number, **answer}
+            with self._lock:
                 self._answers = dict([*self._answers.items(), (number, answer)][-KEPT_ANSWERS:])
                 self._under_way.discard(number)
-                self._say(answer)
+            self._say(answer)
 
     def _carry_out(self, message: Message) -> Message:
         match message.get("do"):
@@ -588,6 +614,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--head", default="")
     parser.add_argument("--lease", type=float, required=True)
+    parser.add_argument("--disk", type=Path, help="where the job writes, on a disk of this machine alone")
     options = parser.parse_args(words)
     os.umask(0o027)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o750)

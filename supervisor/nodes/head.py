@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.base import logs
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError, PodUnfitError, SupervisorError, TryAgainError
@@ -36,6 +37,9 @@ from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away
 from supervisor.process.attempts import attempt_dir
 from supervisor.process.launch import Launched, ShimState
+
+if TYPE_CHECKING:
+    from supervisor.nodes.steps import Disks
 
 Post = Callable[[f.Fact, str], None]
 HEAD_FILE = "head.json"
@@ -74,7 +78,9 @@ class Machine:
 
 
 @dataclass
-class _Request:
+class Request:
+    """An order to a machine, and its answer once that is there."""
+
     host: str
     message: Message
     answer: Message | None = None
@@ -105,7 +111,7 @@ class Head:
         self._post, self._state = post, state
         self._folder = nodes.folder.expanduser().absolute()
         self._machines: dict[str, Machine] = {}
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, Request] = {}
         self._writers: dict[tuple[int, str], str] = {}  # by attempt and component: the machine whose output we keep
         self._changed = threading.Condition()
         self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
@@ -131,6 +137,11 @@ class Head:
         self._selector.register(self._wakes, selectors.EVENT_READ)
         self._peers: set[Peer] = set()
         self._thread = threading.Thread(target=self._listen, name="nodes", daemon=True)
+        self.disks: Disks | None = None
+        if nodes.disks == "local":
+            from supervisor.nodes.steps import Disks  # of no use where the machines share one
+
+            self.disks = Disks(self, state_dir / "disks")
 
     def start(self) -> None:
         """Hear the agents from now on."""
@@ -170,6 +181,47 @@ class Head:
             peer.line.flush()
             peer.line.socket.shutdown(socket.SHUT_WR)
         peer.line.close()
+
+    # ------------------------------------------------------------ what is known of the machines; it waits for no lock
+
+    @property
+    def is_ended(self) -> bool:
+        """Does the daemon end?"""
+        return self._ended
+
+    @property
+    def machines_wanted(self) -> int:
+        """So many machines the job needs, as far as that is known before a start."""
+        return self.nodes.machines_wanted if self.nodes.components else 1
+
+    def list_used(self) -> list[str]:
+        """The machines of the present attempt."""
+        return self._state().machines_used()
+
+    def list_speaking(self) -> list[str]:
+        """Those that are heard."""
+        return [name for name in list(self._machines) if self._speaks(name)]
+
+    def rank_of(self, host: str) -> int:
+        """Its number, as the engine that gave the machines counts them."""
+        machine = self._machines.get(host)
+        return machine.rank if machine is not None else 1 << 20
+
+    def is_silent(self, host: str) -> bool:
+        """Is it not heard, for longer than an agent needs to come back?"""
+        machine = self._machines.get(host)
+        if machine is None:
+            return now() - self._began > wire.SILENCE_S
+        return now() - machine.heard > (wire.SILENCE_S if machine.peer is not None else GONE_S)
+
+    def post(self, fact: f.Fact) -> None:
+        """Tell the core."""
+        self._post(fact, "nodes")
+
+    def wait(self, limit_s: float) -> None:
+        """Until something was heard, or so long."""
+        with self._changed:
+            self._changed.wait(limit_s)
 
     # ------------------------------------------------------------ the thread that hears
 
@@ -254,12 +306,13 @@ class Head:
             for name, since in known.items():
                 self._machines.setdefault(name, Machine(1 << 20, "", since))
             for name, machine in self._machines.items():
-                silent_s = now() - machine.heard
-                if not machine.told_silent and silent_s > (wire.SILENCE_S if machine.peer is not None else GONE_S):
+                if not machine.told_silent and self.is_silent(name):
                     machine.told_silent = True
-                    silent[name] = silent_s
+                    silent[name] = now() - machine.heard
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
+        if self.disks is not None:
+            self.disks.tick()
 
     def _attempt_wanted(self) -> int | None:
         """The attempt of which something may live; None: the daemon does not know yet."""
@@ -351,6 +404,8 @@ class Head:
                 gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
                 age_s = float(message.get("age", 0.0))
                 self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
+            case "disk" | "content" if self.disks is not None:
+                self.disks.hear(peer.name, message)
             case "done":
                 with self._changed:
                     request = self._requests.get(str(message.get("id")))
@@ -390,7 +445,7 @@ class Head:
             if away.may_live(state) and f"{attempt}/{name}" not in there:
                 self._keep_lost(attempt, name, state, f"{host} knows nothing of it")
 
-    def _launches(self, host: str) -> list[_Request]:
+    def _launches(self, host: str) -> list[Request]:
         return [one for one in self._requests.values() if one.host == host and one.message["do"] == "launch"]
 
     def _keep_lost(self, attempt: int, name: str, state: ShimState, why: str) -> None:
@@ -447,10 +502,10 @@ class Head:
             with contextlib.suppress(WireError):
                 peer.line.put(message)
 
-    def _ask(self, host: str, message: Message) -> _Request:
+    def ask(self, host: str, message: Message) -> Request:
         """Send an order to a machine; now, and again with each new connection until it is answered."""
         number = secrets.token_hex(8)
-        request = _Request(host, {"t": "do", "id": number, **message})
+        request = Request(host, {"t": "do", "id": number, **message})
         with self._changed:
             self._requests[number] = request
             machine = self._machines.get(host)
@@ -459,7 +514,8 @@ class Head:
         self._waker.send(b"!")
         return request
 
-    def _withdraw(self, requests: Sequence[_Request]) -> None:
+    def withdraw(self, requests: Sequence[Request]) -> None:
+        """No answer to these is waited for any more."""
         with self._changed:
             for request in requests:
                 self._requests.pop(str(request.message["id"]), None)
@@ -468,18 +524,23 @@ class Head:
         machine = self._machines.get(host)
         return machine is not None and machine.peer is not None and now() - machine.heard <= wire.SILENCE_S
 
+    def _is_fit(self, host: str) -> bool:
+        return self._speaks(host) and (self.disks is None or self.disks.is_there(host))
+
     def choose(
         self, components: Sequence[Component], avoid: Sequence[str], unwanted: threading.Event
     ) -> tuple[list[Component], list[str]]:
         """The machines of the next start; see ``Machines``."""
         chosen = self._choose(count_machines(components), avoid, unwanted)
+        if self.disks is not None:
+            self.disks.prepare([name for name, _ in chosen])
         return [fill_machines(component, chosen) for component in components], [name for name, _ in chosen]
 
     def _choose(self, wanted: int, avoid: Sequence[str], unwanted: threading.Event) -> list[tuple[str, str]]:
         until, told = now() + self.nodes.wait, False
         while True:
             with self._changed:
-                there = {name: one for name, one in self._machines.items() if self._speaks(name)}
+                there = {name: one for name, one in self._machines.items() if self._is_fit(name)}
                 if len(there) >= wanted:
                     best = choose_machines({name: one.rank for name, one in there.items()}, avoid, wanted)
                     return _reach([(name, there[name].address) for name in best])
@@ -513,14 +574,14 @@ class Head:
             told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile, "ports": list(component.ports)}
             order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
-            requests.append(self._ask(place.host, {**order, "place": vars(place)}))
+            requests.append(self.ask(place.host, {**order, "place": vars(place)}))
         try:
             return self._await_launches(components, requests, folder, unwanted)
         finally:
-            self._withdraw(requests)
+            self.withdraw(requests)
 
     def _await_launches(
-        self, components: Sequence[Component], requests: Sequence[_Request], folder: Path, unwanted: threading.Event
+        self, components: Sequence[Component], requests: Sequence[Request], folder: Path, unwanted: threading.Event
     ) -> list[Launched]:
         until = now() + LAUNCH_S
         with self._changed:
@@ -550,7 +611,7 @@ class Head:
     def settle(self, attempt: int, rules: StopRules, unwanted: threading.Event) -> None:
         """Wait until nothing of an earlier attempt can write; see ``Machines``."""
         told = ""
-        asked: dict[str, _Request] = {}
+        asked: dict[str, Request] = {}
         try:
             while True:
                 for host, request in list(asked.items()):
@@ -565,7 +626,7 @@ class Head:
                     return
                 for host in left.living - asked.keys():
                     order = {"do": "stop", "upto": attempt - 1, "rules": _rules_message(rules), "brief": False}
-                    asked[host] = self._ask(host, {**order, "budget_s": 60.0})
+                    asked[host] = self.ask(host, {**order, "budget_s": 60.0})
                 if left.silent and told != (names := ", ".join(sorted(left.silent))):
                     told = names
                     longest = max(left.silent.values()) - now()
@@ -579,7 +640,7 @@ class Head:
                 with self._changed:
                     self._changed.wait(0.25)
         finally:
-            self._withdraw(list(asked.values()))
+            self.withdraw(list(asked.values()))
 
     def _list_writers(self, attempt: int) -> _Settling:
         found = _Settling()
@@ -611,7 +672,7 @@ class Head:
         with self._changed:
             hosts |= {name for name in self._machines if self._speaks(name)}
         order: Message = {"do": "stop", "upto": attempt, "rules": _rules_message(rules), "budget_s": budget_s}
-        requests = [self._ask(host, {**order, "brief": brief}) for host in sorted(hosts)]
+        requests = [self.ask(host, {**order, "brief": brief}) for host in sorted(hosts)]
         hurried = False
         try:
             with self._changed:
@@ -626,7 +687,7 @@ class Head:
                         break
                     self._changed.wait(0.25)
         finally:
-            self._withdraw(requests)
+            self.withdraw(requests)
         survivors: list[str] = []
         absent: list[str] = []
         for request in requests:

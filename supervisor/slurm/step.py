@@ -30,7 +30,7 @@ def prepare(run_file: Path, environ: MutableMapping[str, str]) -> None:
     # however often Slurm starts it.
     if not environ.get(LABEL, "").startswith(FLEETS):
         environ[LABEL] = f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
-    _read_keys(run_file, environ)
+    read_keys(run_file, environ)
 
 
 def tell(state_dir: Path) -> bool:
@@ -43,7 +43,7 @@ def tell(state_dir: Path) -> bool:
     return False
 
 
-def _read_keys(run_file: Path, environ: MutableMapping[str, str]) -> None:
+def read_keys(run_file: Path, environ: MutableMapping[str, str]) -> None:
     """RUN.env beside RUN.toml, as the systemd unit reads it; it must be as private as the run file."""
     found = env_file.beside(run_file)
     if found is None:

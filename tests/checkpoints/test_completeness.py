@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -51,6 +52,34 @@ def test_a_truncated_shard_is_named_with_both_sizes(step: Path) -> None:
     os.utime(shard, (1000, 1000))
 
     assert check_dcp(step) == Result(False, f"{step}: __1_0.distcp has {size - 1:,} bytes and .metadata needs {size:,}")
+
+
+def test_a_size_that_nfs_remembers_is_asked_for_anew_before_a_shard_is_called_short(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attributes are kept for up to a minute on a machine that did not write (nfs(5), acregmax); an open asks anew."""
+    real = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        look = list(real(path))
+        if path.name == "__1_0.distcp":
+            look[6] = 0  # st_size, as it was when this machine looked for the first time
+        return os.stat_result(look)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    assert check_dcp(step, times=False) == Result(True)
+
+
+def test_a_stale_handle_says_nothing_of_a_step(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_stale(*words: object, **more: object) -> int:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_stale)
+        for check in (lambda: check_dcp(step), lambda: check_zip(step / ".metadata")):
+            with pytest.raises(OSError, match="Stale file handle"):
+                check()
+    assert check_dcp(step) == Result(True)
 
 
 def test_a_missing_shard_is_named(step: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_silent_agent_is_told_of_and_what_it_ran_still_counts_as_running(
 
 
 def test_an_order_waits_for_the_next_connection_and_is_given_once_more(stage: Stage) -> None:
-    order = stage.head._ask("n1", {"do": "stop"})
+    order = stage.head.ask("n1", {"do": "stop"})
     for _ in range(2):
         line, _ = stage.greet()
         told = line.wait_for_one(5)
@@ -192,7 +192,7 @@ def test_an_order_waits_for_the_next_connection_and_is_given_once_more(stage: St
     line.put({"t": "done", "id": told["id"], "survivors": []})
     stage.wait_for(lambda: order.answer, "the answer")
     stranger, _ = stage.greet("n2")
-    other = stage.head._ask("n1", {"do": "stop"})
+    other = stage.head.ask("n1", {"do": "stop"})
     stranger.put({"t": "done", "id": other.message["id"]})
     stranger.put({"t": "beat", "n": 1})
     stranger.wait_for_one(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -169,6 +170,23 @@ def test_folders_that_cannot_be_listed_are_unknown_and_not_empty(job: PlainJob) 
     assert fact is not None and fact.steps == ()
     assert fact.reason.startswith("the checkpoint folders could not be listed: ")
     assert "No such file or directory" in fact.reason
+
+
+def test_a_stale_handle_makes_the_steps_unknown_until_the_next_look(
+    job: PlainJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(job, 20, "optimizer.pt")
+    world = World(job)
+
+    def check_stale(step: int) -> StepCheck:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "check_step", check_stale)
+        fact = world.look()
+    assert fact is not None and "Stale file handle" in fact.reason and fact.steps == ()
+    fact = world.look()
+    assert fact is not None and [step.state for step in fact.steps] == ["complete"]
 
 
 def test_a_symlink_in_a_step_is_not_followed(job: PlainJob, tmp_path: Path) -> None:

@@ -61,13 +61,13 @@ def test_folders_are_not_fsynced(folder: Pod, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_pointer_is_moved_before_the_manifest_is_written(folder: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = publish._Publish._commit_manifest
+    real = publish.StepPublish._commit_manifest
 
     def commit(self: Any, *more: Any, **options: Any) -> Any:
         publish.point(self.store, self.latest, "soon", b"soon", False, self._check_fence)
         return real(self, *more, **options)
 
-    monkeypatch.setattr(publish._Publish, "_commit_manifest", commit)
+    monkeypatch.setattr(publish.StepPublish, "_commit_manifest", commit)
     found_by_killing(folder, "further", "promise 2: the pointer names step 40")
 
 
@@ -82,7 +82,7 @@ def test_a_step_is_deleted_with_its_manifest_last(folder: Pod, monkeypatch: pyte
 
 
 def test_a_step_is_replaced_without_being_uncommitted(folder: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish._Publish, "_uncommit_step", lambda *more: None)
+    monkeypatch.setattr(publish.StepPublish, "_uncommit_step", lambda *more: None)
     found_by_killing(folder, "again", "promise 1")
 
 
