@@ -110,7 +110,7 @@ def rebase(state: State) -> State:
             },
         ),
         suspicion=Suspicion(),
-        machines={name: replace(one, silent_since=None) for name, one in state.machines.items()},
+        machines={name: replace(one, silent_since=None, down="") for name, one in state.machines.items()},
     )
 
 

@@ -54,7 +54,7 @@ JOB_SET = """\
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
-  name: {name}
+  name: "{name}"
 {labels}\
 spec:
   failurePolicy:
@@ -118,7 +118,7 @@ POD = """\
                     - bash
                     - -c
                     - |
-{shell}\
+{script}\
                     - {name}
                     - |
 {boot}\
@@ -160,6 +160,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
     claim, folder = _split_claim(cluster.claim)
     _check_store(path, file, folder)
     name = re.sub(r"[^a-z0-9]+", "-", file.run.id.lower())[:MOST_NAME].strip("-") or "run"
+    name = name if name[0].isalpha() else f"run-{name}"  # as JobSet's controller wants it
     secret = cluster.secret or f"{name}-keys"
     for what, value in (("--secret-name", secret), ("--queue", cluster.queue), ("--claim", claim)):
         if value is not None and not NAME.fullmatch(value):
@@ -175,7 +176,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
             name=role,
             grace=GRACE_S,
             image=json.dumps(cluster.image),
-            shell=textwrap.indent(SHELL, " " * 22),
+            script=textwrap.indent(SHELL, " " * 22),
             boot=textwrap.indent(BOOT, " " * 22),
             word=word,
             envs=_environment(values, names, secret),
@@ -183,7 +184,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
             mounts="" if claim is None else f"                    - {{name: data, mountPath: {json.dumps(folder)}}}\n",
             volumes=""
             if claim is None
-            else f"                - name: data\n                  persistentVolumeClaim: {{claimName: {claim}}}\n",
+            else f'                - name: data\n                  persistentVolumeClaim: {{claimName: "{claim}"}}\n',
         )
 
     machines = count_machines(path, file, cluster.machines)
@@ -192,7 +193,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
         secret=secret,
         literals="".join(f" --from-literal={one}=..." for one in names),
         name=name,
-        labels="" if cluster.queue is None else f"  labels:\n    kueue.x-k8s.io/queue-name: {cluster.queue}\n",
+        labels="" if cluster.queue is None else f'  labels:\n    kueue.x-k8s.io/queue-name: "{cluster.queue}"\n',
         several=SEVERAL if several else "",
         person=EXIT_PERSON_NEEDED,
         again=EXIT_TRY_AGAIN,

@@ -19,6 +19,7 @@ import json
 import os
 import queue
 import random
+import secrets
 import select
 import shutil
 import signal
@@ -34,7 +35,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from supervisor.base import logs, proc_stat
-from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError
+from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, GpuPlan, Place, StopRules
@@ -65,6 +66,7 @@ KEPT_ANSWERS = 64
 KEPT_FAULTS = 16
 GPU_S = 1.0
 STOP_S = 60.0  # of what the head does not ask for
+KILL_S = 1.0  # of what the lease ends: no patience
 ENGINE = "VLLM::Engine"
 HEADLESS_S = 60.0  # beyond the lease, and between two questions to Slurm
 
@@ -110,9 +112,10 @@ class Agent:
         self._unwanted, self._hurry = threading.Event(), threading.Event()
         self._sent: deque[tuple[int, float]] = deque(maxlen=4096)
         self._number = 0
+        self.identity = self._find_identity()
         self._heard = self._recall_heard()
         self._kept_heard = self._heard
-        self._ended_by_lease = False
+        self._launching: dict[str, str] = {}  # by order: parts that are being launched, or wait for it
         self._first_left: Message | None = None  # what the head had left when this agent began
         self._faults: deque[tuple[float, Message]] = deque(maxlen=KEPT_FAULTS)
         self._lost_gpus: set[str] = set()
@@ -232,6 +235,7 @@ class Agent:
             said = (self.run_id, self.name, str(hello.get("nonce")), mine)
             address = connection.getsockname()[0]
             greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
+            greeting |= {"identity": self.identity, "job": os.environ.get(wire.JOB, "")}
             greeting |= {"proof": wire.prove(token, "agent", *said), "address": address}
             line.put(greeting)
             line.longest = wire.LONGEST_LINE
@@ -279,9 +283,10 @@ class Agent:
             self._out.extend(part.gone)
         with self._lock:
             self._out.extend(self._faults)
+            launching = list(self._launching.values())
         if self._disk is not None:
             self._disk.forget_told()
-        self._say({"t": "report", "parts": [part.key for part in parts]})
+        self._say({"t": "report", "parts": [*(part.key for part in parts), *launching]})
         self._hear_wanted(welcome.get("wanted"))
 
     def _hear_wanted(self, wanted: object) -> None:
@@ -316,6 +321,15 @@ class Agent:
                 text = json.dumps({"boot": proc_stat.boot_id(), "heard": self._heard})
                 wire.write_private(self.state_dir / "heard.json", text)
 
+    def _find_identity(self) -> str:
+        """Of this state folder: another one with the same name knows nothing of what this one started."""
+        path = self.state_dir / "identity"
+        with contextlib.suppress(OSError, ConfigError):
+            if found := wire.read_private(path):
+                return found
+        wire.write_private(path, made := secrets.token_hex(8))
+        return made
+
     def _recall_heard(self) -> float:
         """An agent that is started again and again without a head must not begin its lease anew each time."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, ConfigError):
@@ -347,19 +361,38 @@ class Agent:
 
     def _watch_lease(self) -> None:
         """In a thread of its own: a shared folder that hangs must not hold up what the head counts on."""
-        asked = 0.0
+        asked, told = 0.0, False
         while True:
-            late = now() - self._heard > self.lease_s
-            if late and not self._ended_by_lease and any(map(_lives, self._list_parts())):
-                told = f"No head has heard of this machine for {self.lease_s:.0f} s: what runs is ended."
-                logs.say("error", "lease", told)
+            late = self._is_lease_over()
+            living = {part.attempt for part in self._list_parts() if late and _lives(part)}
+            if living and not told:
+                sentence = f"No head has heard of this machine for {self.lease_s:.0f} s: what runs is ended."
+                logs.say("error", "lease", sentence)
+            told = bool(living)
+            if late:
                 self._unwanted.set()
-                self._end_others(-1)
-            self._ended_by_lease = late
+            for attempt in sorted(living):
+                self._kill(attempt)
             if now() - self._heard > self.lease_s + HEADLESS_S and now() - asked > HEADLESS_S:
                 asked = now()
                 self._ask_for_another_head()
             time.sleep(TURN_S)
+
+    def _is_lease_over(self) -> bool:
+        return bool(now() - self._heard > self.lease_s)
+
+    def _kill(self, attempt: int) -> None:
+        """At once, and again as long as something lives: the head counts on it, and a stop takes its time."""
+        hurry = threading.Event()
+        hurry.set()
+        known = [process for part in self._list_parts() if part.attempt == attempt for process in part.seen]
+        try:
+            stop_attempt(
+                attempt_dir(self.state_dir, attempt),
+                (), self.run_id, StopRules([]), KILL_S, lambda: None, 0.0, hurry=hurry, known=known, brief=True
+            )  # fmt: skip
+        except (OSError, SupervisorError) as error:
+            logs.say("error", "lease", f"Attempt {attempt} could not be ended, and that is tried again: {error}.")
 
     @staticmethod
     def _ask_for_another_head() -> None:
@@ -480,6 +513,9 @@ class Agent:
             self._say(self._answers[number])
         elif number not in self._under_way:
             self._under_way.add(number)
+            if message.get("do") == "launch":
+                with self._lock:
+                    self._launching[number] = f"{message['attempt']}/{message['component']['name']}"
             if message.get("do") == "stop":
                 self._hurry.clear()
                 self._unwanted.set()
@@ -512,6 +548,7 @@ class Agent:
             with self._lock:
                 self._answers = dict([*self._answers.items(), (number, answer)][-KEPT_ANSWERS:])
                 self._under_way.discard(number)
+                self._launching.pop(number, None)
             self._say(answer)
 
     def _carry_out(self, message: Message) -> Message:
@@ -534,6 +571,8 @@ class Agent:
     def _launch(self, message: Message) -> Message:
         attempt, told = int(message["attempt"]), message["component"]
         self._unwanted.clear()
+        if self._is_lease_over():
+            raise TryAgainError("no head has heard of this machine for longer than its lease")
         for earlier in sorted({one.attempt for one in self._list_parts() if one.attempt != attempt}):
             left = self._stop_one(earlier, None, STOP_S, brief=False)
             if left:

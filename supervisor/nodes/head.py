@@ -28,6 +28,7 @@ from supervisor.base import logs
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.config.nodes import Nodes
 from supervisor.core import facts as f
+from supervisor.core.fencing import may_write
 from supervisor.core.machines import to_avoid
 from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
@@ -42,10 +43,13 @@ if TYPE_CHECKING:
     from supervisor.nodes.steps import Disks
 
 Post = Callable[[f.Fact, str], None]
-HEAD_FILE = "head.json"
+HEAD_FILE, IDENTITIES = "head.json", "machines.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_STRANGERS = 64  # connections that have not proved yet that they know the token
 TURN_S = 0.25
+TELL_AGAIN_S = 5.0
+ALL_HERE_S = 1.5
+MOST_UNFIT = 64
 ABSENT_S = 10.0  # a stop waits for a machine until it has been silent for so long
 GONE_S = 3.0  # an agent that hung up is usually back by then
 LAUNCH_S = 90.0  # for the answer to a launch: a shim may take 30 s, and what is in the way has to be ended
@@ -118,6 +122,10 @@ class Head:
         self._began = now()
         self._ended = False
         self._last_tick = 0.0
+        self._job = environ.get(wire.JOB, "")
+        self._told_address = 0.0
+        self._arrived = 0.0  # the newest machine
+        self._identities = self._recall_identities()
         self._waker, self._wakes = socket.socketpair()
         self._wakes.setblocking(False)
         try:
@@ -129,7 +137,6 @@ class Head:
             reach = nodes.address or (socket.gethostname() if host.strip("[]") in ("", "0.0.0.0", "::") else host)  # noqa: S104
             self.address = f"{reach}:{bound[1]}"
             self._head_file = self._folder / HEAD_FILE
-            wire.write_private(self._head_file, json.dumps({"address": self.address, "run": run_id}) + "\n")
         except OSError as error:
             raise ConfigError(f"The agents of [nodes] cannot be listened to: {error}. Mend [nodes].") from error
         self._selector = selectors.DefaultSelector()
@@ -169,9 +176,29 @@ class Head:
         self._listener.close()
 
     def _leave_word(self, code: int) -> None:
+        if not self._told_address:
+            return  # another daemon has the run, or had it last
+        # Only those that were heard: others are of an allocation before this one.
+        unfit = [name for name in to_avoid(self._state()) if (one := self._machines.get(name)) and one.address]
+        left = {"ended": code, "run": self.run_id, "job": self._job}
+        left |= {"unfit": unfit[:MOST_UNFIT]} if code == EXIT_POD_UNFIT else {}
         with contextlib.suppress(OSError):
-            unfit = to_avoid(self._state()) if code == EXIT_POD_UNFIT else ()
-            wire.write_private(self._head_file, json.dumps({"ended": code, "run": self.run_id, "unfit": unfit}) + "\n")
+            wire.write_private(self._head_file, json.dumps(left) + "\n")
+
+    def _holds_the_run(self) -> bool:
+        """Is it this daemon that the agents are to hear? One that waits for the claim tells them nothing."""
+        state = self._state()
+        return state.mode != "new" and not state.fence.lost and (state.live or may_write(state))
+
+    def _tell_address(self) -> None:
+        """Leave the address, and again where another daemon has written over it."""
+        if self._ended or now() - self._told_address < TELL_AGAIN_S or not self._holds_the_run():
+            return
+        self._told_address = now()
+        wanted = json.dumps({"address": self.address, "run": self.run_id})
+        with contextlib.suppress(OSError, ConfigError):
+            if not self._head_file.exists() or wire.read_private(self._head_file) != wanted:
+                wire.write_private(self._head_file, f"{wanted}\n")
 
     @staticmethod
     def _linger(peer: Peer) -> None:
@@ -297,6 +324,7 @@ class Head:
         self._hear_or_hang_up(peer, hear)
 
     def _tick(self) -> None:
+        self._tell_address()
         for peer in list(self._peers):
             if now() - peer.heard > wire.SILENCE_S or (not peer.name and now() - peer.since > wire.GREETING_S):
                 self._hang_up(peer, f"nothing was heard of it for {now() - peer.heard:.0f} s")
@@ -317,7 +345,7 @@ class Head:
     def _attempt_wanted(self) -> int | None:
         """The attempt of which something may live; None: the daemon does not know yet."""
         state = self._state()
-        if state.mode in NO_OPINION:
+        if state.mode in NO_OPINION or not self._holds_the_run():
             return None
         return state.attempt.number if state.mode in KEPT_WANTED else 0
 
@@ -336,6 +364,9 @@ class Head:
         with self._changed:
             known = self._machines.get(name)
             older = known.peer if known is not None else None
+        if why := self._why_not(name, message, older):
+            peer.line.put({"error": why})
+            raise WireError(why)
         if older is not None:
             self._hang_up(older, "it has connected anew")
         welcome: Message = {"proof": wire.prove(self._token, "head", *said), "lease_s": self.nodes.lease}
@@ -344,6 +375,7 @@ class Head:
         peer.line.put(welcome)
         with self._changed:
             peer.name = name
+            self._arrived = now() if known is None else self._arrived
             self._machines[name] = Machine(int(message.get("rank", 0)), str(message.get("address")), now(), peer)
             for request in self._requests.values():
                 if request.host == name and request.answer is None:
@@ -351,6 +383,29 @@ class Head:
             self._changed.notify_all()
         logs.say("info", "machine", f"The agent of {name} is there.")
         self._post(f.MachineLook(name), "nodes")
+
+    def _why_not(self, name: str, message: Message, older: Peer | None) -> str:
+        """Why this agent is not heard; "" where it is. Two machines of one name would hide each other."""
+        job, identity = str(message.get("job", "")), str(message.get("identity", ""))
+        if self._job and job and job != self._job:
+            return f"{name} is of job {job}, and the head of job {self._job}"
+        if self._identities.get(name, identity) != identity:
+            if older is not None:
+                return f"another machine is called {name}, and is heard: give each a --name of its own"
+            if any(away.may_live(state) and state.place and state.place.writes for *_, state in self._records(name)):
+                return f"another machine was called {name}, and may still write: its lease is waited for"
+        if self._identities.get(name) != identity:
+            self._identities[name] = identity
+            with contextlib.suppress(OSError):
+                wire.write_private(self.state_dir / IDENTITIES, json.dumps(self._identities))
+        return ""
+
+    def _recall_identities(self) -> dict[str, str]:
+        with contextlib.suppress(OSError, ValueError, ConfigError):
+            return {
+                str(name): str(one) for name, one in json.loads(wire.read_private(self.state_dir / IDENTITIES)).items()
+            }
+        return {}
 
     def _records(self, name: str | None = None) -> list[tuple[int, str, ShimState]]:
         """Components of the newest attempts, on machine ``name`` (None: on any), with what was last heard of each."""
@@ -541,7 +596,9 @@ class Head:
         while True:
             with self._changed:
                 there = {name: one for name, one in self._machines.items() if self._is_fit(name)}
-                if len(there) >= wanted:
+                enough = len(there) >= wanted
+                # They come within a second of each other, and which is which goes by their numbers.
+                if enough and (now() - self._arrived >= ALL_HERE_S or now() >= until):
                     best = choose_machines({name: one.rank for name, one in there.items()}, avoid, wanted)
                     return _reach([(name, there[name].address) for name in best])
                 if unwanted.is_set() or self._ended:
@@ -551,7 +608,7 @@ class Head:
                     sentence = f"Of the {wanted} machines that the job needs these are there: {names}."
                     raise PodUnfitError(f"{sentence} It takes another allocation.")
                 self._changed.wait(0.25)
-            if not told:
+            if not told and not enough:
                 told = True
                 sentence = f"The start waits for machines: {len(there)} of {wanted} are there."
                 self._post(f.Remark("machines", sentence, "warning"), "nodes")
@@ -720,11 +777,12 @@ def _error_of(sentence: str, kind: str) -> SupervisorError:
     return kinds.get(kind, TryAgainError)(sentence)
 
 
-def read_unfit(folder: Path, run_id: str) -> list[str]:
-    """The machines that made a head give its allocation back (94); [] where it did not say."""
+def read_unfit(folder: Path, run_id: str, job: str) -> list[str]:
+    """The machines that made the head of this job of Slurm give it back (94); [] where it did not say."""
     with contextlib.suppress(OSError, ValueError, ConfigError):
         found = json.loads(wire.read_private(folder / HEAD_FILE))
-        if isinstance(found, dict) and found.get("run") == run_id and found.get("ended") == EXIT_POD_UNFIT:
+        ours = isinstance(found, dict) and (found.get("run"), found.get("job")) == (run_id, job)
+        if ours and found.get("ended") == EXIT_POD_UNFIT:
             return [str(name) for name in found.get("unfit", ()) if NAME.fullmatch(str(name))]
     return []
 

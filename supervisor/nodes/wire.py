@@ -27,6 +27,8 @@ from supervisor.base.errors import ConfigError
 VERSION = 1
 LONGEST_LINE = 4 << 20  # an environment and a command line; output travels in pieces that are far smaller
 LONGEST_GREETING = 4096
+LONGEST_FILE = 64 << 10
+JOB = "SLURM_JOB_ID"  # of both sides, where they have one: another job's agent is none of ours
 MOST_UNSENT = 32 << 20
 GREETING_S = 5.0
 TOKEN = "RL_SUPERVISOR_NODE_TOKEN"  # noqa: S105 - the name of the variable
@@ -70,7 +72,7 @@ def read_private(path: Path) -> str:
         found = os.fstat(fd)
         if found.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
             raise ConfigError(f"{path} is not ours alone: chown it to user {os.geteuid()} and `chmod 600 {path}`.")
-        return file.read(LONGEST_GREETING).strip()
+        return file.read(LONGEST_FILE).strip()
 
 
 def find_token(folder: Path, environ: Mapping[str, str]) -> str:

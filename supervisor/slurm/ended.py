@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from supervisor.base.errors import EXIT_FINISHED, EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, SupervisorError
+from supervisor.base.hosts import expand_hosts
 from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
@@ -46,13 +47,17 @@ class JobEnd:
         if job is not None and job.state != "RUNNING":
             self._say(f"Slurm ends this job itself ({job.state.lower()}): nothing is requeued here.")
             return code
+        here = self._environ.get("SLURMD_NODENAME", "")
+        if job is not None and here and job.nodes and here not in expand_hosts(job.nodes):
+            self._say(f"Job {self._id} runs on {job.nodes} by now: nothing is done about it from {here}.")
+            return code
         if code == EXIT_PERSON_NEEDED:
             return self._hold(code)
         if not self._run.slurm.requeue:
             self._say(f"The daemon ended with {code}, and [slurm] requeue is false: the job ends.")
             return code
         if code == EXIT_POD_UNFIT and self._run.nodes is not None:
-            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id)
+            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id, self._id)
             # This machine is the head's, and mostly another.
             return self._exclude(job, code, unfit) if unfit else self._requeue("the allocation is unfit (94)", code)
         if code == EXIT_POD_UNFIT:

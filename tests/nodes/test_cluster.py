@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -274,8 +275,8 @@ def test_a_machine_whose_gpu_fails_and_that_no_other_can_replace_is_named_for_th
     assert cluster.daemon is not None
     assert cluster.daemon.wait(90) == 94, cluster.story()
     assert {nanny.wait(60) for nanny in cluster.nannies.values()} == {0}, "the allocation is given back"
-    assert read_unfit(cluster.shared, "several") == ["n2"]
-    assert read_unfit(cluster.shared, "another") == []
+    assert read_unfit(cluster.shared, "several", "") == ["n2"]
+    assert read_unfit(cluster.shared, "several", "17") == read_unfit(cluster.shared, "another", "") == []
     assert not cluster.living()
 
 
@@ -297,6 +298,57 @@ def test_a_silent_machine_with_the_trainer_is_waited_for_until_its_lease_is_over
     cluster.wait_for(lambda: "The agent of n0 is there." in cluster.sentences("machine")[-1], "n0 again")
     stays(cluster, 3)
     assert len(cluster.living()) == 4
+    cluster.check_sound()
+
+
+def start_beside(cluster: Cluster, name: str, *words: str) -> subprocess.Popen[bytes]:
+    with (cluster.folder / f"{name}.out").open("ab") as output:
+        command = [sys.executable, "-m", "supervisor.cli.main", *words]
+        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+
+@pytest.mark.soak
+def test_a_second_machine_of_the_same_name_is_not_heard_and_costs_nothing(make: MakeCluster) -> None:
+    """It knows nothing of what the first one runs. Each displaced the other, and the trainer was started each time."""
+    cluster = make()
+    cluster.wait_for_step(4)
+    words = ["--name", "n0", "--rank", "0", "--state", str(cluster.folder / "other")]
+    cluster.nannies["other"] = start_beside(cluster, "other", "node", str(cluster.run_file), *words)
+    refused = "another machine is called n0, and is heard"
+    cluster.wait_for(lambda: refused in (cluster.folder / "other.out").read_text(), "a word about the name")
+    stays(cluster, 3)
+    # The first one is lost to the network, for less than its lease: the second one must not stand for it.
+    agent = cluster.agent("n0")
+    agent.suspend()
+    may_write = "another machine was called n0, and may still write"
+    cluster.wait_for(lambda: may_write in (cluster.folder / "other.out").read_text(), "a word about the lease", 40)
+    assert cluster.starts() == [0]
+    agent.resume()
+    cluster.wait_for(lambda: "n0" in str(cluster.sentences("machine")[-1]), "it is heard again")
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_a_copy_that_waits_for_the_claim_takes_no_agent_away(make: MakeCluster) -> None:
+    """Its address stood in the shared folder: an agent that came back ended what the living head had there."""
+    cluster = make()
+    cluster.wait_for_step(4)
+    file = cluster.folder / "two.toml"
+    own = {str(cluster.state_dir): str(cluster.folder / "state2"), f'"{cluster.socket}"': f'"{cluster.folder}/s2"'}
+    text = cluster.run_file.read_text()
+    for old, new in own.items():
+        text = text.replace(old, new)
+    file.write_text(text)
+    second = start_beside(cluster, "second", "run", str(file))
+    try:
+        cluster.wait_for(lambda: "claim-held" in (cluster.folder / "second.out").read_text(), "it waits")
+        cluster.agent("n1").kill()
+        cluster.wait_for(lambda: len(cluster.sentences("machine")) > 5, "the agent is heard again")
+        stays(cluster, 3)
+        assert cluster.starts() == [0]
+    finally:
+        second.kill()
+        second.wait()
     cluster.check_sound()
 
 

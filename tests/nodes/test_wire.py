@@ -79,6 +79,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 def test_the_token_and_the_address_are_for_our_user_alone(stage: Stage) -> None:
+    stage.wait_for((stage.nodes.folder / "head.json").exists, "where the head listens")
     for name in ("token", "head.json"):
         assert (stage.nodes.folder / name).stat().st_mode & 0o777 == 0o600
     (stage.nodes.folder / "token").chmod(0o640)

@@ -133,11 +133,12 @@ resume = ["true", "{{step}}"]
 @pytest.mark.parametrize(
     ("left", "excluded"),
     [
-        ({"ended": 94, "run": "otter", "unfit": ["n2", "n7"]}, "n[3-4],n2,n7"),
-        ({"ended": 94, "run": "otter", "unfit": []}, ""),
-        ({"ended": 94, "run": "other", "unfit": ["n2"]}, ""),
-        ({"ended": 0, "run": "otter", "unfit": ["n2"]}, ""),
-        ({"ended": 94, "run": "otter", "unfit": ["n2;x"]}, ""),
+        ({"ended": 94, "run": "otter", "job": "17", "unfit": ["n2", "n7"]}, "n[3-4],n2,n7"),
+        ({"ended": 94, "run": "otter", "job": "17", "unfit": []}, ""),
+        ({"ended": 94, "run": "otter", "job": "16", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "other", "job": "17", "unfit": ["n2"]}, ""),
+        ({"ended": 0, "run": "otter", "job": "17", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "otter", "job": "17", "unfit": ["n2;x"]}, ""),
         (None, ""),
     ],
 )
@@ -156,6 +157,13 @@ def test_of_several_machines_those_that_the_head_named_are_excluded(
         assert box.asked()[0] == "update JobId=17 Comment=n2, n7 is unfit for this run (exit 94): See /log."
     else:
         assert box.asked() == ["requeue 17"]
+
+
+@pytest.mark.parametrize("code", [75, 93, 94, 137])
+def test_a_copy_that_was_left_behind_does_nothing_about_the_job_that_runs_elsewhere(box: Box, code: int) -> None:
+    box.queue("17|RUNNING|1000|n2|n[3-4]|None")
+    assert box.end(code) == box.end(code, told=True) == code
+    assert box.asked() == []
 
 
 def test_the_label_by_which_a_fleet_finds_its_job_stays_in_the_comment(box: Box) -> None:

@@ -45,6 +45,7 @@ ENDS = {
     "SPECIAL_EXIT": "it holds itself until a person has looked (exit 93)",
     "TIMEOUT": "it reached its wall time and did not requeue itself",
 }
+JOB_LINE = re.compile(r"[0-9]+\|[A-Z_]+\|[^|]*\|[0-9]*\|[^|]*\|[^|]*\|")
 HELD = re.compile("JobHeld|held state")
 NEVER = re.compile(
     "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|MaxMemPerLimit"
@@ -78,8 +79,12 @@ class Slurm:
     def list_instances(self) -> list[Instance]:
         """All jobs of this user that Slurm still knows; not those that were cancelled."""
         words = ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={FORMAT}"]
-        found = [_read_job(line) for line in self._ask(words, "away").splitlines()]
-        return [one for one in found if one is not None]
+        lines = [line for line in self._ask(words, "away").splitlines() if line.strip()]
+        # A comment of another job may hold a line break, and a warning may stand between them.
+        jobs = [line for line in lines if JOB_LINE.match(line)]
+        if lines and not jobs:
+            raise PlaceError("away", f"Slurm: squeue printed what is no job: {lines[0][:100]!r}.")
+        return [one for line in jobs if (one := _read_job(line)) is not None]
 
     def find_offers(self, want: Want) -> list[Offer]:
         """The cluster itself, where it answers. What a job takes is only known of its run."""
@@ -133,8 +138,6 @@ def _explain(said: str, otherwise: ErrorKind) -> PlaceError:
 
 def _read_job(line: str) -> Instance | None:
     parts = [part.strip() for part in line.split("|", 6)]
-    if len(parts) != 7 or not parts[0].isdigit():
-        raise PlaceError("away", f"Slurm: squeue printed what is no job: {line[:100]!r}.")
     number, state, start, count, nodes, reason, comment = parts
     if state == "CANCELLED":
         return None

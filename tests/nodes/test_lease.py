@@ -1,0 +1,91 @@
+"""The lease of an agent: when it is over, nothing may write that it started, and the head counts on seconds."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.nodes import agent as agents
+from supervisor.nodes.agent import Agent
+
+LEASE_S = 1.5
+STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
+
+
+def make_order(number: str, folder: Path) -> dict[str, object]:
+    component = {"name": f"trainer-{number}", "argv": ["/bin/bash", "-c", STUBBORN], "cwd": str(folder)}
+    component |= {"env": {"PATH": "/usr/bin:/bin"}, "nofile": 1024}
+    place = {"host": "n0", "role": "trainer", "index": int(number), "writes": True}
+    rules = {"signals": [[15, 60.0]]}
+    return {
+        "t": "do",
+        "id": number,
+        "do": "launch",
+        "attempt": 1,
+        "rules": rules,
+        "place": place,
+        "component": component,
+    }
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    state = tmp_path / "state"
+    state.mkdir()
+    options = {"name": "n0", "rank": 0, "run": "lease", "folder": tmp_path, "head": "", "state": state}
+    made = Agent(argparse.Namespace(**options, lease=LEASE_S, disk=None))
+    made._take_order(make_order("0", tmp_path))
+    threading.Thread(target=made._lane, daemon=True).start()
+    wait(made, lambda: "1/trainer-0" in made.parts and state_of(made) == "running")
+    yield made
+    made._stop(10**9, None, 1.0, brief=True)
+
+
+def state_of(agent: Agent) -> str:
+    return agent.parts["1/trainer-0"].state.state
+
+
+def wait(agent: Agent, until: object) -> None:
+    deadline = time.monotonic() + 20
+    while not until():  # type: ignore[operator]
+        assert time.monotonic() < deadline, agent.parts
+        agent._turn(None)
+        time.sleep(0.05)
+
+
+def test_what_minds_no_signal_is_gone_well_before_the_head_starts_another(agent: Agent) -> None:
+    """It was told to end, with a minute of patience, of which the head waits a part."""
+    agent._heard = agents.now()
+    threading.Thread(target=agent._watch_lease, daemon=True).start()
+    wait(agent, lambda: state_of(agent) != "running")
+    assert agents.now() - agent._heard - LEASE_S < 0.05 * LEASE_S + 5, "what the head waits beyond the lease"
+
+
+def test_an_end_that_fails_is_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+    stop = agents.stop_attempt
+
+    def fail_first(*args: object, **more: object) -> object:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(116, "Stale file handle")
+        return stop(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(agents, "stop_attempt", fail_first)
+    threading.Thread(target=agent._watch_lease, daemon=True).start()
+    wait(agent, lambda: state_of(agent) != "running")
+    assert len(tries) >= 3
+
+
+def test_nothing_is_launched_once_the_lease_is_over(agent: Agent, tmp_path: Path) -> None:
+    agent._heard = agents.now() - LEASE_S - 1
+    agent._take_order(make_order("1", tmp_path))
+    wait(agent, lambda: "1" in agent._answers)
+    assert agent._answers["1"]["kind"] == "try-again"
+    assert "longer than its lease" in agent._answers["1"]["error"]
+    assert "1/trainer-1" not in agent.parts
