@@ -207,6 +207,7 @@ def test_what_no_look_ever_catches_ends_with_its_group_where_shim_and_control_gr
     )
     wait_for((attempt.folder / "up").exists, "it forks")
     os.kill(launched.shim_pid, signal.SIGKILL)
+    wait_for(lambda: (shim := survivors.look_at(launched.shim_pid)) is None or shim.dead, "the shim is gone")
     for module in (survivors, stop_module):
         monkeypatch.setattr(module, "process_table", dict, raising=False)  # shows no process at all
     assert zoo.held(attempt.folder)
