@@ -213,23 +213,22 @@ def test_a_slow_step_and_an_imitated_log_restart_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.soak
-def test_the_interval_of_checkpoints_is_chosen_at_each_start(tmp_path: Path) -> None:
-    """The first start gets a guess. The second one knows how long saves and steps take, and that something failed."""
-    settings = {"job": {"checkpoint_interval": "auto", "checkpoint_interval_between": [1, 12]}}
-    fault = {"kind": "trainer-crash", "at_step": 11}
-    pod = Pod(tmp_path, NEWEST, faults=[fault], settings=settings, max_steps=26, step_s=0.2)
+def test_the_job_is_told_the_interval_that_the_core_chose(tmp_path: Path) -> None:
+    """Within what a person allows; what it is chosen from is asked in tests/core/test_interval.py."""
+    settings = {"job": {"checkpoint_interval": "auto", "checkpoint_interval_between": [1, 4]}}
+    fault = {"kind": "trainer-crash", "at_step": 7}
+    pod = Pod(tmp_path, NEWEST, faults=[fault], settings=settings, max_steps=12, step_s=0.2)
     try:
         pod.start()
         assert pod.wait_exit(120) == 0, pod.story()
-        first, second = (start["arguments"] for start in pod.practice.starts())
-        given = [words[words.index("--ckpt.interval") + 1] for words in (first, second)]
-        assert given == ["10", "12"], pod.story()
+        given = [
+            words[words.index("--ckpt.interval") + 1] for words in (one["arguments"] for one in pod.practice.starts())
+        ]
+        assert given == ["4", "4"], pod.story()
         told = pod.sentences("checkpoint-interval")
-        assert told[0] == "Checkpoints come every 10 steps, a first guess: no save was timed yet."
-        assert re.match(r"Checkpoints come every 12 steps \(\d+(\.\d+)? s\): a save takes .*, a step ", told[1]), told
-        assert "(1 failure in" in told[1]
-        assert pod.resume_steps() == [None, 10]
-        assert {12, 24, 26} & set(pod.stored()), "the steps of the second attempt are saved by its own interval"
-        assert not {20} & set(pod.stored())
+        assert told[0] == "Checkpoints come every 4 steps, a first guess: no save was timed yet."
+        assert told[1].startswith("Checkpoints come every 4 steps"), told
+        assert pod.resume_steps() == [None, 4]
+        assert set(pod.stored()) <= {4, 8, 12} and 12 in pod.stored()
     finally:
         pod.close()
