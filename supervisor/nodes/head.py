@@ -124,6 +124,7 @@ class Head:
         self._last_tick = 0.0
         self._job = environ.get(wire.JOB, "")
         self._told_address = 0.0
+        self._leaving = threading.Lock()  # held while something is written into the shared folder
         self._arrived = 0.0  # the newest machine
         self._identities = self._recall_identities()
         self._waker, self._wakes = socket.socketpair()
@@ -153,6 +154,7 @@ class Head:
     def start(self) -> None:
         """Hear the agents from now on."""
         self._thread.start()
+        threading.Thread(target=self._keep_address, name="address", daemon=True).start()
 
     def close(self, code: int | None) -> None:
         """Hang up. ``code``: the daemon ends for good with it, so the agents end, too; None: another one goes on."""
@@ -178,6 +180,10 @@ class Head:
     def _leave_word(self, code: int) -> None:
         if not self._told_address:
             return  # another daemon has the run, or had it last
+        with self._leaving:
+            self._leave_last_word(code)
+
+    def _leave_last_word(self, code: int) -> None:
         # Only those that were heard: others are of an allocation before this one.
         unfit = [name for name in to_avoid(self._state()) if (one := self._machines.get(name)) and one.address]
         left = {"ended": code, "run": self.run_id, "job": self._job}
@@ -190,9 +196,17 @@ class Head:
         state = self._state()
         return state.mode != "new" and not state.fence.lost and (state.live or may_write(state))
 
-    def _tell_address(self) -> None:
-        """Leave the address, and again where another daemon has written over it."""
-        if self._ended or now() - self._told_address < TELL_AGAIN_S or not self._holds_the_run():
+    def _keep_address(self) -> None:
+        """Leave the address, and again where another daemon has written over it. In a thread of its own: a shared
+        folder that hangs must not keep the agents from being heard."""
+        while not self._ended:
+            if now() - self._told_address >= TELL_AGAIN_S and self._holds_the_run():
+                with self._leaving:
+                    self._leave_address()
+            time.sleep(TURN_S)
+
+    def _leave_address(self) -> None:
+        if self._ended:
             return
         self._told_address = now()
         wanted = json.dumps({"address": self.address, "run": self.run_id})
@@ -324,7 +338,6 @@ class Head:
         self._hear_or_hang_up(peer, hear)
 
     def _tick(self) -> None:
-        self._tell_address()
         for peer in list(self._peers):
             if now() - peer.heard > wire.SILENCE_S or (not peer.name and now() - peer.since > wire.GREETING_S):
                 self._hang_up(peer, f"nothing was heard of it for {now() - peer.heard:.0f} s")

@@ -61,7 +61,7 @@ class JobEnd:
             # This machine is the head's, and mostly another.
             return self._exclude(job, code, unfit) if unfit else self._requeue("the allocation is unfit (94)", code)
         if code == EXIT_POD_UNFIT:
-            return self._exclude(job, code, [self._environ.get("SLURMD_NODENAME", "")])
+            return self._exclude(job, code, [here])
         if code == EXIT_FINISHED and not told:
             self._say("The run is finished, or a person shut it down: the job ends.")
             return code
