@@ -23,6 +23,7 @@ from pathlib import Path
 
 from supervisor.base.errors import EXIT_PERSON_NEEDED, EXIT_POD_UNFIT, EXIT_TRY_AGAIN, ConfigError
 from supervisor.config import run_file
+from supervisor.config.nodes import Nodes
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
 from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export
@@ -167,8 +168,8 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
             raise ConfigError(f"{what} {value} is no name in Kubernetes: small letters, digits and dashes.")
     values, names = environment_of_export(path, file, cluster.package, secrets)
     several = file.nodes is not None
-    if several:
-        _check_nodes(path, file, folder, f"{name}-head-0-0.{name}")
+    if file.nodes is not None:
+        _check_nodes(path, file.nodes, folder, f"{name}-head-0-0.{name}")
 
     def make_pod(role: str, word: str, *, with_gpus: bool) -> str:
         limits = {"resource": json.dumps(cluster.resource), "gpus": _count_gpus(path, file, cluster.gpus)}
@@ -240,11 +241,8 @@ def _count_gpus(path: Path, file: RunFile, asked: int | None) -> int:
     return asked or used
 
 
-def _check_nodes(path: Path, file: RunFile, folder: str, address: str) -> None:
+def _check_nodes(path: Path, nodes: Nodes, folder: str, address: str) -> None:
     """Do the agents find the head, and is what they share on the claim?"""
-    nodes = file.nodes
-    if nodes is None:
-        return
     if not folder or not nodes.folder.is_relative_to(folder):
         raise ConfigError(
             f"{path} has its [nodes] folder at {nodes.folder}, which the pods do not share: name a claim that all of "

@@ -118,29 +118,13 @@ def test_what_cannot_run_is_refused(tmp_path: Path, url: str, cluster: dict[str,
     assert said in str(caught.value)
 
 
-SEVERAL = """
-[job.plain]
-start = []
-resume = ["{step}"]
-markers = ["x"]
-[nodes]
-folder = "/data/nodes"
-address = "sober-otter-2-head-0-0.sober-otter-2"
-listen = "0.0.0.0:7433"
-[[nodes.components]]
-role = "trainer"
-start = ["train"]
-[[nodes.components]]
-role = "inference"
-machine = 1
-start = ["serve"]
-"""
+SEVERAL = test_sky.NODES.replace(
+    'folder = "/root/nodes"', 'folder = "/data/nodes"\naddress = "sober-otter-2-head-0-0.sober-otter-2"'
+)
 
 
 def make_several(folder: Path, text: str = SEVERAL, **cluster: Any) -> dict[str, Any]:
-    path = write_run(folder)
-    own = path.read_text().replace("[job]\n", '[job]\nkind = "command"\n')
-    path.write_text(own.replace("[gpus]\ninference = [0, 1]\ntrainer = [1, 2]\n", "") + text)
+    path = test_sky.spread(write_run(folder), text)
     wanted = {"claim": "training:/data", "gpus": 8, **cluster}
     value = yaml.safe_load(make_job_set(path, Cluster("ghcr.io/me/pod:1", **wanted), ()))
     assert isinstance(value, dict)

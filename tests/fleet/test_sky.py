@@ -150,11 +150,15 @@ start = ["serve"]
 """
 
 
-def write_several(folder: Path) -> Path:
-    path = write_run(folder, more=NODES)
+def spread(path: Path, nodes: str = NODES) -> Path:
+    """The run file becomes one of a command over two machines."""
     text = path.read_text().replace("[job]\n", '[job]\nkind = "command"\n')
-    path.write_text(text.replace("[gpus]\ninference = [0, 1]\ntrainer = [1, 2]\n", ""))
+    path.write_text(text.replace("[gpus]\ninference = [0, 1]\ntrainer = [1, 2]\n", "") + nodes)
     return path
+
+
+def write_several(folder: Path) -> Path:
+    return spread(write_run(folder))
 
 
 @pytest.mark.parametrize(
