@@ -163,7 +163,8 @@ def measure(folder: Path, machines: int, lines: int) -> list[tuple[str, float, s
         wait_for(head_file.exists, "the head listens")
         head, token = json.loads(head_file.read_text())["address"], (folder / "nodes" / "token").read_text().strip()
         agents = [Agent(number, head, token) for number in range(machines)]
-        threading.Thread(target=imitate, args=(agents, lines, over), daemon=True).start()
+        imitation = threading.Thread(target=imitate, args=(agents, lines, over), daemon=True)
+        imitation.start()
         wait_for(lambda: sentences_of(output, "step"), "the first step")
         time.sleep(WARM_UP_S)
         meter = Meter(daemon.pid)
@@ -174,6 +175,8 @@ def measure(folder: Path, machines: int, lines: int) -> list[tuple[str, float, s
         [verdict] = wait_for(lambda: sentences_of(output, "verdict"), "the verdict", 30)
         took = time.monotonic() - began
         print(verdict)
+        over.set()
+        imitation.join()  # before the head that it talks to is gone
     finally:
         over.set()
         daemon.kill()
