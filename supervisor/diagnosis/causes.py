@@ -239,37 +239,7 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     _align_clocks(logs)
     _put_back_launchers(logs)
     told = Diagnosis(attempt, "unclear", logs=list(logs), step=_last_step(logs))
-    present: list[tuple[Log, Event]] = []
-    over: list[tuple[Log, Event]] = []
-    stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
-    for log in logs:
-        if _went_on_in_another(log, logs):
-            continue
-        for event in log.events:
-            if event.start < log.starts or _is_ignored(event) or (log.kernel and _of_others(log, event, logs)):
-                continue  # of a start before the last one in the same file, or of another time
-            if event.closing or _is_only_a_name(event):
-                continue  # an engine that is ended loses its own parts
-            if _is_usual(log, event, logs):
-                event.weak = True
-            else:
-                event.anew = None
-            ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
-            survived = _is_survived(log, event, logs) and not ended_it
-            (over if survived else present).append((log, event))
-    again = Counter((id(log), event.name, event.role) for log, event in over)
-    for log, event in present:
-        # What a run lived with more than once is no end of it where it comes once more and no part fails after it.
-        if (
-            again[id(log), event.name, event.role] > 1
-            and event.raised is None
-            and not _something_fails_after(log, event)
-        ):
-            event.weak = True
-    lived_with = {_place_of(event) for _, event in over if event.signature is None}
-    for log, event in present:
-        if event.signature is None and _place_of(event) in lived_with and log.lines - event.last.line > LAST_LINES:
-            event.weak = True
+    present, over = _sort_events(logs)
     kinds = _group_by_name(present)
     stop = _launchers_stop(kinds)
     in_time = [kind for kind in kinds if not _while_ended(kind, stop)]
@@ -324,7 +294,6 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         told.survived = [one for one in told.survived if one.name not in {kind.name for kind in candidates}]
     if not candidates:
         return told
-    told.outcome = "failed"
     root = _find_root(candidates, [*in_time, *candidates], lived)
     rest = [
         kind
@@ -332,21 +301,63 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         if kind is not root and (kind in candidates or ended) and (kind not in in_time or _not_before(kind, root))
     ]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
-    told.root = _cause_of(root, logs)
-    if any(root.event is event for _, event in waits):
-        told.root.more = tuple(event.text for _, event in waits[1:MOST_WAITS])
-        if root.event.signature is None:
-            told.root.name, told.root.remedy = standstill.NAME, standstill.REMEDY
-            told.root.sentence = standstill.say(waits)
-    if root.event.anew is not None:
-        since = told.root.first
-        told.root.first, told.root.text, before = root.event.anew
-        told.root.more, told.root.count = (), told.root.count - before
-        told.root.notes.append(f"It had come {before} times before, since {since.shown or since}, and the run went on.")
+    told.outcome, told.root = "failed", _tell_root(root, logs, waits)
     told.cascade = [_cause_of(kind, logs) for kind in sorted(rest, key=_by_time)]
     told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in earlier)])
     _add_notes(told, root, logs)
     return told
+
+
+def _sort_events(logs: Sequence[Log]) -> tuple[list[tuple[Log, Event]], list[tuple[Log, Event]]]:
+    """The events of an attempt that may have ended it, and those that the run lived with."""
+    present: list[tuple[Log, Event]] = []
+    over: list[tuple[Log, Event]] = []
+    stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
+    for log in logs:
+        if _went_on_in_another(log, logs):
+            continue
+        for event in log.events:
+            if event.start < log.starts or _is_ignored(event) or (log.kernel and _of_others(log, event, logs)):
+                continue  # of a start before the last one in the same file, or of another time
+            if event.closing or _is_only_a_name(event):
+                continue  # an engine that is ended loses its own parts
+            if _is_usual(log, event, logs):
+                event.weak = True
+            else:
+                event.anew = None
+            ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
+            survived = _is_survived(log, event, logs) and not ended_it
+            (over if survived else present).append((log, event))
+    again = Counter((id(log), event.name, event.role) for log, event in over)
+    for log, event in present:
+        # What a run lived with more than once is no end of it where it comes once more and no part fails after it.
+        if (
+            again[id(log), event.name, event.role] > 1
+            and event.raised is None
+            and not _something_fails_after(log, event)
+        ):
+            event.weak = True
+    lived_with = {_place_of(event) for _, event in over if event.signature is None}
+    for log, event in present:
+        if event.signature is None and _place_of(event) in lived_with and log.lines - event.last.line > LAST_LINES:
+            event.weak = True
+    return present, over
+
+
+def _tell_root(root: _Kind, logs: Sequence[Log], waits: Sequence[tuple[Log, Event]]) -> Cause:
+    """The root cause for people: what waited beside it, and since when it has been fatal."""
+    cause = _cause_of(root, logs)
+    if any(root.event is event for _, event in waits):
+        cause.more = tuple(event.text for _, event in waits[1:MOST_WAITS])
+        if root.event.signature is None:
+            cause.name, cause.remedy = standstill.NAME, standstill.REMEDY
+            cause.sentence = standstill.say(waits)
+    if root.event.anew is not None:
+        since = cause.first
+        cause.first, cause.text, before = root.event.anew
+        cause.more, cause.count = (), cause.count - before
+        cause.notes.append(f"It had come {before} times before, since {since.shown or since}, and the run went on.")
+    return cause
 
 
 # ---------------------------------------------------------------- what is still so
