@@ -83,22 +83,6 @@ def _line_of(error: Exception, start: int = 0) -> int:
     return start + int(place[1]) if place and place[1] else start + 1 if start else 0
 
 
-# What each mistake is, in a clause that goes after the text that has it.
-_CLAUSES: Mapping[str, str] = {
-    "unquoted-text": "TOML wants quotes around text",
-    "python-word": "that is Python's word, not TOML's",
-    "typographic-quotes": "these are typographic quotes, and TOML knows only straight ones",
-    "unclosed": "a quote or bracket is missing",
-    "backslashes": "a backslash starts an escape in double quotes, and TOML knows no such escape",
-    "missing-comma": "a comma is missing between two values",
-    "missing-brackets": "several values want [ ] around them",
-    "odd-number": "TOML writes this number otherwise",
-    "inline-table": "a table in { } must stand on one line, without a comma at its end",
-    "stray-character": "there is a character that does not belong here",
-    "wrong-separator": "TOML wants = between a key and its value",
-}
-
-
 @dataclass
 class _Repair:
     """One file that is not TOML."""
@@ -203,15 +187,15 @@ class _Repair:
             return last + 1
         value = "\n".join([line[separator.end() :], *self.lines[at + 1 : last + 1]])
         try:
-            new = rewritten(value)
+            new, wrong = rewritten(value)
         except CannotMendError:
             empty = not value.split("#")[0].strip() and separator[0] == "="
             self._note_failure(at, last, f"{key[1]} has no value" if empty else "This is not TOML", key[1])
             return last + 1
         mistakes: tuple[str, ...] = ("stray-character",) * stray + ("wrong-separator",) * (separator[0] != "=")
-        mistakes = tuple(dict.fromkeys((*mistakes, *new.mistakes)))
+        mistakes = tuple(dict.fromkeys((*mistakes, *wrong)))
         head = line[: key.end()].rstrip() + " =" if separator[0] != "=" else line[: separator.end()]
-        spaced = new.text if new.text[:1] in " \t" or separator[0] == "=" else f" {new.text}"
+        spaced = new if new[:1] in " \t" or separator[0] == "=" else f" {new}"
         self._take_statement(at, last, [one.rstrip("\r") for one in (head + spaced).split("\n")], key[1], mistakes)
         return last + 1
 
@@ -239,7 +223,9 @@ class _Repair:
             self._note_failure(first, last, "This is not TOML", key)
             return
         self.statements.append(pair)
-        self._note_mend(first, last, lines, mistakes[0], "; ".join(_CLAUSES[one] for one in mistakes), key=key)
+        self._note_mend(
+            first, last, lines, mistakes[0], "; ".join(toml_values.CLAUSES[one] for one in mistakes), key=key
+        )
 
     def _read_statement(self, first: int, last: int, lines: Sequence[str], key: str) -> Statement | None:
         data = _load_toml("\n".join(lines))

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
-Mistake = Literal[
-    "unquoted-text",
-    "python-word",
-    "typographic-quotes",
-    "unclosed",
-    "backslashes",
-    "missing-comma",
-    "missing-brackets",
-    "odd-number",
-    "inline-table",
-    "stray-character",
-    "wrong-separator",
-]
-
+CLAUSES: Mapping[str, str] = {
+    "unquoted-text": "TOML wants quotes around text",
+    "python-word": "that is Python's word, not TOML's",
+    "typographic-quotes": "these are typographic quotes, and TOML knows only straight ones",
+    "unclosed": "a quote or bracket is missing",
+    "backslashes": "a backslash starts an escape in double quotes, and TOML knows no such escape",
+    "missing-comma": "a comma is missing between two values",
+    "missing-brackets": "several values want [ ] around them",
+    "odd-number": "TOML writes this number otherwise",
+    "inline-table": "a table in { } must stand on one line, without a comma at its end",
+    "stray-character": "there is a character that does not belong here",
+    "wrong-separator": "TOML wants = between a key and its value",
+}
+"""What each mistake is, in a clause that goes after the text that has it."""
 TYPOGRAPHIC = "“”„‟«»″‘’‚‛′`´"
 BLANKS = {"\u00a0": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\u200e": "", "\u2060": "", "\ufeff": ""}
 """Characters that look like nothing or like a space, and come along with text that is copied from a web page."""
@@ -50,16 +49,11 @@ class CannotMendError(Exception):
     """What is meant is not certain."""
 
 
-@dataclass(frozen=True)
-class Rewritten:
-    """``text``: TOML, with as many lines. ``mistakes``: what was wrong, in the order of the text, each once."""
+def rewritten(text: str) -> tuple[str, tuple[str, ...]]:
+    """TOML for the value ``text`` (what stands after "=", comments included), with as many lines; and what was wrong.
 
-    text: str
-    mistakes: tuple[Mistake, ...]
-
-
-def rewritten(text: str) -> Rewritten:
-    """TOML for the value ``text`` (what stands after "=", comments included). Raises CannotMendError."""
+    Each mistake is named once. Raises CannotMendError.
+    """
     return _Value(text).whole()
 
 
@@ -85,11 +79,11 @@ class _Value:
         self.text = text
         self.at = 0
         self.out: list[str] = []
-        self.mistakes: list[Mistake] = []
+        self.mistakes: list[str] = []
         self.joined = False
         """An inline table stands over several lines: they become one."""
 
-    def whole(self) -> Rewritten:
+    def whole(self) -> tuple[str, tuple[str, ...]]:
         self._skip_blank(newlines=False)
         start = len(self.out)
         self._read_value("", 0)
@@ -104,36 +98,28 @@ class _Value:
             self.out.append("#")
             self.at += comment.end()
             self._copy_text(self._line_end() - self.at)
-        self._mend_trailing()
-        text = "".join(self.out)
+        rest = self.text[self.at :]
+        if any(line.strip() and not line.lstrip().startswith("#") for line in rest.split("\n")):
+            raise CannotMendError
+        text = "".join(self.out) + rest
         if self.joined:
             text = text[: len(text) - len(text.lstrip())] + " ".join(line.strip() for line in text.split("\n")).strip()
-        return Rewritten(text, tuple(dict.fromkeys(self.mistakes)))
+        return text, tuple(dict.fromkeys(self.mistakes))
 
     def _rest_of_a_list(self, start: int) -> None:
-        """Values with commas and no brackets around: `gpu_ids = 0, 1`."""
-        at, out, mistakes = self.at, len(self.out), len(self.mistakes)
-        values = 1
+        """Values with commas and no brackets around: `gpu_ids = 0, 1`. One comma at the end is no list."""
+        if not re.match(r",[ \t]*[^\s#]", self._rest_of_line()):
+            return
         while self._peek_next() == ",":
             self._copy_text(1)
             self._skip_blank(newlines=False)
             if self._peek_next() in ("", "\n", "#"):
                 break
             self._read_value("[", 0)
-            values += 1
             self._skip_blank(newlines=False)
-        if values == 1:
-            self.at, self.out[out:], self.mistakes[mistakes:] = at, [], []
-            return
         self.out.insert(start, "[")
         self.out.append("]")
         self.mistakes.append("missing-brackets")
-
-    def _mend_trailing(self) -> None:
-        rest = self.text[self.at :]
-        if rest.strip() and not all(not line.strip() or line.lstrip().startswith("#") for line in rest.split("\n")):
-            raise CannotMendError
-        self.out.append(rest)
 
     # ------------------------------------------------------------ values
 
@@ -145,13 +131,10 @@ class _Value:
             self._read_quoted(head, inside)
         elif head and head in TYPOGRAPHIC:
             self._mend_typographic()
-        elif head == "[":
-            self._read_array("[", "]", depth)
-        elif head == "(":
-            self.mistakes.append("missing-brackets")
-            self._read_array("(", ")", depth)
-        elif head == "{":
-            self._read_table(depth)
+        elif head and head in "[({":
+            if head == "(":
+                self.mistakes.append("missing-brackets")
+            self._read_items({"[": "]", "(": ")", "{": "}"}[head], depth)
         else:
             self._read_bare(inside)
 
@@ -210,26 +193,52 @@ class _Value:
         self.out.append(quote_toml(self.text[self.at + 1 : end]))
         self.at = end + 1
 
-    def _read_array(self, opening: str, closing: str, depth: int) -> None:
+    def _read_items(self, closing: str, depth: int) -> None:
+        """What stands in [ ], in ( ), which are meant for them, or in { }."""
+        table = closing == "}"
         self._skip_mistake()
-        self.out.append("[")
+        self.out.append("{" if table else "[")
         while True:
-            self._skip_blank(newlines=True)
-            if self._peek_next() == closing:
-                self._skip_mistake()
+            self._skip_blank(newlines=True, in_table=table)
+            if self._peek_next() in ("", closing):
                 break
-            if self._peek_next() == "":
-                self._close_bracket("]")
-                return
-            self._read_value("[", depth + 1)
+            if table:
+                self._read_key()
+            self._read_value("{" if table else "[", depth + 1)
             end = len(self.out)
-            self._skip_blank(newlines=True)
+            self._skip_blank(newlines=True, in_table=table)
             if self._peek_next() == ",":
+                comma = len(self.out)
                 self._copy_text(1)
+                self._skip_blank(newlines=True, in_table=table)
+                if table and self._peek_next() == "}":
+                    self.out[comma] = ""
+                    self.mistakes.append("inline-table")
             elif self._peek_next() not in ("", closing):
                 self.out.insert(end, ",")
                 self.mistakes.append("missing-comma")
-        self.out.append("]")
+        bracket = "}" if table else "]"
+        if self._peek_next():
+            self._skip_mistake()
+            self.out.append(bracket)
+        else:
+            self._close_bracket(bracket)
+
+    def _read_key(self) -> None:
+        """A key of a table in { }, with what parts it from its value."""
+        key = _KEY.match(self.text, self.at)
+        if not key:
+            raise CannotMendError
+        self._copy_text(key.end() - self.at)
+        self._skip_blank(newlines=False)
+        if self._peek_next() == ":":
+            self._skip_mistake("wrong-separator")
+            self.out.append(" =")
+        elif self._peek_next() == "=":
+            self._copy_text(1)
+        else:
+            raise CannotMendError
+        self._skip_blank(newlines=False)
 
     def _close_bracket(self, bracket: str) -> None:
         """Put a missing bracket behind the last thing that stands there, not behind its comment or on an empty line."""
@@ -238,43 +247,6 @@ class _Value:
             last -= 1
         self.out.insert(last, bracket)
         self.mistakes.append("unclosed")
-
-    def _read_table(self, depth: int) -> None:
-        self._copy_text(1)
-        while True:
-            self._skip_blank(newlines=True, in_table=True)
-            if self._peek_next() == "}":
-                self._copy_text(1)
-                return
-            if self._peek_next() == "":
-                self._close_bracket("}")
-                return
-            key = _KEY.match(self.text, self.at)
-            if not key:
-                raise CannotMendError
-            self._copy_text(key.end() - self.at)
-            self._skip_blank(newlines=False)
-            if self._peek_next() == ":":
-                self._skip_mistake("wrong-separator")
-                self.out.append(" =")
-            elif self._peek_next() == "=":
-                self._copy_text(1)
-            else:
-                raise CannotMendError
-            self._skip_blank(newlines=False)
-            self._read_value("{", depth + 1)
-            end = len(self.out)
-            self._skip_blank(newlines=True, in_table=True)
-            if self._peek_next() == ",":
-                self._copy_text(1)
-                comma = len(self.out) - 1
-                self._skip_blank(newlines=True, in_table=True)
-                if self._peek_next() == "}":
-                    self.out[comma] = ""
-                    self.mistakes.append("inline-table")
-            elif self._peek_next() not in ("", "}"):
-                self.out.insert(end, ",")
-                self.mistakes.append("missing-comma")
 
     def _read_bare(self, inside: str) -> None:
         stops = {"": "\n#", "[": ",])\n#", "{": ",}\n#"}[inside]
@@ -346,7 +318,7 @@ class _Value:
         self.out.append(self.text[self.at : self.at + count])
         self.at += count
 
-    def _skip_mistake(self, mistake: Mistake | None = None) -> None:
+    def _skip_mistake(self, mistake: str = "") -> None:
         self.at += 1
         if mistake:
             self.mistakes.append(mistake)
