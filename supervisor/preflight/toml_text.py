@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from supervisor.config.toml_keys import long_key_line
 from supervisor.preflight import toml_values
 from supervisor.preflight.finding import Edit, Finding, Where
 from supervisor.preflight.toml_headers import mended_header, section_of
-from supervisor.preflight.toml_tree import Pair, Statement, build_tree, clashes
+from supervisor.preflight.toml_tree import Pair, Statement, Tree
 from supervisor.preflight.toml_values import CannotMendError, is_scalar, rewritten
 from supervisor.primerl.configs import LARGEST
 
@@ -114,8 +113,8 @@ class _Repair:
             at = self._read_header(at) if line.startswith("[") else self._read_pair(at)
             if self.broken > MOST_BROKEN or (self.hopeless > MOST_MISTAKES and self.hopeless > len(self.statements)):
                 return Mended(self.text, None, (self._no_toml(),))
-        found = clashes(self.path, self.lines, self.statements)
-        self.found += dict.fromkeys(islice(found, MOST_BROKEN))
+        tree = Tree(self.path, self.lines, self.statements)
+        self.found += dict.fromkeys(tree.found[:MOST_BROKEN])
         if not self.found:  # nothing that is known here: tomllib has the last word
             self._add_finding("toml-syntax", f"This is not TOML: {_plain_words(self.error)}.", _line_of(self.error) - 1)
         if self.hopeless > len(self.statements) and self.hopeless > 2:
@@ -124,7 +123,7 @@ class _Repair:
         if len(told) > MOST_MISTAKES:
             more = f"There are {len(told) - MOST_MISTAKES} more mistakes in the text of {self.path.name}."
             told = [*told[:MOST_MISTAKES], Finding("toml-syntax", more, told[MOST_MISTAKES].where)]
-        return Mended("\n".join(self.result), build_tree(self.statements), tuple(told))
+        return Mended("\n".join(self.result), tree.top, tuple(told))
 
     def _no_toml(self) -> Finding:
         kind = "TOML"
