@@ -13,7 +13,6 @@ import pytest
 from supervisor import preflight
 from supervisor.preflight import finding, model_support
 from supervisor.preflight.finding import SEVERITIES, Rule
-from supervisor.preflight.model_support import Entry
 
 FOLDER = Path(preflight.__file__).parent
 RULES: list[dict[str, Any]] = [
@@ -23,14 +22,14 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("rule", finding.rules().values(), ids=str)
-def test_each_rule_says_what_people_will_read(rule: Rule) -> None:
-    assert re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", rule.id), "small letters, digits and single hyphens"
-    assert rule.severity in SEVERITIES
-    for clause in (rule.title, rule.source):
-        assert clause.strip() and not clause.endswith("."), "a clause"
-    for sentence in (rule.why, rule.remedy):
-        assert sentence.strip() and sentence.endswith("."), "a sentence"
+def test_each_rule_says_what_people_will_read() -> None:
+    for rule in finding.rules().values():
+        assert re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", rule.id), f"{rule.id}: small letters and single hyphens"
+        assert rule.severity in SEVERITIES, rule.id
+        for clause in (rule.title, rule.source):
+            assert clause.strip() and not clause.endswith("."), f"{rule.id}: a clause"
+        for sentence in (rule.why, rule.remedy):
+            assert sentence.strip() and sentence.endswith("."), f"{rule.id}: a sentence"
 
 
 def test_no_two_rules_have_one_id() -> None:
@@ -38,13 +37,13 @@ def test_no_two_rules_have_one_id() -> None:
     assert len(RULES) == len(finding.rules())
 
 
-@pytest.mark.parametrize("entry", model_support.table(), ids=lambda entry: entry.rule)
-def test_each_entry_on_models_is_a_sentence_about_some(entry: Entry) -> None:
-    assert entry.says.endswith(".") and "{model}" in entry.says
-    assert entry.model_types or entry.architectures or entry.names or entry.quantization
-    assert entry.severity in (None, *SEVERITIES)
-    assert entry.unsure in ("", *SEVERITIES)
-    assert {type(day).__name__ for day in (entry.since, entry.until)} <= {"date", "NoneType"}
+def test_each_entry_on_models_is_a_sentence_about_some() -> None:
+    for entry in model_support.table():
+        assert entry.says.endswith(".") and "{model}" in entry.says, entry
+        assert entry.model_types or entry.architectures or entry.names or entry.quantization, entry
+        assert entry.severity in (None, *SEVERITIES), entry
+        assert entry.unsure in ("", *SEVERITIES), entry
+        assert {type(day).__name__ for day in (entry.since, entry.until)} <= {"date", "NoneType"}, entry
 
 
 def test_a_word_that_nothing_reads_is_refused() -> None:

@@ -264,9 +264,9 @@ def test_line_ends_do_not_matter(ends: str) -> None:
     ids=lambda text: text[:8],
 )
 def test_no_text_takes_long_or_raises(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # how busy the machine is does not count
     found = mend_text(FILE, text)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     assert found.findings
     assert len(found.findings) <= toml_text.MOST_MISTAKES + 1
     for one in found.findings:
