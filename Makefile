@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-fleet test soak slurm audit lint bench simulation setup clean
+.PHONY: demo demo-fleet test soak slurm audit lint lint-types lint-rest compiled-tests bench simulation setup clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m supervisor.practice.demo
@@ -11,7 +11,9 @@ demo: $(VENV)/.installed
 demo-fleet: $(VENV)/.installed
 	@$(BIN)/python -m tests.fleet.demo
 
-test: lint
+# Beside the lint, one process compiles the tests for the six that run them: each would compile all of them otherwise.
+test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory -j2 lint-types lint-rest compiled-tests
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/.installed-dev
@@ -25,12 +27,20 @@ audit: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.audit
 
 lint: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory -j2 lint-types lint-rest
+
+lint-types:
+	$(BIN)/mypy
+
+lint-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m bench.house --check
 	$(BIN)/python docs/words.py
+
+compiled-tests:
+	@$(BIN)/python -m pytest -n 0 --collect-only -qq >/dev/null || true
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import cache
 from pathlib import Path
 
 import shtab
@@ -21,6 +22,7 @@ _RUNS = {
 """How a shell lists the runs of this machine."""
 
 
+@cache
 def texts() -> dict[str, str]:
     """Each file by its place below a `share` folder."""
     found = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -58,10 +58,9 @@ STARTED_IN = {
 }
 
 
-@cache
-def modules() -> tuple[tuple[str, ast.AST], ...]:
-    paths = sorted((ROOT / "supervisor").rglob("*.py"))
-    return tuple((path.relative_to(ROOT / "supervisor").as_posix(), ast.parse(path.read_text())) for path in paths)
+def modules() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted((ROOT / "supervisor").rglob("*.py")):
+        yield path.relative_to(ROOT / "supervisor").as_posix(), ast.parse(path.read_text())
 
 
 def called(node: ast.Call) -> str:
@@ -73,10 +72,10 @@ def called(node: ast.Call) -> str:
     return ".".join(reversed([*names, where.id])) if isinstance(where, ast.Name) else ""
 
 
-def shells(tree: ast.AST) -> list[str]:
-    """Whatever in a module may hand a text to a shell."""
+def shells(nodes: Iterable[ast.AST]) -> list[str]:
+    """Whatever of a module may hand a text to a shell."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             if called(node) in SHELLS:
                 found.append(ast.unparse(node))
@@ -101,30 +100,23 @@ def shells(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_shells_are_started_where_a_person_wrote_the_command_and_nowhere_else() -> None:
-    found = {name: places for name, tree in modules() if (places := shells(tree))}
-    assert set(found) == set(ALLOWED), found
-    assert all(len(places) == 1 for places in found.values()), found
-
-
-def test_every_place_that_starts_a_process_is_known_so_that_a_new_one_is_looked_at() -> None:
-    found = {
-        name
-        for name, tree in modules()
-        if not name.startswith("practice/")
-        and any(isinstance(node, ast.Call) and called(node) in STARTERS for node in ast.walk(tree))
-    }
-    assert found == STARTED_IN
-
-
-def test_no_code_is_read_from_data() -> None:
-    found = [
-        (name, ast.unparse(node))
-        for name, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and called(node) in READS_CODE and not name.startswith("practice/")
-    ]
-    assert found == []
+def test_shells_and_processes_are_started_in_known_places_and_no_code_is_read_from_data() -> None:
+    """A new place that starts one is looked at. One walk for all three: parsing all of the program takes seconds."""
+    in_shell: dict[str, list[str]] = {}
+    starts: set[str] = set()
+    code: list[tuple[str, str]] = []
+    for name, tree in modules():
+        nodes = list(ast.walk(tree))
+        if places := shells(nodes):
+            in_shell[name] = places
+        if not name.startswith("practice/"):
+            calls = [(node, called(node)) for node in nodes if isinstance(node, ast.Call)]
+            starts |= {name for _, function in calls if function in STARTERS}
+            code += [(name, ast.unparse(node)) for node, function in calls if function in READS_CODE]
+    assert set(in_shell) == set(ALLOWED), in_shell
+    assert all(len(places) == 1 for places in in_shell.values()), in_shell
+    assert starts == STARTED_IN
+    assert code == []
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
@@ -137,8 +129,9 @@ def test_the_search_finds_what_it_looks_for() -> None:
         'os.popen("ls")',
         'command = "sh -c ls"',
     ):
-        assert shells(ast.parse(bad)), bad
-    assert not shells(ast.parse('subprocess.run([sys.executable, "-c", x])\nsubprocess.run(x, shell=False)'))
+        assert shells(ast.walk(ast.parse(bad))), bad
+    sound = ast.parse('subprocess.run([sys.executable, "-c", x])\nsubprocess.run(x, shell=False)')
+    assert not shells(ast.walk(sound))
 
 
 def test_scripts_for_the_pod_execute_no_text_that_they_read() -> None:
