@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import os
 import shutil
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,6 @@ from supervisor.preflight.finding import Edit, Finding
 
 BOM = b"\xef\xbb\xbf"
 ORIGINAL = ".orig"
-MOST_ORIGINALS = 100
 
 
 class FixError(SupervisorError):
@@ -83,7 +81,7 @@ def _take_edits(one: Finding, files: dict[Path, _File]) -> str:
     for path in {edit.file for edit in one.edits} - set(files):
         try:
             content = path.read_bytes()
-            files[path] = _File(content, _lines_of_content(content))
+            files[path] = _File(content, _split_lines(content.removeprefix(BOM).decode("utf-8")))
         except (OSError, UnicodeDecodeError) as error:
             return f"{path} cannot be read: {error}"
     wanted = [edit for edit in one.edits if edit not in files[edit.file].edits]
@@ -105,18 +103,7 @@ def _take_edits(one: Finding, files: dict[Path, _File]) -> str:
 
 def _edits_overlap(one: Edit, other: Edit) -> bool:
     """Do they change the same lines? Two that only insert at one place follow each other."""
-    inserts = one.last < one.first, other.last < other.first
-    if all(inserts):
-        return False
-    if inserts[0]:
-        return other.first < one.first <= other.last
-    if inserts[1]:
-        return one.first < other.first <= one.last
     return one.first <= other.last and other.first <= one.last
-
-
-def _lines_of_content(content: bytes) -> list[str]:
-    return _split_lines(content.removeprefix(BOM).decode("utf-8"))
 
 
 def _split_lines(text: str) -> list[str]:
@@ -156,14 +143,9 @@ def write(patch: Patch) -> Path:
     path = patch.file
     try:
         path = path.resolve(strict=True)
-        before = path.stat()
-        if not stat.S_ISREG(before.st_mode) or path.read_bytes() != patch.before:
+        if not path.is_file() or path.read_bytes() != patch.before:
             raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
-        kept = _keep(path, before)
-        now = path.lstat()
-        if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
-            kept.unlink()
-            raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
+        kept = _keep(path)
         try:
             _write_over(path, patch.after)
         except OSError:
@@ -178,18 +160,17 @@ def write(patch: Patch) -> Path:
 def _write_over(path: Path, content: bytes) -> None:
     with path.open("r+b") as file:
         file.write(content)
-        file.flush()
         file.truncate()
+        file.flush()
         os.fsync(file.fileno())
 
 
-def _keep(path: Path, look: os.stat_result) -> Path:
+def _keep(path: Path) -> Path:
     """A copy of the former text, of the same owner, under a name that is free."""
-    for number in range(1, MOST_ORIGINALS):
-        kept = path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")
-        if not os.path.lexists(kept):
-            shutil.copy2(path, kept)
-            with contextlib.suppress(PermissionError):
-                os.chown(kept, look.st_uid, look.st_gid)
-            return kept
-    raise FixError(f"{path} is left as it is: there are {MOST_ORIGINALS} files {path.name}{ORIGINAL}* already.")
+    number = 1
+    while os.path.lexists(kept := path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")):
+        number += 1
+    shutil.copy2(path, kept)
+    with contextlib.suppress(PermissionError):
+        os.chown(kept, path.stat().st_uid, path.stat().st_gid)
+    return kept
