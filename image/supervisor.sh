@@ -32,7 +32,7 @@ program)
   ln -s "$venv/bin/rl-supervisor" "$venv/bin/rl-supervisorctl" "$venv/bin/supervisorctl" "$names"
   install -m 755 units/onstart.sh "$names/rl-supervisor-onstart"
   install -m 755 "$(dirname "$0")/health.sh" "$names/rl-supervisor-health"
-  "$venv/bin/python" -m supervisor.cli.completion /opt/share
+  "$venv/bin/python" -m supervisor.cli.manuals /opt/share
   "$names/rl-supervisor" version
   ;;
 *)

@@ -43,7 +43,7 @@ def _run_command(argv: Sequence[str]) -> int:
 
 
 def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
-    """All that a person may type; also for completion."""
+    """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
         program,
         parents=[_options_everywhere(None, False)],

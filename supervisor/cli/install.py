@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, UsageError
-from supervisor.cli import completion
+from supervisor.cli import manuals
 from supervisor.cli.check import problems
 from supervisor.cli.render import safe
 from supervisor.config.settings import load
@@ -25,7 +25,7 @@ def install(run_file: Path | None, *, now: bool, dry_run: bool, prefix: Path | N
         return 1
     if run_file and prefix is None:
         _refuse_what_check_refuses(run_file)
-    plan = installing.plan_install(where, unit_files.program(), run_file, now=now, completion=completion.texts())
+    plan = installing.plan_install(where, unit_files.program(), run_file, now=now, manuals=manuals.texts())
     _carry_out_plan(plan, dry_run=dry_run, nothing="Nothing to do: it is installed.")
     return 0
 
@@ -37,7 +37,7 @@ def uninstall(*, dry_run: bool, prefix: Path | None) -> int:
         print(reason, file=sys.stderr)
         return 1
     _carry_out_plan(
-        installing.plan_uninstall(where, completion.texts()),
+        installing.plan_uninstall(where, manuals.texts()),
         dry_run=dry_run,
         nothing="Nothing to do: nothing of install is here.",
     )

@@ -71,7 +71,7 @@ AddVerb = Callable[[str, str, Verb | str], argparse.ArgumentParser]
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    """All that a person may type; also for completion."""
+    """All that a person may type; also for the man page and for completion."""
     parser = argparse.ArgumentParser(
         "rl-supervisor",
         description="Keeps one long-running RL job alive on this pod: notices silent vLLM death, publishes "

@@ -35,8 +35,8 @@ from supervisor.process import transient
 from supervisor.storage.backends import BACKENDS
 from supervisor.storage.keys import find_missing_keys
 
-COMPLETION_MARK = "Written by `rl-supervisor install`, which replaces it"
-"""The last line of each file for completion says it."""
+MANUALS_MARK = "Written by `rl-supervisor install`, which replaces it"
+"""The last line of each man page and completion says it."""
 START_TIMEOUT_S = 240.0  # above the unit's TimeoutStartSec
 
 ENVIRONMENT = """\
@@ -78,7 +78,7 @@ class Plan:
         """Write a file, over the ``old`` text where there is one."""
         before = str(path) if old else "/dev/null"
         diff = "".join(difflib.unified_diff(old.splitlines(True), text.splitlines(True), before, str(path)))
-        self.steps.append(Step(about, lambda: write_file(path, text, mode, replace=bool(old)), diff))
+        self.steps.append(Step(about, lambda: _write_file(path, text, mode, replace=bool(old)), diff))
 
     def remove(self, path: Path, why: str = "") -> None:
         """Remove a file."""
@@ -111,10 +111,10 @@ def plan_install(
     run_file: Path | None = None,
     *,
     now: bool = False,
-    completion: Mapping[str, str] | None = None,
+    manuals: Mapping[str, str] | None = None,
 ) -> Plan:
-    """What is missing of an installation; with ``now`` the run is enabled and started, too. ``completion``:
-    the texts for bash and zsh, by their places below ``where.share``.
+    """What is missing of an installation; with ``now`` the run is enabled and started, too. ``manuals``: man pages and
+    completion, by their places below ``where.share``.
 
     Raises ConfigError, before anything is done, when a file is in the way that is not ours, the run file is wrong, or
     a run is to be started that has no key for its store.
@@ -127,7 +127,7 @@ def plan_install(
     reload = False
     for name, text in unit_texts(where, program, version).items():
         reload |= _plan_unit(plan, where, name, text)
-    _plan_completion(plan, where, program, completion or {})
+    _plan_manuals(plan, where, program, manuals or {})
     if version is not None and version < CREDENTIALS_SINCE and not where.user:
         plan.kept.append(
             f"systemd {version} is older than {CREDENTIALS_SINCE}: the unit is written without LoadCredential=, so "
@@ -162,8 +162,8 @@ def plan_install(
     return plan
 
 
-def plan_uninstall(where: Place, completion: Iterable[str] = ()) -> Plan:
-    """What is left of an installation; ``completion``: places below ``where.share``.
+def plan_uninstall(where: Place, manuals: Iterable[str] = ()) -> Plan:
+    """What is left of an installation; ``manuals``: places below ``where.share``.
 
     Raises ConfigError while a daemon runs, which would lose its unit, and SupervisorError when systemd does not say
     whether one does.
@@ -187,8 +187,8 @@ def plan_uninstall(where: Place, completion: Iterable[str] = ()) -> Plan:
         plan.remove(path)
     if removed:
         plan.systemctl(where, "daemon-reload")
-    for path in (where.at(where.share / name) for name in completion):
-        if COMPLETION_MARK in (text_of(path) or ""):
+    for path in (where.at(where.share / name) for name in manuals):
+        if MANUALS_MARK in (text_of(path) or ""):
             plan.remove(path)
     going = set()
     config = where.at(where.config)
@@ -272,28 +272,28 @@ def _plan_unit(plan: Plan, where: Place, name: str, text: str) -> bool:
     return True
 
 
-def _plan_completion(plan: Plan, where: Place, program: Path, completion: Mapping[str, str]) -> None:
-    """Completion, as one step. What is another's is left: `supervisorctl` may be supervisord's here."""
+def _plan_manuals(plan: Plan, where: Place, program: Path, manuals: Mapping[str, str]) -> None:
+    """Man pages and completion, as one step. What is another's is left: `supervisorctl` may be supervisord's here."""
     new: dict[Path, str] = {}
-    for name, text in completion.items():
+    for name, text in manuals.items():
         path, command = where.at(where.share / name), Path(name).stem.removeprefix("_")
         theirs = None if where.prefix else shutil.which(command)
         if theirs and Path(theirs).resolve() != program.with_name(command).resolve():
             plan.kept.append(f"{path} is not written: {command} is {theirs} here")
-        elif (there := text_of(path)) is not None and COMPLETION_MARK not in there:
+        elif (there := text_of(path)) is not None and MANUALS_MARK not in there:
             plan.kept.append(f"{path} is left: it is not from `rl-supervisor install`")
         elif there != text:
             new[path] = text
 
     def write() -> None:
         for path, text in new.items():
-            write_file(path, text, 0o644, replace=True)
+            _write_file(path, text, 0o644, replace=True)
 
     folder = where.at(where.share)
     if new:
-        plan.steps.append(Step(f"write completion for bash and zsh below {folder}", write))
-    elif completion:
-        plan.kept.append(f"completion below {folder} is up to date")
+        plan.steps.append(Step(f"write man pages, and completion for bash and zsh, below {folder}", write))
+    elif manuals:
+        plan.kept.append(f"man pages and completion below {folder} are up to date")
 
 
 def _plan_run_file(plan: Plan, where: Place, file: Path, run: RunFile) -> str:
@@ -360,7 +360,7 @@ def _make_folder(folder: Path, mode: int) -> None:
     folder.chmod(mode)  # whatever the umask is
 
 
-def write_file(path: Path, text: str, mode: int, *, replace: bool = False) -> None:
+def _write_file(path: Path, text: str, mode: int, *, replace: bool = False) -> None:
     """Whole or not at all; without ``replace`` FileExistsError when something is there by now."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")

@@ -50,7 +50,7 @@ class Place:
     state: Path
     user: bool
     share: Path
-    """Completion for bash and zsh lies below it, where the shells look."""
+    """Man pages, and completion for bash and zsh, lie below it, where man and the shells look."""
     prefix: Path | None = None
     """Another root, as in an image or a test: files go below it, and no systemd is spoken to."""
 

@@ -527,33 +527,35 @@ def test_pip_installs_a_checkout_as_the_page_says_and_an_upgrade_is_the_same_aga
 
 
 @as_user
-def test_completion_is_put_where_shells_look_and_removed_again(at: Callable[[bool], Machine], user: bool) -> None:
+def test_man_pages_and_completion_are_put_where_man_and_shells_look_and_removed_again(
+    at: Callable[[bool], Machine], user: bool
+) -> None:
     machine = at(user)
     text = machine.install()
     share = machine.where.at(machine.where.share)
-    assert f"done: write completion for bash and zsh below {share}" in text
+    assert f"done: write man pages, and completion for bash and zsh, below {share}" in text
     assert machine.where.share == Path("/home/somebody/.local/share" if user else "/usr/local/share")
     for name in (
+        "man/man1/rl-supervisor.1",
         "bash-completion/completions/supervisorctl",
         "zsh/site-functions/_rl-supervisor",
     ):
         assert (share / name).stat().st_mode & 0o777 == 0o644
-    assert f"as it was: completion below {share} is up to date" in machine.install()
-    (share / "zsh/site-functions/_rl-supervisor").write_text(
-        "a text of before\nWritten by `rl-supervisor install`, which replaces it\n"
+    assert f"as it was: man pages and completion below {share} are up to date" in machine.install()
+    (share / "man/man1/rl-supervisor.1").write_text(
+        "a page of before\nWritten by `rl-supervisor install`, which replaces it\n"
     )
-    (share / "bash-completion/completions/supervisorctl").write_text("supervisord's")
+    (share / "man/man1/supervisorctl.1").write_text("supervisord's")
     again = machine.install()
-    assert (
-        f"as it was: {share}/bash-completion/completions/supervisorctl is left: it is not from `rl-supervisor install`"
-        in again
-    )
-    assert "a text of before" not in (share / "zsh/site-functions/_rl-supervisor").read_text()
+    assert f"as it was: {share}/man/man1/supervisorctl.1 is left: it is not from `rl-supervisor install`" in again
+    assert "a page of before" not in (share / "man/man1/rl-supervisor.1").read_text()
     machine.call("uninstall")
-    assert [path.name for path in share.rglob("*") if path.is_file()] == ["supervisorctl"]
+    assert [path.name for path in share.rglob("*") if path.is_file()] == ["supervisorctl.1"]
 
 
-def test_supervisords_own_supervisorctl_keeps_its_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisords_own_supervisorctl_keeps_its_man_page_and_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs, ours = tmp_path / "bin/supervisorctl", tmp_path / "opt/rl-supervisor"
     theirs.parent.mkdir()
     theirs.touch(0o755)
@@ -561,9 +563,7 @@ def test_supervisords_own_supervisorctl_keeps_its_completion(tmp_path: Path, mon
     monkeypatch.setattr(installing, "_version", lambda: 252)
     share = tmp_path / "share"
     where = Place(tmp_path / "units", tmp_path / "etc", tmp_path / "var", user=False, share=share)
-    texts = {"bash-completion/completions/supervisorctl": "ours", "zsh/site-functions/_rl-supervisorctl": "ours"}
-    plan = installing.plan_install(where, ours, completion=texts)
-    assert (
-        f"{share}/bash-completion/completions/supervisorctl is not written: supervisorctl is {theirs} here" in plan.kept
-    )
-    assert not [step for step in plan.steps if "completions/supervisorctl" in step.about]
+    texts = {"man/man1/supervisorctl.1": "ours", "zsh/site-functions/_rl-supervisorctl": "ours"}
+    plan = installing.plan_install(where, ours, manuals=texts)
+    assert f"{share}/man/man1/supervisorctl.1 is not written: supervisorctl is {theirs} here" in plan.kept
+    assert not [step for step in plan.steps if "supervisorctl.1" in step.about]
