@@ -46,7 +46,7 @@ from supervisor.process.attempts import attempt_dir
 from supervisor.process.away import to_message
 from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings
+from supervisor.process.survivors import Belongings, find_attempts
 from supervisor.sensors.base import Looker
 from supervisor.sensors.gpu import GpuSensor
 from supervisor.sensors.gpu_survey import survey
@@ -68,6 +68,7 @@ GPU_S = 1.0
 STOP_S = 60.0  # of what the head does not ask for
 KILL_S = 1.0  # of what the lease ends: no patience
 ENGINE = "VLLM::Engine"
+FOLDER_S = 1.0  # for the shared folder to say something new
 HEADLESS_S = 60.0  # beyond the lease, and between two questions to Slurm
 
 
@@ -100,6 +101,8 @@ class Agent:
         self.name, self.rank, self.run_id = options.name, options.rank, options.run
         self.folder, self.head, self.state_dir = options.folder, options.head, options.state
         self.lease_s = options.lease
+        self._job = wire.find_job(os.environ)
+        self._shared = wire.SharedFolder(self.folder, os.environ, self.run_id)
         self.parts: dict[str, Part] = {}
         self.ending = False  # told to end: by a signal, or by the head
         self._lock = threading.RLock()
@@ -136,6 +139,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._adopt()
+        self._end_unknown()
         threading.Thread(target=self._watch_gpus, name="gpus", daemon=True).start()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         if self._disk is not None:
@@ -150,7 +154,7 @@ class Agent:
             began = now()
             try:
                 self._session()
-            except (OSError, WireError, ConfigError) as error:
+            except (OSError, ValueError, WireError, ConfigError) as error:
                 if str(error) != told:
                     logs.say("warning", "head", f"The head is not there: {error}.")
                 told = str(error)
@@ -175,6 +179,19 @@ class Agent:
         for sentence in left:
             logs.say("error", "survivor", sentence)
         return EXIT_TRY_AGAIN if left else 0
+
+    def _end_unknown(self) -> None:
+        """End what an agent with this state folder began and the folder does not tell of: it is older, or was emptied.
+
+        The head hears that it is gone, and would start another beside it.
+        """
+        known = {attempt_dir(self.state_dir, part.attempt) for part in self._list_parts()}
+        for folder in find_attempts(self.run_id, self.state_dir / "attempts") - known:
+            left = self._stop_one(int(folder.name), None, STOP_S, brief=False)
+            told = "; ".join(left) or "It was ended"
+            logs.say(
+                "error", "unknown", f"Attempt {folder.name} ran here, and {self.state_dir} has no record of it. {told}."
+            )
 
     def _adopt(self) -> None:
         """Find what the agent before left."""
@@ -223,9 +240,9 @@ class Agent:
             line.close()
 
     def _greet(self) -> tuple[Line, Message]:
-        token = wire.find_token(self.folder, os.environ)
-        if not token:
-            raise WireError(f"there is no token in {self.folder} yet")
+        answers = self._shared.read(FOLDER_S)
+        if not (token := self._shared.token):
+            raise WireError(f"there is no token in {self.folder} yet" if answers else f"{self.folder} does not answer")
         host, port = self._find_head()
         connection = socket.create_connection((host, port), timeout=wire.GREETING_S)
         line = Line(connection)
@@ -235,7 +252,7 @@ class Agent:
             said = (self.run_id, self.name, str(hello.get("nonce")), mine)
             address = connection.getsockname()[0]
             greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
-            greeting |= {"identity": self.identity, "job": os.environ.get(wire.JOB, "")}
+            greeting |= {"identity": self.identity, "job": self._job}
             greeting |= {"proof": wire.prove(token, "agent", *said), "address": address}
             line.put(greeting)
             line.longest = wire.LONGEST_LINE
@@ -248,9 +265,9 @@ class Agent:
             raise
 
     def _find_head(self) -> tuple[str, int]:
-        left = self._read_head_file()
-        # One that ended before this agent began is of an earlier allocation.
-        if "ended" in left and self._first_left not in (None, left):
+        left = self._shared.left
+        # One that ended before this agent began is of an earlier allocation, and another job's is none of ours.
+        if "ended" in left and self._first_left not in (None, left) and left.get("job", "") in ("", self._job):
             self.ending = True
         self._first_left = self._first_left or left or None  # one that could not be read says nothing
         text = self.head or str(left.get("address", ""))
@@ -258,13 +275,6 @@ class Agent:
             raise WireError(f"{self.folder}/head.json names none")
         host, _, port = text.rpartition(":")
         return host.strip("[]"), int(port)
-
-    def _read_head_file(self) -> Message:
-        with contextlib.suppress(OSError, ValueError, ConfigError):
-            found = json.loads(wire.read_private(self.folder / "head.json"))
-            if isinstance(found, dict) and found.get("run") == self.run_id:
-                return found
-        return {}
 
     def _hear_welcome(self, welcome: Message) -> None:
         """Tell all that is known, and end what is of no attempt that the head knows."""
@@ -391,7 +401,7 @@ class Agent:
                 attempt_dir(self.state_dir, attempt),
                 (), self.run_id, StopRules([]), KILL_S, lambda: None, 0.0, hurry=hurry, known=known, brief=True
             )  # fmt: skip
-        except (OSError, SupervisorError) as error:
+        except Exception as error:  # the thread's edge: no defect may end the only thing that ends what runs
             logs.say("error", "lease", f"Attempt {attempt} could not be ended, and that is tried again: {error}.")
 
     @staticmethod

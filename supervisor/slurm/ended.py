@@ -16,6 +16,7 @@ from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
 from supervisor.nodes.head import read_unfit
+from supervisor.nodes.wire import find_job
 from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
 from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
@@ -57,7 +58,7 @@ class JobEnd:
             self._say(f"The daemon ended with {code}, and [slurm] requeue is false: the job ends.")
             return code
         if code == EXIT_POD_UNFIT and self._run.nodes is not None:
-            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id, self._id)
+            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id, find_job(self._environ))
             # This machine is the head's, and mostly another.
             return self._exclude(job, code, unfit) if unfit else self._requeue("the allocation is unfit (94)", code)
         if code == EXIT_POD_UNFIT:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from supervisor.nodes import agent as agents
@@ -66,14 +68,15 @@ def test_what_minds_no_signal_is_gone_well_before_the_head_starts_another(agent:
     assert agents.now() - agent._heard - LEASE_S < 0.05 * LEASE_S + 5, "what the head waits beyond the lease"
 
 
-def test_an_end_that_fails_is_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), ValueError("a record that is none")])
+def test_an_end_that_fails_is_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     tries = []
     stop = agents.stop_attempt
 
     def fail_first(*args: object, **more: object) -> object:
         tries.append(1)
         if len(tries) < 3:
-            raise OSError(116, "Stale file handle")
+            raise error
         return stop(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(agents, "stop_attempt", fail_first)
@@ -89,3 +92,20 @@ def test_nothing_is_launched_once_the_lease_is_over(agent: Agent, tmp_path: Path
     assert agent._answers["1"]["kind"] == "try-again"
     assert "longer than its lease" in agent._answers["1"]["error"]
     assert "1/trainer-1" not in agent.parts
+
+
+def runs(pid: int | None) -> bool:
+    return psutil.pid_exists(pid or 0) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_an_agent_whose_state_folder_is_older_ends_what_that_does_not_tell_of(agent: Agent) -> None:
+    """The head hears that it is gone, and would start another trainer beside it."""
+    pid = agent.parts["1/trainer-0"].state.pid
+    shutil.rmtree(agent.state_dir / "attempts")
+    options = {"name": "n0", "rank": 0, "run": "lease", "folder": agent.folder, "head": "", "state": agent.state_dir}
+    later = Agent(argparse.Namespace(**options, lease=LEASE_S, disk=None))
+    later._adopt()
+    assert not later.parts
+    assert runs(pid)
+    later._end_unknown()
+    assert not runs(pid)

@@ -133,12 +133,12 @@ resume = ["true", "{{step}}"]
 @pytest.mark.parametrize(
     ("left", "excluded"),
     [
-        ({"ended": 94, "run": "otter", "job": "17", "unfit": ["n2", "n7"]}, "n[3-4],n2,n7"),
-        ({"ended": 94, "run": "otter", "job": "17", "unfit": []}, ""),
-        ({"ended": 94, "run": "otter", "job": "16", "unfit": ["n2"]}, ""),
-        ({"ended": 94, "run": "other", "job": "17", "unfit": ["n2"]}, ""),
-        ({"ended": 0, "run": "otter", "job": "17", "unfit": ["n2"]}, ""),
-        ({"ended": 94, "run": "otter", "job": "17", "unfit": ["n2;x"]}, ""),
+        ({"ended": 94, "run": "otter", "job": "17.0", "unfit": ["n2", "n7"]}, "n[3-4],n2,n7"),
+        ({"ended": 94, "run": "otter", "job": "17.0", "unfit": []}, ""),
+        ({"ended": 94, "run": "otter", "job": "17.1", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "other", "job": "17.0", "unfit": ["n2"]}, ""),
+        ({"ended": 0, "run": "otter", "job": "17.0", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "otter", "job": "17.0", "unfit": ["n2;x"]}, ""),
         (None, ""),
     ],
 )
