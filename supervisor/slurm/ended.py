@@ -17,7 +17,7 @@ from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
 from supervisor.nodes.head import read_unfit
 from supervisor.nodes.wire import find_job
-from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
+from supervisor.sensors.slurm import HALTED, SlurmError, SlurmJob, ask, find_jobs
 from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
 
@@ -98,11 +98,36 @@ class JobEnd:
         self._say(f"Requeueing job {self._id} without {node}, unfit for it.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)
-        excluded = ",".join(dict.fromkeys([*([job.excluded] if job and job.excluded else []), *nodes]))
+        earlier = expand_hosts(job.excluded) if job is not None else []
+        excluded = ",".join(dict.fromkeys([*self._find_room(earlier, nodes), *nodes]))
         if not self._try(["scontrol", "update", f"JobId={self._id}", f"ExcNodeList={excluded}"]):
             self._say(f"{node} could not be excluded: the job may come back to it.")
         self._try(["scontrol", "release", self._id])
         return code
+
+    def _find_room(self, earlier: Sequence[str], nodes: Sequence[str]) -> Sequence[str]:
+        """Those of the earlier exclusions that stay: with too few machines left the job would wait for ever."""
+        wished = self._run.slurm
+        partition = self._environ.get("SLURM_JOB_PARTITION", "")
+        try:
+            words = [
+                "sinfo",
+                "--noheader",
+                "--Node",
+                "--format=%N|%T",
+                *([f"--partition={partition}"] * bool(partition)),
+            ]
+            rows = [line.split("|", 1) for line in ask(words, self._environ).splitlines() if "|" in line]
+        except SlurmError as error:
+            self._say(f"How many machines are left is not known: {error}.")
+            return earlier
+        good = {name.strip() for name, state in rows if not HALTED.search(state)}
+        if not rows or len(good - {*earlier, *nodes}) >= wished.nodes + wished.spares:
+            return earlier
+        kept = [name for name in earlier if name in expand_hosts(",".join(wished.exclude))]
+        if dropped := [name for name in earlier if name not in kept]:
+            self._say(f"Too few machines would be left: {', '.join(dropped)} may be used again.")
+        return kept
 
     def _stays(self, code: int) -> int:
         told = f"Job {self._id} could not be requeued, so it ends with {code}. The run goes on with a new job"
