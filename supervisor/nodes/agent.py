@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.base import logs, proc_stat
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError, TryAgainError
+from supervisor.base.own_child import OwnChild
 from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, GpuPlan, Place, StopRules
@@ -64,10 +65,12 @@ MOST_WAITING = 1 << 20
 KEPT_ATTEMPTS = 3
 KEPT_ANSWERS = 64
 KEPT_FAULTS = 16
+KEPT_BUNDLES = 5  # of evidence
 GPU_S = 1.0
 STOP_S = 60.0  # of what the head does not ask for
 KILL_S = 1.0  # of what the lease ends: no patience
 ENGINE = "VLLM::Engine"
+EVIDENCE = (sys.executable, "-P", "-m", "supervisor.evidence.child")
 FOLDER_S = 1.0  # for the shared folder to say something new
 HEADLESS_S = 60.0  # beyond the lease, and between two questions to Slurm
 
@@ -529,6 +532,9 @@ class Agent:
             if message.get("do") == "stop":
                 self._hurry.clear()
                 self._unwanted.set()
+            if message.get("do") == "evidence":  # what it looks at may hang, and a stop comes behind it
+                threading.Thread(target=self._answer, args=(message, self._keep_evidence), daemon=True).start()
+                return
             self._of_disk.get(str(message.get("do")), self._work).put(message)
 
     def _lane(self) -> None:
@@ -601,6 +607,29 @@ class Agent:
             notes = launch(component, folder, "fork", self.run_id, self._unwanted).notes
         part = self._new_part(attempt, component.name, message["place"], message["rules"])
         return {"state": to_message(part.state), "notes": list(notes)}
+
+    def _keep_evidence(self, message: Message) -> Message:
+        """What the attempt's processes do here, by the daemon's own program for that; kept on this machine."""
+        attempt, until = int(message["asked"]["attempt"]), time.monotonic() + float(message["limit_s"])
+        folder, parts = attempt_dir(self.state_dir, attempt), [p for p in self._list_parts() if p.attempt == attempt]
+        with self._lock:
+            seen = [
+                (*process, part.place.role, told.get("title", ""))
+                for part in parts
+                for process, told in part.seen.items()
+            ]
+        asked: Message = {**message["asked"], "state_dir": str(self.state_dir), "until": until, "trees": [str(folder)]}
+        asked |= {"processes": [(pid, role, title) for pid, _, role, title in seen], "seen": [one[:2] for one in seen]}
+        asked |= {"logs": {part.name: str(folder / f"{part.name}.log") for part in parts}}
+        with OwnChild(EVIDENCE, environ=os.environ, given=json.dumps(asked).encode(), cwd=Path("/")) as child:
+            code, said = child.wait(until), child.answer()
+            complaint = child.complaint()
+        for old in sorted(self.state_dir.glob("incidents/*"))[:-KEPT_BUNDLES]:
+            shutil.rmtree(old, ignore_errors=True)
+        lines = [json.loads(line) for line in said.rpartition(b"\n")[0].splitlines()]
+        told = next((line["sentence"] for line in lines if "sentence" in line), "")
+        why = "it was not ready in time" if code is None else complaint or f"exit code {code}"
+        return {"ok": told or f"The evidence could not be collected: {why}."}
 
     def _forget_old(self, attempt: int) -> None:
         """Folders of attempts long over: the head has their output."""

@@ -782,6 +782,20 @@ class Head:
             self._post(f.Remark("machines", sentence, "warning"), "nodes")
         return f.AttemptStopped(attempt, now() - begun, tuple(survivors), unheard=tuple(absent))
 
+    def keep_evidence(self, asked: Message, limit_s: float) -> list[str]:
+        """What each machine of the attempt that answers kept of it; see ``Machines``."""
+        until = now() + limit_s
+        order: Message = {"do": "evidence", "asked": asked, "limit_s": max(0.5, limit_s - 1.0)}
+        requests = [self.ask(host, order) for host in self.list_used() if self._speaks(host)]
+        try:
+            with self._changed:
+                while any(one.answer is None for one in requests) and now() < until and not self._ended:
+                    self._changed.wait(0.25)
+        finally:
+            self.withdraw(requests)
+        answers = [(one.host, one.answer or {"error": "it was not ready in time"}) for one in requests]
+        return [f"{host}: {answer.get('ok') or answer.get('error')}" for host, answer in answers]
+
 
 _HURRY: Message = {"t": "hurry"}
 
