@@ -23,7 +23,7 @@ from supervisor.core import facts as f
 from supervisor.effects.own_engine import engine_dir, last_engine
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.evidence import keeping
-from supervisor.evidence.known import Asked, Known, bundles_dir
+from supervisor.evidence.known import NO_JOURNAL, Asked, Known, bundles_dir
 from supervisor.process.attempts import attempt_dir
 
 COMMAND = (sys.executable, "-P", "-m", "supervisor.evidence.child")
@@ -104,7 +104,7 @@ class IncidentEvidence:
         machines = self._run.machines
         if machines is None:
             return Beside(tuple)
-        told = replace(order, explain={}, engine_page=None, engine_url=None, secrets=(), journal="")
+        told = replace(order, explain={}, engine_page=None, engine_url=None, secrets=(), journal=NO_JOURNAL)
         asked = json.loads(told.as_json())
         return Beside(lambda: machines.keep_evidence(asked, until - time.monotonic()))
 

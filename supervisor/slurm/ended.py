@@ -23,6 +23,9 @@ from supervisor.views import without_daemon
 
 LONGEST_WHY = 200  # characters of a job's comment
 UNFIT = "is unfit for this run (exit 94):"  # after the machine's name, also for a fleet to read
+RESIZED = "DB index"
+"""Without accounting Slurm updates no job that has lost a node, and a hold is such an update: it would never end
+(22.05, _slurm_rpc_update_job: "Job update not available right now, the DB index is being set"; tried)."""
 TRIES = 10
 TRY_S = 1.0
 
@@ -41,6 +44,7 @@ class JobEnd:
         self._run, self._log, self._environ = run, log, environ
         self._say, self._sleep = say, sleep
         self._id = environ.get("SLURM_JOB_ID", "")
+        self._refused = ""  # what Slurm said last
 
     def decide(self, code: int, *, told: bool) -> int:
         """Requeue, hold or let it end; the exit code of the script. ``told``: Slurm had sent SIGTERM before."""
@@ -94,7 +98,9 @@ class JobEnd:
     def _exclude(self, job: SlurmJob | None, code: int, nodes: Sequence[str]) -> int:
         """These machines are unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
         node = ", ".join(nodes)
-        self._comment(f"{node} {UNFIT}", f"See {self._log}.")
+        if not self._comment(f"{node} {UNFIT}", f"See {self._log}.") and RESIZED in self._refused:
+            self._say(f"Slurm changes nothing of this job any more: {node} is not excluded.")
+            return self._requeue("the allocation is unfit (94)", code)
         self._say(f"Requeueing job {self._id} without {node}, unfit for it.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)
@@ -142,14 +148,14 @@ class JobEnd:
         why = str(found.get("why") or "") if found.get("ended") is not None else ""
         return " ".join(mask_secrets(why).split())
 
-    def _comment(self, what: str, then: str) -> None:
-        """Both stay whole; why it is so, between them, is cut where it is long."""
+    def _comment(self, what: str, then: str) -> bool:
+        """Was it taken? Both stay whole; why it is so, between them, is cut where it is long."""
         why = self._why()
         self._say(" ".join(f"{what} {why} {then}".split()))
         short = why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]}..."
         label = self._environ.get(LABEL, "")  # by which its fleet finds the job
         text = " ".join(f"{label if label.startswith(FLEETS) else ''} {what} {short} {then}".split())
-        self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
+        return self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
 
     def _try(self, words: list[str], tries: int = TRIES) -> bool:
         """A controller that is restarted, or a job that is just being taken down, says no for a moment."""
@@ -157,6 +163,7 @@ class JobEnd:
             try:
                 ask(words, self._environ)
             except SlurmError as error:
+                self._refused = str(error)
                 if number in (0, tries - 1):
                     self._say(f"{error}.")
                 self._sleep(TRY_S)

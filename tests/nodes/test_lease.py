@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.evidence.known import NO_JOURNAL
 from supervisor.nodes import agent as agents
 from supervisor.nodes.agent import Agent
 
@@ -113,11 +114,12 @@ def test_an_agent_whose_state_folder_is_older_ends_what_that_does_not_tell_of(ag
 
 def test_evidence_of_what_runs_is_kept_on_its_machine(agent: Agent) -> None:
     asked = {"run": "lease", "attempt": 1, "incident": 3, "reason": "It hangs.", "explain": {}, "engine_page": None}
-    asked |= {"journal": "", "engine_url": None, "folders": [], "py_spy": None, "secrets": []}
+    asked |= {"journal": NO_JOURNAL, "engine_url": None, "folders": [], "py_spy": None, "secrets": []}
     agent._watch(agent.parts["1/trainer-0"])
     agent._take_order({"t": "do", "id": "e", "do": "evidence", "asked": asked, "limit_s": 15})
     wait(agent, lambda: "e" in agent._answers)
     [bundle] = (agent.state_dir / "incidents").iterdir()
     assert f"is kept in {bundle}" in agent._answers["e"]["ok"]
+    assert "Could not be collected" not in agent._answers["e"]["ok"]
     told = (bundle / "processes.txt").read_text()
     assert f"{agent.parts['1/trainer-0'].state.pid} " in told and "trainer" in told

@@ -179,6 +179,15 @@ def test_of_several_machines_those_that_the_head_named_are_excluded(
         assert box.asked() == ["requeue 17"]
 
 
+def test_a_job_that_slurm_does_not_change_any_more_is_requeued_and_not_held_for_ever(box: Box) -> None:
+    """So it is without accounting once a node was taken out of it; to let it go from a hold is a change, too."""
+    (box.folder / "scontrol").write_text(SCONTROL.replace("slurm: not now", "Job update not available: the DB index"))
+    (box.folder / "refuses").write_text("^update")
+    assert box.end(94) == 94
+    assert box.asked()[-1] == "requeue 17" and not any("hold" in line for line in box.asked())
+    assert "Slurm changes nothing of this job any more: n1 is not excluded." in box.said
+
+
 @pytest.mark.parametrize("code", [75, 93, 94, 137])
 def test_a_copy_that_was_left_behind_does_nothing_about_the_job_that_runs_elsewhere(box: Box, code: int) -> None:
     box.queue("17|RUNNING|1000|n2|n[3-4]|None")
