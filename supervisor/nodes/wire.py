@@ -119,11 +119,14 @@ class SharedFolder:
         try:
             self.token = find_token(self._folder, self._environ)
         except (OSError, ConfigError) as error:
-            self._error = error
-        left = Message()
-        with contextlib.suppress(OSError, ValueError, ConfigError):
+            self._error = error if isinstance(error, ConfigError) or not self.token else None
+        try:
             left = json.loads(read_private(self._folder / "head.json"))
-        self.left = left if isinstance(left, dict) and left.get("run") == self._run_id else {}
+            self.left = left if isinstance(left, dict) and left.get("run") == self._run_id else {}
+        except (FileNotFoundError, ConfigError):
+            self.left = {}
+        except (OSError, ValueError):
+            return  # a stale handle, or half a file: it says nothing new
 
 
 # ---------------------------------------------------------------- who is there

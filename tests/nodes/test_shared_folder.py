@@ -35,6 +35,13 @@ def test_a_folder_that_hangs_leaves_what_was_read_last(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     folder = SharedFolder(tmp_path, {}, RUN)
     assert folder.read(5)
+    for name in ("token", "head.json"):  # cannot be read, as with a stale handle
+        (tmp_path / name).rename(tmp_path / f"{name}.good")
+        (tmp_path / name).mkdir()
+    assert folder.read(5) and folder.token == "secret" and folder.left["address"] == "h:1"
+    for name in ("token", "head.json"):
+        (tmp_path / name).rmdir()
+        (tmp_path / f"{name}.good").rename(tmp_path / name)
     hang(tmp_path / "head.json")
     began = time.monotonic()
     assert not folder.read(0.2) and not folder.read(0.2)
