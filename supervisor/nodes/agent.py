@@ -47,7 +47,7 @@ from supervisor.process.attempts import attempt_dir
 from supervisor.process.away import to_message
 from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings, find_attempts
+from supervisor.process.survivors import ATTEMPT_MARKER, RUN_MARKER, Belongings, process_table
 from supervisor.sensors.base import Looker
 from supervisor.sensors.gpu import GpuSensor
 from supervisor.sensors.gpu_survey import survey
@@ -189,7 +189,7 @@ class Agent:
         The head hears that it is gone, and would start another beside it.
         """
         known = {attempt_dir(self.state_dir, part.attempt) for part in self._list_parts()}
-        for folder in find_attempts(self.run_id, self.state_dir / "attempts") - known:
+        for folder in _find_attempts(self.run_id, self.state_dir / "attempts") - known:
             left = self._stop_one(int(folder.name), None, STOP_S, brief=False)
             told = "; ".join(left) or "It was ended"
             logs.say(
@@ -675,6 +675,20 @@ class Agent:
 
 def _lives(part: Part) -> bool:
     return away.may_live(part.state)
+
+
+def _find_attempts(run_id: str, parent: Path) -> set[Path]:
+    """Folders below ``parent`` of which a living process of the run says that it is of that attempt, there or not."""
+    found = set()
+    for process in process_table().values():
+        if process.dead or process.state == "D":
+            continue
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if f"{RUN_MARKER}={run_id}".encode() in environment:
+                marks = [word for word in environment if word.startswith(f"{ATTEMPT_MARKER}=".encode())]
+                found |= {Path(os.fsdecode(mark).partition("=")[2]) for mark in marks}
+    return {folder for folder in found if folder.parent == parent.absolute() and folder.name.isdecimal()}
 
 
 def _classify(title: str, comm: str) -> tuple[f.Role, bool] | None:

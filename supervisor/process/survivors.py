@@ -264,20 +264,6 @@ class Belongings:
         return False
 
 
-def find_attempts(run_id: str, parent: Path) -> set[Path]:
-    """Folders below ``parent`` of which a living process of the run says that it is of that attempt, there or not."""
-    found = set()
-    for process in process_table().values():
-        if process.dead or process.state == "D":
-            continue
-        with contextlib.suppress(OSError):
-            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if f"{RUN_MARKER}={run_id}".encode() in environment:
-                marks = [word for word in environment if word.startswith(f"{ATTEMPT_MARKER}=".encode())]
-                found |= {Path(os.fsdecode(mark).partition("=")[2]) for mark in marks}
-    return {folder for folder in found if folder.parent == parent.absolute() and folder.name.isdecimal()}
-
-
 def may_be_recycled(forks_then: int | None) -> bool:
     """May a number that was given away when the machine had forked so often belong to another process by now?
 
