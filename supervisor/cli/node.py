@@ -16,6 +16,8 @@ from supervisor.slurm.step import read_keys
 FIRST_WAIT, LONGEST_WAIT = "1", "5"
 """Seconds before an agent that died is started again: while it is away its machine is unknown, and it costs little."""
 
+LONGEST_WATCH_S = 120.0  # of a nanny (``process/nanny.py``)
+
 
 def node(run_file: Path, name: str | None, rank: int | None, state: Path | None, head: str | None) -> int:
     """Never returns, but by an error."""
@@ -37,6 +39,8 @@ def node(run_file: Path, name: str | None, rank: int | None, state: Path | None,
         read_keys(run_file, os.environ)  # the agent talks to the store itself, and no key comes from the head
     os.environ.setdefault("RL_SUPERVISOR_BACKOFF", FIRST_WAIT)
     os.environ.setdefault("RL_SUPERVISOR_LONGEST_BACKOFF", LONGEST_WAIT)
+    # An agent that hangs ends nothing when its lease is over: another one must be there by then.
+    os.environ.setdefault("RL_SUPERVISOR_WATCHDOG", str(min(LONGEST_WATCH_S, run.nodes.lease / 4)))
     command = [sys.executable, "-m", "supervisor.nodes.agent", *words]
     try:
         nanny.turn_into(command, [])

@@ -11,7 +11,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.base.beside import Beside
@@ -22,7 +23,7 @@ from supervisor.core import facts as f
 from supervisor.effects.own_engine import engine_dir, last_engine
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.evidence import keeping
-from supervisor.evidence.known import Asked, Known, bundles_dir
+from supervisor.evidence.known import NO_JOURNAL, Asked, Known, bundles_dir
 from supervisor.process.attempts import attempt_dir
 
 COMMAND = (sys.executable, "-P", "-m", "supervisor.evidence.child")
@@ -75,13 +76,17 @@ class IncidentEvidence:
         """The bundle's folder, and what came of it in a sentence. Raises OSError where no child can be started."""
         begun = time.monotonic()
         until = begun + self._run.run_file.evidence.budget_s
-        asked = self._write_order(action, known, until).as_json()
+        order = self._write_order(action, known, until)
+        asked, others = order.as_json(), self._ask_machines(order, until)
         with OwnChild(COMMAND, environ=self._run.environ, given=asked, cwd=Path("/")) as child:
             code = child.wait(until, self._hurry)
             if code is None and self._hurry.is_set():
                 child.process.terminate()  # it ends with what there is
                 code = child.wait(min(until, time.monotonic() + HURRY_S))
             said, complaint = child.answer(), child.complaint()
+        patience = min(until, time.monotonic() + HURRY_S) if self._hurry.is_set() else until
+        for sentence in others.result_or_none(patience) or ():
+            self._run.post(f.Remark("evidence", sentence))
         told: dict[str, str] = {}
         for line in said.rpartition(b"\n")[0].splitlines():
             told |= json.loads(line)
@@ -93,6 +98,15 @@ class IncidentEvidence:
             why = complaint or f"exit code {code}"
             return folder, f"The evidence of incident {number} could not be collected: {why}."
         return folder, f"The evidence of incident {number} was not ready after {seconds:.1f} s; nothing waits for it."
+
+    def _ask_machines(self, order: Asked, until: float) -> Beside[Sequence[str]]:
+        """Have the other machines of the run keep theirs, meanwhile. No secret of this daemon goes there."""
+        machines = self._run.machines
+        if machines is None:
+            return Beside(tuple)
+        told = replace(order, explain={}, engine_page=None, engine_url=None, secrets=(), journal=NO_JOURNAL)
+        asked = json.loads(told.as_json())
+        return Beside(lambda: machines.keep_evidence(asked, until - time.monotonic()))
 
     def _write_order(self, action: a.CollectEvidence, known: Known, until: float) -> Asked:
         run_file, job, page = self._run.run_file, self._run.job, known.engine_page

@@ -14,10 +14,10 @@ class Lanes:
         """``on_crash`` is told of an exception that a piece of work let escape; the lane goes on."""
         self._on_crash = on_crash
         self._lock = threading.Lock()
-        self._queues: dict[str, queue.SimpleQueue[Callable[[], None] | None]] = {}
+        self._queues: dict[str, queue.SimpleQueue[Callable[[], object] | None]] = {}
         self._threads: dict[str, threading.Thread] = {}
 
-    def put(self, lane: str, work: Callable[[], None]) -> None:
+    def put(self, lane: str, work: Callable[[], object]) -> None:
         """Queue ``work`` on ``lane``."""
         with self._lock:
             if lane not in self._queues:

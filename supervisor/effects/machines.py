@@ -72,3 +72,8 @@ class Machines(Protocol):
         self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool
     ) -> AttemptStopped:
         """End everything up to this attempt on every machine that answers."""
+
+    def keep_evidence(self, asked: dict[str, Any], limit_s: float) -> Sequence[str]:
+        """Have each machine keep a bundle of what the attempt does there (``evidence.known.Asked``), before it is
+        ended; a sentence of each.
+        """

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.base.errors import ConfigError, StoreError, SupervisorError, UnknownDialectError
+from supervisor.base.errors import ConfigError, StoreError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.base.own_child import OwnChild
 from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import SERIES, pack
@@ -257,12 +257,15 @@ class StoreWork:
 
     # ------------------------------------------------------------ steps
 
-    def publish(self, action: a.Publish) -> None:
-        """Send a step, and the run's files beside it, once nothing that comes before any step is left to do there."""
+    def publish(self, action: a.Publish) -> bool:
+        """Send a step, and the run's files beside it, once nothing that comes before any step is left to do there.
+
+        Is it in the store now?
+        """
         job, began = self._run.job, time.monotonic()
         if job is None:
             self._run.post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
-            return
+            return False
         try:
             if self._unkept:
                 raise StoreError("transient", f"the store does not know yet which steps are left: {self._unkept}")
@@ -294,17 +297,18 @@ class StoreWork:
             changed = error.kind == "changed"
             permanent = error.kind in ("permanent", "quota")
             self._run.post(f.PublishFailed(action.step, str(error), permanent=permanent, step_changed=changed))
-            return
+            return False
         except OSError as error:
             self._run.post(f.PublishFailed(action.step, f"{error.filename}: {error.strerror}.", step_changed=True))
-            return
+            return False
         if left := str(answer.get("left", "")):
             told = f"the store has the same bytes, and {left}. So no pod resumes at it here, either."
             self._run.post(f.PublishFailed(action.step, told, step_changed=True, left=True))
-            return
+            return False
         seconds = time.monotonic() - began
         sent = int(answer.get("sent_bytes", 0))
         self._run.post(f.Published(action.step, int(answer["size_bytes"]), seconds, sent))
+        return True
 
     def _describe_run(self, job: Job) -> None:
         """Put the run's settings and the trainer's configuration beside its steps, so that the next pod has them."""
@@ -357,8 +361,9 @@ class StoreWork:
         if (disks := self._run.disks) is None:
             return
         asked = None if step is None else self._ask_to_restore(job, step)
-        if step is not None and asked is not None and disks.lacks(asked):
-            self.publish(a.Publish(step))
+        if step is not None and asked is not None and disks.lacks(asked) and not self.publish(a.Publish(step)):
+            # What the store has of that number may be of a lineage that the run has left.
+            raise TryAgainError(f"Step {step} is not published, so it cannot be brought to all machines")
         disks.bring_step(asked)
 
     def _ask_to_restore(self, job: Job, step: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from supervisor.base.secrets import mask_value, remember_processes
 from supervisor.evidence import machine, processes, recorded, stacks
 from supervisor.evidence.collecting import Collector, Part, Sink, gather, within
 from supervisor.evidence.ends import tail_of
-from supervisor.evidence.known import MANIFEST
+from supervisor.evidence.known import MANIFEST, NO_JOURNAL
 from supervisor.evidence.scene import Scene
 from supervisor.process.survivors import Process
 
@@ -237,7 +237,7 @@ def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> lis
         Collector("disk", lambda sink: machine.disks(scene, sink), some),
         Collector("memory", lambda sink: machine.memory(scene, living, sink), some),
         Collector("sockets", lambda sink: machine.sockets(scene, living, sink), some),
-        Collector("trace", lambda sink: recorded.trace(scene, sink), most),
+        *([] if scene.known.journal == NO_JOURNAL else [Collector("trace", lambda s: recorded.trace(scene, s), most)]),
     ]
 
 

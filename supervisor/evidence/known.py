@@ -11,6 +11,7 @@ from typing import Any
 FOLDER = "incidents"  # in the run's state folder: the bundles of all incidents
 MANIFEST = "bundle.json"
 TRACE = "trace.jsonl.gz"
+NO_JOURNAL = "none"  # of a machine on which no daemon is
 
 
 def bundles_dir(state_dir: Path) -> Path:

@@ -14,6 +14,7 @@ the lost one may still write.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import textwrap
@@ -160,8 +161,7 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
     file = run_file.load(path)
     claim, folder = _split_claim(cluster.claim)
     _check_store(path, file, folder)
-    name = re.sub(r"[^a-z0-9]+", "-", file.run.id.lower())[:MOST_NAME].strip("-") or "run"
-    name = name if name[0].isalpha() else f"run-{name}"  # as JobSet's controller wants it
+    name = _name_job_set(file.run.id)
     secret = cluster.secret or f"{name}-keys"
     for what, value in (("--secret-name", secret), ("--queue", cluster.queue), ("--claim", claim)):
         if value is not None and not NAME.fullmatch(value):
@@ -204,6 +204,16 @@ def make_job_set(path: Path, cluster: Cluster, secrets: Iterable[str]) -> str:
         if several
         else "",
     )
+
+
+def _name_job_set(run_id: str) -> str:
+    """As its controller wants it; and of two runs never the same, whatever is left out of their names."""
+    name = re.sub(r"[^a-z0-9]+", "-", run_id.lower())[:MOST_NAME].strip("-") or "run"
+    name = name if name[0].isalpha() else f"run-{name}"
+    if name == run_id:
+        return name
+    mark = hashlib.sha256(run_id.encode()).hexdigest()[:6]
+    return f"{name[: MOST_NAME - 7].strip('-')}-{mark}"
 
 
 def _environment(values: Mapping[str, str], names: Iterable[str], secret: str) -> str:

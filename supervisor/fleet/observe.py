@@ -227,20 +227,25 @@ def _change_pod(state: State, pod: Pod, change: Callable[[Rented], Rented]) -> S
 
 def note_fault(state: State, pod: Pod, now: float) -> State:
     """Remember that a machine did not do what it was rented for; and once for each machine, who lets it."""
-    machine = name_machine(pod.provider, pod.instance.machine)
-    if not machine:
-        return state
-    before, host = state.faults.get(machine, ()), name_host(pod.provider, pod.instance.host)
-    faults = {**state.faults, machine: (*before, now)}
-    if host and not before:
-        faults[host] = (*state.faults.get(host, ()), now)
+    faults, host = dict(state.faults), name_host(pod.provider, pod.instance.host)
+    for machine in _list_machines(pod):
+        before = faults.get(machine, ())
+        faults[machine] = (*before, now)
+        if host and not before:
+            faults[host] = (*faults.get(host, ()), now)
     return replace(state, faults=faults)
+
+
+def _list_machines(pod: Pod) -> list[str]:
+    """What a fault of the pod is remembered by: of a job over several machines those that it named itself."""
+    named = pod.instance.unfit or (pod.instance.machine,)
+    return [machine for one in named if (machine := name_machine(pod.provider, one))]
 
 
 def blame_once(state: State, one: Rented, now: float) -> State:
     """A machine is at fault once for each pod."""
-    last = state.faults.get(name_machine(one.pod.provider, one.pod.instance.machine), ())
-    return state if last and last[-1] >= one.since else note_fault(state, one.pod, now)
+    known = [last[-1] for machine in _list_machines(one.pod) if (last := state.faults.get(machine, ()))]
+    return state if known and max(known) >= one.since else note_fault(state, one.pod, now)
 
 
 def name_machine(provider: str, machine: str) -> str:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.base import logs, proc_stat
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError, TryAgainError
+from supervisor.base.own_child import OwnChild
 from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.jobs.base import Component, GpuPlan, Place, StopRules
@@ -46,7 +47,7 @@ from supervisor.process.attempts import attempt_dir
 from supervisor.process.away import to_message
 from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import stop_attempt
-from supervisor.process.survivors import Belongings
+from supervisor.process.survivors import ATTEMPT_MARKER, RUN_MARKER, Belongings, process_table
 from supervisor.sensors.base import Looker
 from supervisor.sensors.gpu import GpuSensor
 from supervisor.sensors.gpu_survey import survey
@@ -64,10 +65,13 @@ MOST_WAITING = 1 << 20
 KEPT_ATTEMPTS = 3
 KEPT_ANSWERS = 64
 KEPT_FAULTS = 16
+KEPT_BUNDLES = 5  # of evidence
 GPU_S = 1.0
 STOP_S = 60.0  # of what the head does not ask for
 KILL_S = 1.0  # of what the lease ends: no patience
 ENGINE = "VLLM::Engine"
+EVIDENCE = (sys.executable, "-P", "-m", "supervisor.evidence.child")
+FOLDER_S = 1.0  # for the shared folder to say something new
 HEADLESS_S = 60.0  # beyond the lease, and between two questions to Slurm
 
 
@@ -100,6 +104,8 @@ class Agent:
         self.name, self.rank, self.run_id = options.name, options.rank, options.run
         self.folder, self.head, self.state_dir = options.folder, options.head, options.state
         self.lease_s = options.lease
+        self._job = wire.find_job(os.environ)
+        self._shared = wire.SharedFolder(self.folder, os.environ, self.run_id)
         self.parts: dict[str, Part] = {}
         self.ending = False  # told to end: by a signal, or by the head
         self._lock = threading.RLock()
@@ -136,6 +142,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self._adopt()
+        self._end_unknown()
         threading.Thread(target=self._watch_gpus, name="gpus", daemon=True).start()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         if self._disk is not None:
@@ -150,7 +157,7 @@ class Agent:
             began = now()
             try:
                 self._session()
-            except (OSError, WireError, ConfigError) as error:
+            except (OSError, ValueError, WireError, ConfigError) as error:
                 if str(error) != told:
                     logs.say("warning", "head", f"The head is not there: {error}.")
                 told = str(error)
@@ -175,6 +182,19 @@ class Agent:
         for sentence in left:
             logs.say("error", "survivor", sentence)
         return EXIT_TRY_AGAIN if left else 0
+
+    def _end_unknown(self) -> None:
+        """End what an agent with this state folder began and the folder does not tell of: it is older, or was emptied.
+
+        The head hears that it is gone, and would start another beside it.
+        """
+        known = {attempt_dir(self.state_dir, part.attempt) for part in self._list_parts()}
+        for folder in _find_attempts(self.run_id, self.state_dir / "attempts") - known:
+            left = self._stop_one(int(folder.name), None, STOP_S, brief=False)
+            told = "; ".join(left) or "It was ended"
+            logs.say(
+                "error", "unknown", f"Attempt {folder.name} ran here, and {self.state_dir} has no record of it. {told}."
+            )
 
     def _adopt(self) -> None:
         """Find what the agent before left."""
@@ -223,9 +243,9 @@ class Agent:
             line.close()
 
     def _greet(self) -> tuple[Line, Message]:
-        token = wire.find_token(self.folder, os.environ)
-        if not token:
-            raise WireError(f"there is no token in {self.folder} yet")
+        answers = self._shared.read(FOLDER_S)
+        if not (token := self._shared.token):
+            raise WireError(f"there is no token in {self.folder} yet" if answers else f"{self.folder} does not answer")
         host, port = self._find_head()
         connection = socket.create_connection((host, port), timeout=wire.GREETING_S)
         line = Line(connection)
@@ -235,7 +255,7 @@ class Agent:
             said = (self.run_id, self.name, str(hello.get("nonce")), mine)
             address = connection.getsockname()[0]
             greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
-            greeting |= {"identity": self.identity, "job": os.environ.get(wire.JOB, "")}
+            greeting |= {"identity": self.identity, "job": self._job}
             greeting |= {"proof": wire.prove(token, "agent", *said), "address": address}
             line.put(greeting)
             line.longest = wire.LONGEST_LINE
@@ -248,9 +268,9 @@ class Agent:
             raise
 
     def _find_head(self) -> tuple[str, int]:
-        left = self._read_head_file()
-        # One that ended before this agent began is of an earlier allocation.
-        if "ended" in left and self._first_left not in (None, left):
+        left = self._shared.left
+        # One that ended before this agent began is of an earlier allocation, and another job's is none of ours.
+        if "ended" in left and self._first_left not in (None, left) and left.get("job", "") in ("", self._job):
             self.ending = True
         self._first_left = self._first_left or left or None  # one that could not be read says nothing
         text = self.head or str(left.get("address", ""))
@@ -258,13 +278,6 @@ class Agent:
             raise WireError(f"{self.folder}/head.json names none")
         host, _, port = text.rpartition(":")
         return host.strip("[]"), int(port)
-
-    def _read_head_file(self) -> Message:
-        with contextlib.suppress(OSError, ValueError, ConfigError):
-            found = json.loads(wire.read_private(self.folder / "head.json"))
-            if isinstance(found, dict) and found.get("run") == self.run_id:
-                return found
-        return {}
 
     def _hear_welcome(self, welcome: Message) -> None:
         """Tell all that is known, and end what is of no attempt that the head knows."""
@@ -391,7 +404,7 @@ class Agent:
                 attempt_dir(self.state_dir, attempt),
                 (), self.run_id, StopRules([]), KILL_S, lambda: None, 0.0, hurry=hurry, known=known, brief=True
             )  # fmt: skip
-        except (OSError, SupervisorError) as error:
+        except Exception as error:  # the thread's edge: no defect may end the only thing that ends what runs
             logs.say("error", "lease", f"Attempt {attempt} could not be ended, and that is tried again: {error}.")
 
     @staticmethod
@@ -519,6 +532,9 @@ class Agent:
             if message.get("do") == "stop":
                 self._hurry.clear()
                 self._unwanted.set()
+            if message.get("do") == "evidence":  # what it looks at may hang, and a stop comes behind it
+                threading.Thread(target=self._answer, args=(message, self._keep_evidence), daemon=True).start()
+                return
             self._of_disk.get(str(message.get("do")), self._work).put(message)
 
     def _lane(self) -> None:
@@ -592,6 +608,29 @@ class Agent:
         part = self._new_part(attempt, component.name, message["place"], message["rules"])
         return {"state": to_message(part.state), "notes": list(notes)}
 
+    def _keep_evidence(self, message: Message) -> Message:
+        """What the attempt's processes do here, by the daemon's own program for that; kept on this machine."""
+        attempt, until = int(message["asked"]["attempt"]), time.monotonic() + float(message["limit_s"])
+        folder, parts = attempt_dir(self.state_dir, attempt), [p for p in self._list_parts() if p.attempt == attempt]
+        with self._lock:
+            seen = [
+                (*process, part.place.role, told.get("title", ""))
+                for part in parts
+                for process, told in part.seen.items()
+            ]
+        asked: Message = {**message["asked"], "state_dir": str(self.state_dir), "until": until, "trees": [str(folder)]}
+        asked |= {"processes": [(pid, role, title) for pid, _, role, title in seen], "seen": [one[:2] for one in seen]}
+        asked |= {"logs": {part.name: str(folder / f"{part.name}.log") for part in parts}}
+        with OwnChild(EVIDENCE, environ=os.environ, given=json.dumps(asked).encode(), cwd=Path("/")) as child:
+            code, said = child.wait(until), child.answer()
+            complaint = child.complaint()
+        for old in sorted(self.state_dir.glob("incidents/*"))[:-KEPT_BUNDLES]:
+            shutil.rmtree(old, ignore_errors=True)
+        lines = [json.loads(line) for line in said.rpartition(b"\n")[0].splitlines()]
+        told = next((line["sentence"] for line in lines if "sentence" in line), "")
+        why = "it was not ready in time" if code is None else complaint or f"exit code {code}"
+        return {"ok": told or f"The evidence could not be collected: {why}."}
+
     def _forget_old(self, attempt: int) -> None:
         """Folders of attempts long over: the head has their output."""
         folders = sorted(self.state_dir.glob("attempts/[0-9]*"))
@@ -636,6 +675,20 @@ class Agent:
 
 def _lives(part: Part) -> bool:
     return away.may_live(part.state)
+
+
+def _find_attempts(run_id: str, parent: Path) -> set[Path]:
+    """Folders below ``parent`` of which a living process of the run says that it is of that attempt, there or not."""
+    found = set()
+    for process in process_table().values():
+        if process.dead or process.state == "D":
+            continue
+        with contextlib.suppress(OSError):
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if f"{RUN_MARKER}={run_id}".encode() in environment:
+                marks = [word for word in environment if word.startswith(f"{ATTEMPT_MARKER}=".encode())]
+                found |= {Path(os.fsdecode(mark).partition("=")[2]) for mark in marks}
+    return {folder for folder in found if folder.parent == parent.absolute() and folder.name.isdecimal()}
 
 
 def _classify(title: str, comm: str) -> tuple[f.Role, bool] | None:

@@ -148,6 +148,8 @@ class Disk:
         """Do what the head wants; returns the answer. Raises SupervisorError and OSError."""
         do = str(message["do"])
         if do == "look":
+            if message.get("anew"):
+                self.forget_told()
             self.look()
             return {}
         try:
@@ -185,9 +187,23 @@ class Disk:
         return sorted(found)
 
     def _send(self, message: Message) -> Message:
-        asked = message["asked"]
-        files = [{**file, "source": str(self._place_of(file["source"]))} for file in asked["files"]]
-        return self._transfer({**asked, "files": files, "state_dir": str(self._state_dir / "publish")}, message)
+        asked, own = message["asked"], message["asked"]["files"]
+        files = [{"source": str(self._place_of(file["source"])), "name": file["name"]} for file in own]
+        self._check_unchanged(asked)
+        answer = self._transfer({**asked, "files": files, "state_dir": str(self._state_dir / "publish")}, message)
+        self._check_unchanged(asked)
+        return answer
+
+    def _check_unchanged(self, asked: Message) -> None:
+        """Machines send at other times: each must send the files that the head saw, or two saves would be mixed."""
+        for file in asked["files"]:
+            try:
+                same = identify(self._place_of(file["source"]).stat()) == file["identity"]
+            except FileNotFoundError:
+                same = False
+            if not same:
+                told = f"step {asked['step']} changed while it was being published: {file['source']} is another file"
+                raise StoreError("changed", told)
 
     def _fetch(self, message: Message) -> Message:
         """Bring a step here, after what is none of the run's steps was moved out of the way."""

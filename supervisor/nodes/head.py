@@ -122,7 +122,7 @@ class Head:
         self._began = now()
         self._ended = False
         self._last_tick = 0.0
-        self._job = environ.get(wire.JOB, "")
+        self._job = wire.find_job(environ)
         self._told_address = 0.0
         self._leaving = threading.Lock()  # held while something is written into the shared folder
         self._arrived = 0.0  # the newest machine
@@ -178,7 +178,7 @@ class Head:
         self._listener.close()
 
     def _leave_word(self, code: int) -> None:
-        if not self._told_address:
+        if not self._told_address or self._state().fence.lost:
             return  # another daemon has the run, or had it last
         with self._leaving:
             self._leave_last_word(code)
@@ -186,10 +186,15 @@ class Head:
     def _leave_last_word(self, code: int) -> None:
         # Only those that were heard: others are of an allocation before this one.
         unfit = [name for name in to_avoid(self._state()) if (one := self._machines.get(name)) and one.address]
-        left = {"ended": code, "run": self.run_id, "job": self._job}
+        left = {"ended": code, "run": self.run_id, "job": self._job, "at": round(time.time(), 3)}
         left |= {"unfit": unfit[:MOST_UNFIT]} if code == EXIT_POD_UNFIT else {}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ConfigError):
+            if self._head_file.exists() and wire.read_private(self._head_file) != self._own_word():
+                return  # another daemon's agents read it by now
             wire.write_private(self._head_file, json.dumps(left) + "\n")
+
+    def _own_word(self) -> str:
+        return json.dumps({"address": self.address, "run": self.run_id})
 
     def _holds_the_run(self) -> bool:
         """Is it this daemon that the agents are to hear? One that waits for the claim tells them nothing."""
@@ -209,7 +214,7 @@ class Head:
         if self._ended:
             return
         self._told_address = now()
-        wanted = json.dumps({"address": self.address, "run": self.run_id})
+        wanted = self._own_word()
         with contextlib.suppress(OSError, ConfigError):
             if not self._head_file.exists() or wire.read_private(self._head_file) != wanted:
                 wire.write_private(self._head_file, f"{wanted}\n")
@@ -776,6 +781,20 @@ class Head:
             )
             self._post(f.Remark("machines", sentence, "warning"), "nodes")
         return f.AttemptStopped(attempt, now() - begun, tuple(survivors), unheard=tuple(absent))
+
+    def keep_evidence(self, asked: Message, limit_s: float) -> list[str]:
+        """What each machine of the attempt that answers kept of it; see ``Machines``."""
+        until = now() + limit_s
+        order: Message = {"do": "evidence", "asked": asked, "limit_s": max(0.5, limit_s - 1.0)}
+        requests = [self.ask(host, order) for host in self.list_used() if self._speaks(host)]
+        try:
+            with self._changed:
+                while any(one.answer is None for one in requests) and now() < until and not self._ended:
+                    self._changed.wait(0.25)
+        finally:
+            self.withdraw(requests)
+        answers = [(one.host, one.answer or {"error": "it was not ready in time"}) for one in requests]
+        return [f"{host}: {answer.get('ok') or answer.get('error')}" for host, answer in answers]
 
 
 _HURRY: Message = {"t": "hurry"}

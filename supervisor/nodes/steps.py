@@ -109,6 +109,9 @@ class Disks:
         ] = {}  # by machine, the step that is whole there, file by file
         self._leaving: dict[str, Request] = {}  # what machines are to do that the run does not use now
         self._wanted: Message | None = None  # what the next start restores on each machine
+        self._untold: set[str] = set()  # machines of which a file's content could not be kept here
+        self._problem = ""  # why the mirror is not as the machines told
+        self._epoch = time.time() - now()  # a clock that is set meanwhile must not part the files of one step
         self._stall_s = 0.0
         self._publishing, self._lock = threading.Lock(), threading.RLock()
 
@@ -127,12 +130,16 @@ class Disks:
         """A look at a machine's disk, or a piece of a file there. Raises ValueError for what cannot be."""
         with self._lock:
             if message["t"] == "content":
-                self._keep_content(host, message)
+                try:
+                    self._keep_content(host, message)
+                except OSError as error:
+                    self._problem = self._describe_problem(error)
+                    self._untold.add(host)
                 return
             reason = str(message.get("reason", ""))
             self._reasons[host] = reason
             if "files" in message:
-                said = time.time() - float(message.get("age", 0.0))
+                said = self._epoch + now() - float(message.get("age", 0.0))
                 before = self._files.get(host, {})
                 self._files[host] = {
                     str(safe_name(path)): before[path]
@@ -143,6 +150,7 @@ class Disks:
                 for of, path in [key for key in self._content if key[0] == host and key[1] not in self._files[host]]:
                     del self._content[of, path]
                     self._content_of(of, path).unlink(missing_ok=True)
+            if "files" in message or self._problem:
                 self._update_mirror()
             if not reason and host in self._files:
                 self._looked[host] = now() - float(message.get("age", 0.0))
@@ -189,6 +197,21 @@ class Disks:
         return sorted(hosts, key=lambda host: (self._head.rank_of(host), host))
 
     def _update_mirror(self) -> None:
+        """A full disk here is no fault of the machine that tells: its steps are unknown until there is room."""
+        try:
+            self._write_mirror()
+            self._problem = ""
+        except OSError as error:
+            self._problem = self._describe_problem(error)
+            return
+        for host in self._untold:
+            self._head.ask(host, {"do": "look", "anew": True})
+        self._untold.clear()
+
+    def _describe_problem(self, error: OSError) -> str:
+        return f"{self.mirror} of the head cannot be written: {error.strerror}"
+
+    def _write_mirror(self) -> None:
         wanted: dict[str, tuple[str, RemoteFile]] = {}
         for host in self._in_order(self._list_used()):
             for path, file in self._files.get(host, {}).items():
@@ -242,6 +265,8 @@ class Disks:
     def why_unknown_of(self, files: Sequence[StepFile], *, whole: bool) -> str:
         """Why a step of these files may be other than the mirror shows it; "" where it is as that says."""
         with self._lock:
+            if self._problem:
+                return self._problem
             unknown = {host: why for host in self._list_used() if (why := self._why_unknown(host))}
             there = [self._files.get(host, {}) for host in self._list_used() if host not in unknown]
             paths = [file.source.relative_to(self.mirror).as_posix() for file in files]
@@ -304,7 +329,7 @@ class Disks:
 
     def _change_trees(self, order: Message) -> int:
         there = self._list_there()
-        self._fresh -= {*self._list_used()} - {*there}
+        self._fresh.difference_update({*self._list_used()} - {*there})
         answers = self._order(dict.fromkeys(there, order))
         return sum(int(answer.get("freed", 0)) for answer in answers.values())
 
@@ -374,7 +399,8 @@ class Disks:
                 for host in holders:
                     if self._files[host][path].size != sizes[name]:
                         raise _differs(asked["step"], name, holders[0], host)
-                    files.setdefault(host, []).append({"source": path, "name": name})
+                    identity = self._files[host][path].identity
+                    files.setdefault(host, []).append({"source": path, "name": name, "identity": identity})
                     known.setdefault(host, []).extend([name] if host != holders[0] else [])
         orders: dict[str, Message] = {}
         for host, own in files.items():
@@ -425,8 +451,8 @@ class Disks:
                 whole = asked is not None and self._is_whole(host, asked)
                 clean = host in self._fresh and host in used
                 order: Message = {"do": "fetch", "stall_s": self._stall_s}
-                if not clean:  # it may have steps that the run has left since
-                    order |= {"aside": "joined", "keep": [asked["place"]["primary"]] if asked and whole else []}
+                if not clean:  # it may have steps that the run has left since; of this one each byte is compared
+                    order |= {"aside": "joined", "keep": [asked["place"]["primary"]] if asked else []}
                 if asked is not None and not whole:
                     order["asked"] = {**asked, "in_part": True}
                 if "asked" in order or "aside" in order:

@@ -28,7 +28,6 @@ VERSION = 1
 LONGEST_LINE = 4 << 20  # an environment and a command line; output travels in pieces that are far smaller
 LONGEST_GREETING = 4096
 LONGEST_FILE = 64 << 10
-JOB = "SLURM_JOB_ID"  # of both sides, where they have one: another job's agent is none of ours
 MOST_UNSENT = 32 << 20
 GREETING_S = 5.0
 TOKEN = "RL_SUPERVISOR_NODE_TOKEN"  # noqa: S105 - the name of the variable
@@ -68,7 +67,7 @@ def write_private(path: Path, text: str) -> None:
 def read_private(path: Path) -> str:
     """What a file says that only its owner, who is us or root, may read and change. ConfigError for any other."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(fd) as file:
+    with os.fdopen(fd, errors="replace") as file:
         found = os.fstat(fd)
         if found.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
             raise ConfigError(f"{path} is not ours alone: chown it to user {os.geteuid()} and `chmod 600 {path}`.")
@@ -94,7 +93,49 @@ def need_token(folder: Path, environ: Mapping[str, str]) -> str:
     return found
 
 
+class SharedFolder:
+    """What the shared folder says to an agent, read in a thread of its own: while it hangs, its last word counts."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], run_id: str) -> None:
+        self.token, self.left = "", Message()  # the run's token, and what head.json says
+        self._folder, self._environ, self._run_id = folder, environ, run_id
+        self._error: Exception | None = None
+        self._reader = threading.Thread(target=self._read_all, daemon=True)
+
+    def read(self, limit_s: float) -> bool:
+        """Read it anew, for so long at most; False where it hangs. Raises OSError, and ConfigError of its modes."""
+        if not self._reader.is_alive():
+            self._reader = threading.Thread(target=self._read_all, daemon=True)
+            self._reader.start()
+        self._reader.join(limit_s)
+        if self._reader.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _read_all(self) -> None:
+        self._error = None
+        try:
+            self.token = find_token(self._folder, self._environ)
+        except (OSError, ConfigError) as error:
+            self._error = error if isinstance(error, ConfigError) or not self.token else None
+        try:
+            left = json.loads(read_private(self._folder / "head.json"))
+            self.left = left if isinstance(left, dict) and left.get("run") == self._run_id else {}
+        except (FileNotFoundError, ConfigError):
+            self.left = {}
+        except (OSError, ValueError):
+            return  # a stale handle, or half a file: it says nothing new
+
+
 # ---------------------------------------------------------------- who is there
+
+
+def find_job(environ: Mapping[str, str]) -> str:
+    """Which start of which job of Slurm this is; "" in none. An agent that an earlier start left is none of ours."""
+    job = environ.get("SLURM_JOB_ID", "")
+    return f"{job}.{environ.get('SLURM_RESTART_COUNT', '0')}" if job else ""
 
 
 def prove(token: str, who: str, *said: str) -> str:

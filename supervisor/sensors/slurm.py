@@ -24,7 +24,7 @@ KILL_WAIT_S = 30.0
 TIMEOUT_S = 20.0
 FORMAT = "%i|%T|%e|%N|%x|%r"
 _DOWN = re.compile(r"(down|fail|not_resp|unknown)", re.IGNORECASE)
-_HALTED = re.compile(r"(drain|down|fail|maint|reboot|power|unknown|not_resp)", re.IGNORECASE)
+HALTED = re.compile(r"(drain|down|fail|maint|reboot|power|unknown|not_resp)", re.IGNORECASE)
 
 
 class SlurmError(Exception):
@@ -139,7 +139,7 @@ class SlurmSensor:
             return {}
         lines = ask(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%T|%E"], self._environ)
         rows = [line.split("|", 2) for line in dict.fromkeys(lines.splitlines()) if line.count("|") >= 2]
-        return {name.strip(): f"{word}: {why}" for name, word, why in rows if _HALTED.search(word)}
+        return {name.strip(): f"{word}: {why}" for name, word, why in rows if HALTED.search(word)}
 
     def _changed_end(self, job: SlurmJob) -> list[f.Fact]:
         before, self._known = self._known, job

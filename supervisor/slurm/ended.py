@@ -16,12 +16,16 @@ from supervisor.base.secrets import mask_secrets
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
 from supervisor.nodes.head import read_unfit
-from supervisor.sensors.slurm import SlurmError, SlurmJob, ask, find_jobs
+from supervisor.nodes.wire import find_job
+from supervisor.sensors.slurm import HALTED, SlurmError, SlurmJob, ask, find_jobs
 from supervisor.slurm.step import FLEETS
 from supervisor.views import without_daemon
 
 LONGEST_WHY = 200  # characters of a job's comment
 UNFIT = "is unfit for this run (exit 94):"  # after the machine's name, also for a fleet to read
+RESIZED = "DB index"
+"""Without accounting Slurm updates no job that has lost a node, and a hold is such an update: it would never end
+(22.05, _slurm_rpc_update_job: "Job update not available right now, the DB index is being set"; tried)."""
 TRIES = 10
 TRY_S = 1.0
 
@@ -40,6 +44,7 @@ class JobEnd:
         self._run, self._log, self._environ = run, log, environ
         self._say, self._sleep = say, sleep
         self._id = environ.get("SLURM_JOB_ID", "")
+        self._refused = ""  # what Slurm said last
 
     def decide(self, code: int, *, told: bool) -> int:
         """Requeue, hold or let it end; the exit code of the script. ``told``: Slurm had sent SIGTERM before."""
@@ -57,7 +62,7 @@ class JobEnd:
             self._say(f"The daemon ended with {code}, and [slurm] requeue is false: the job ends.")
             return code
         if code == EXIT_POD_UNFIT and self._run.nodes is not None:
-            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id, self._id)
+            unfit = read_unfit(self._run.nodes.folder.expanduser(), self._run.run.id, find_job(self._environ))
             # This machine is the head's, and mostly another.
             return self._exclude(job, code, unfit) if unfit else self._requeue("the allocation is unfit (94)", code)
         if code == EXIT_POD_UNFIT:
@@ -93,15 +98,42 @@ class JobEnd:
     def _exclude(self, job: SlurmJob | None, code: int, nodes: Sequence[str]) -> int:
         """These machines are unfit. Slurm changes the exclusions of a waiting job alone: so it is held meanwhile."""
         node = ", ".join(nodes)
-        self._comment(f"{node} {UNFIT}", f"See {self._log}.")
+        if not self._comment(f"{node} {UNFIT}", f"See {self._log}.") and RESIZED in self._refused:
+            self._say(f"Slurm changes nothing of this job any more: {node} is not excluded.")
+            return self._requeue("the allocation is unfit (94)", code)
         self._say(f"Requeueing job {self._id} without {node}, unfit for it.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)
-        excluded = ",".join(dict.fromkeys([*([job.excluded] if job and job.excluded else []), *nodes]))
+        earlier = expand_hosts(job.excluded) if job is not None else []
+        excluded = ",".join(dict.fromkeys([*self._find_room(earlier, nodes), *nodes]))
         if not self._try(["scontrol", "update", f"JobId={self._id}", f"ExcNodeList={excluded}"]):
             self._say(f"{node} could not be excluded: the job may come back to it.")
         self._try(["scontrol", "release", self._id])
         return code
+
+    def _find_room(self, earlier: Sequence[str], nodes: Sequence[str]) -> Sequence[str]:
+        """Those of the earlier exclusions that stay: with too few machines left the job would wait for ever."""
+        wished = self._run.slurm
+        partition = self._environ.get("SLURM_JOB_PARTITION", "")
+        try:
+            words = [
+                "sinfo",
+                "--noheader",
+                "--Node",
+                "--format=%N|%T",
+                *([f"--partition={partition}"] * bool(partition)),
+            ]
+            rows = [line.split("|", 1) for line in ask(words, self._environ).splitlines() if "|" in line]
+        except SlurmError as error:
+            self._say(f"How many machines are left is not known: {error}.")
+            return earlier
+        good = {name.strip() for name, state in rows if not HALTED.search(state)}
+        if not rows or len(good - {*earlier, *nodes}) >= wished.nodes + wished.spares:
+            return earlier
+        kept = [name for name in earlier if name in expand_hosts(",".join(wished.exclude))]
+        if dropped := [name for name in earlier if name not in kept]:
+            self._say(f"Too few machines would be left: {', '.join(dropped)} may be used again.")
+        return kept
 
     def _stays(self, code: int) -> int:
         told = f"Job {self._id} could not be requeued, so it ends with {code}. The run goes on with a new job"
@@ -116,14 +148,14 @@ class JobEnd:
         why = str(found.get("why") or "") if found.get("ended") is not None else ""
         return " ".join(mask_secrets(why).split())
 
-    def _comment(self, what: str, then: str) -> None:
-        """Both stay whole; why it is so, between them, is cut where it is long."""
+    def _comment(self, what: str, then: str) -> bool:
+        """Was it taken? Both stay whole; why it is so, between them, is cut where it is long."""
         why = self._why()
         self._say(" ".join(f"{what} {why} {then}".split()))
         short = why if len(why) <= LONGEST_WHY else f"{why[:LONGEST_WHY]}..."
         label = self._environ.get(LABEL, "")  # by which its fleet finds the job
         text = " ".join(f"{label if label.startswith(FLEETS) else ''} {what} {short} {then}".split())
-        self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
+        return self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
 
     def _try(self, words: list[str], tries: int = TRIES) -> bool:
         """A controller that is restarted, or a job that is just being taken down, says no for a moment."""
@@ -131,6 +163,7 @@ class JobEnd:
             try:
                 ask(words, self._environ)
             except SlurmError as error:
+                self._refused = str(error)
                 if number in (0, tries - 1):
                     self._say(f"{error}.")
                 self._sleep(TRY_S)

@@ -86,7 +86,7 @@ def test_keys_are_named_and_no_value_is_written(tmp_path: Path, monkeypatch: pyt
     assert given == {
         "RL_SUPERVISOR_RUN": "Sober.otter_2",
         **{
-            name: {"name": "sober-otter-2-keys", "key": name}
+            name: {"name": "sober-otter-2-4bda79-keys", "key": name}
             for name in ("B2_APPLICATION_KEY_ID", "B2_APPLICATION_KEY", "WANDB_API_KEY")
         },
     }
@@ -95,7 +95,7 @@ def test_keys_are_named_and_no_value_is_written(tmp_path: Path, monkeypatch: pyt
 def test_gpus_shared_memory_claim_and_queue(tmp_path: Path) -> None:
     job_set = made(tmp_path, url="file:///data/store", claim="training:/data", queue="gpus", secret="mine")
     _, pod, container = head_of(job_set)
-    assert job_set["metadata"] == {"name": "sober-otter-2", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
+    assert job_set["metadata"] == {"name": "sober-otter-2-4bda79", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 3}}
     assert {one["name"]: one["mountPath"] for one in container["volumeMounts"]} == {"shm": "/dev/shm", "data": "/data"}
     shm, data = pod["volumes"]
@@ -119,7 +119,7 @@ def test_what_cannot_run_is_refused(tmp_path: Path, url: str, cluster: dict[str,
 
 
 SEVERAL = test_sky.NODES.replace(
-    'folder = "/root/nodes"', 'folder = "/data/nodes"\naddress = "sober-otter-2-head-0-0.sober-otter-2"'
+    'folder = "/root/nodes"', 'folder = "/data/nodes"\naddress = "sober-otter-2-4bda79-head-0-0.sober-otter-2-4bda79"'
 )
 
 
@@ -153,8 +153,12 @@ def test_a_run_over_several_machines_has_a_head_without_gpus_and_an_agent_a_mach
     [
         ({}, {"claim": None}, "which the pods do not share"),
         ({"/data/nodes": "/elsewhere"}, {}, "which the pods do not share"),
-        ({":7433": ":0"}, {}, 'address = "sober-otter-2-head-0-0.sober-otter-2" and listen = "0.0.0.0:7433"'),
-        ({"head-0-0.sober": "head.sober"}, {}, 'address = "sober-otter-2-head-0-0.sober-otter-2"'),
+        (
+            {":7433": ":0"},
+            {},
+            'address = "sober-otter-2-4bda79-head-0-0.sober-otter-2-4bda79" and listen = "0.0.0.0:7433"',
+        ),
+        ({"head-0-0.sober": "head.sober"}, {}, 'address = "sober-otter-2-4bda79-head-0-0.sober-otter-2-4bda79"'),
         ({}, {"machines": 1}, "has components for 2 machines, and --machines names 1."),
         ({}, {"gpus": None}, "does not say how many GPUs"),
     ],
@@ -259,3 +263,13 @@ def test_it_is_valid_by_the_published_schema_in_strict_mode(tmp_path: Path) -> N
     assert list(complaints(make_several(tmp_path, machines=3, queue="gpus"), schema)) == []
     head_of(full)[0]["podFailurePolicy"]["rule"] = []
     assert [one for one in complaints(full, schema) if one.endswith("podFailurePolicy has no field rule")]
+
+
+def test_runs_whose_ids_differ_in_what_kubernetes_leaves_out_have_job_sets_of_their_own(tmp_path: Path) -> None:
+    names = set()
+    for number, run_id in enumerate(("otter-2", "otter.2", "otter_2", "Otter-2", "o" * 50, "o" * 51)):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(write_run(tmp_path).read_text().replace("Sober.otter_2", run_id))
+        names.add(yaml.safe_load(make_job_set(path, Cluster("image"), ()))["metadata"]["name"])
+    assert len(names) == 6 and "otter-2" in names
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name) for name in names)

@@ -403,16 +403,22 @@ def test_a_controller_that_never_saw_the_job_run_knows_its_machine_by_what_the_j
     assert world.excluded("2") == {"n9", "n4"}
 
 
-def test_of_several_machines_none_is_blamed(make: Make, cluster: FakeSlurm) -> None:
+@pytest.mark.parametrize("unfit", [(), ("n2",), ("n2", "n7")])
+def test_of_several_machines_those_are_left_out_that_the_job_named(
+    make: Make, cluster: FakeSlurm, unfit: tuple[str, ...]
+) -> None:
     world = make()
     world.tick()
     cluster.start("1", "n1", "n2")
     world.claims("1")
     world.tick()
     world.gives_back(94, "too few machines")
+    if unfit:
+        named = f"{cluster.label('1')} {', '.join(unfit)} is unfit for this run (exit 94): See /log."
+        cluster.change("1", state="PENDING", nodes="", reason="BeginTime", comment=named)
     world.tick()
     world.tick()
-    assert world.excluded("2") == {"n9"}
+    assert world.excluded("2") == {"n9", *unfit}
 
 
 def test_an_sbatch_that_timed_out_and_worked_is_found_by_its_label(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from supervisor.evidence.known import NO_JOURNAL
 from supervisor.nodes import agent as agents
 from supervisor.nodes.agent import Agent
 
@@ -66,14 +69,15 @@ def test_what_minds_no_signal_is_gone_well_before_the_head_starts_another(agent:
     assert agents.now() - agent._heard - LEASE_S < 0.05 * LEASE_S + 5, "what the head waits beyond the lease"
 
 
-def test_an_end_that_fails_is_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), ValueError("a record that is none")])
+def test_an_end_that_fails_is_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     tries = []
     stop = agents.stop_attempt
 
     def fail_first(*args: object, **more: object) -> object:
         tries.append(1)
         if len(tries) < 3:
-            raise OSError(116, "Stale file handle")
+            raise error
         return stop(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(agents, "stop_attempt", fail_first)
@@ -89,3 +93,33 @@ def test_nothing_is_launched_once_the_lease_is_over(agent: Agent, tmp_path: Path
     assert agent._answers["1"]["kind"] == "try-again"
     assert "longer than its lease" in agent._answers["1"]["error"]
     assert "1/trainer-1" not in agent.parts
+
+
+def runs(pid: int | None) -> bool:
+    return psutil.pid_exists(pid or 0) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_an_agent_whose_state_folder_is_older_ends_what_that_does_not_tell_of(agent: Agent) -> None:
+    """The head hears that it is gone, and would start another trainer beside it."""
+    pid = agent.parts["1/trainer-0"].state.pid
+    shutil.rmtree(agent.state_dir / "attempts")
+    options = {"name": "n0", "rank": 0, "run": "lease", "folder": agent.folder, "head": "", "state": agent.state_dir}
+    later = Agent(argparse.Namespace(**options, lease=LEASE_S, disk=None))
+    later._adopt()
+    assert not later.parts
+    assert runs(pid)
+    later._end_unknown()
+    assert not runs(pid)
+
+
+def test_evidence_of_what_runs_is_kept_on_its_machine(agent: Agent) -> None:
+    asked = {"run": "lease", "attempt": 1, "incident": 3, "reason": "It hangs.", "explain": {}, "engine_page": None}
+    asked |= {"journal": NO_JOURNAL, "engine_url": None, "folders": [], "py_spy": None, "secrets": []}
+    agent._watch(agent.parts["1/trainer-0"])
+    agent._take_order({"t": "do", "id": "e", "do": "evidence", "asked": asked, "limit_s": 15})
+    wait(agent, lambda: "e" in agent._answers)
+    [bundle] = (agent.state_dir / "incidents").iterdir()
+    assert f"is kept in {bundle}" in agent._answers["e"]["ok"]
+    assert "Could not be collected" not in agent._answers["e"]["ok"]
+    told = (bundle / "processes.txt").read_text()
+    assert f"{agent.parts['1/trainer-0'].state.pid} " in told and "trainer" in told

@@ -42,6 +42,7 @@ STARTED_IN = {
     "cli/wandb_sync.py",  # `wandb sync` with the folders of the run, by words
     "effects/notify_targets.py",  # our own child that asks apprise; the message goes over standard input
     "effects/incident_evidence.py",  # our own child that collects evidence
+    "nodes/agent.py",  # the same on another machine; what is asked goes over standard input
     "effects/log_upkeep.py",  # our own round over the logs
     "effects/store_work.py",  # our own look at the host, before the claim
     "effects/root_cause.py",  # our own diagnose, beside the daemon

@@ -115,9 +115,29 @@ def test_94_excludes_the_machine_while_the_job_is_held_beside_those_that_were_ex
     assert box.asked() == [
         "update JobId=17 Comment=n1 is unfit for this run (exit 94): See /log.",
         "requeuehold 17",
-        "update JobId=17 ExcNodeList=n[3-4],n1",
+        "update JobId=17 ExcNodeList=n3,n4,n1",
         "release 17",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "left", "excluded"),
+    [
+        ("nodes = 1", "n2|idle\nn3|idle\nn4|idle\nn1|allocated", "n3,n4,n1"),
+        ("nodes = 1", "n2|drained\nn3|idle\nn4|idle\nn1|allocated", "n1"),
+        ('nodes = 1\nexclude = ["n4"]', "n3|idle\nn4|idle\nn1|allocated", "n4,n1"),
+        ("nodes = 1", "", "n3,n4,n1"),
+    ],
+)
+def test_earlier_exclusions_are_dropped_where_the_job_would_wait_for_ever(
+    tmp_path: Path, more: str, left: str, excluded: str
+) -> None:
+    box = Box(tmp_path, more)
+    (box.folder / "nodes").write_text(left)
+    box.end(94)
+    assert f"update JobId=17 ExcNodeList={excluded}" in box.asked()
+    dropped = [line for line in box.said if line.startswith("Too few machines would be left: ")]
+    assert len(dropped) == (excluded in ("n1", "n4,n1"))
 
 
 SEVERAL = """
@@ -133,12 +153,12 @@ resume = ["true", "{{step}}"]
 @pytest.mark.parametrize(
     ("left", "excluded"),
     [
-        ({"ended": 94, "run": "otter", "job": "17", "unfit": ["n2", "n7"]}, "n[3-4],n2,n7"),
-        ({"ended": 94, "run": "otter", "job": "17", "unfit": []}, ""),
-        ({"ended": 94, "run": "otter", "job": "16", "unfit": ["n2"]}, ""),
-        ({"ended": 94, "run": "other", "job": "17", "unfit": ["n2"]}, ""),
-        ({"ended": 0, "run": "otter", "job": "17", "unfit": ["n2"]}, ""),
-        ({"ended": 94, "run": "otter", "job": "17", "unfit": ["n2;x"]}, ""),
+        ({"ended": 94, "run": "otter", "job": "17.0", "unfit": ["n2", "n7"]}, "n3,n4,n2,n7"),
+        ({"ended": 94, "run": "otter", "job": "17.0", "unfit": []}, ""),
+        ({"ended": 94, "run": "otter", "job": "17.1", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "other", "job": "17.0", "unfit": ["n2"]}, ""),
+        ({"ended": 0, "run": "otter", "job": "17.0", "unfit": ["n2"]}, ""),
+        ({"ended": 94, "run": "otter", "job": "17.0", "unfit": ["n2;x"]}, ""),
         (None, ""),
     ],
 )
@@ -157,6 +177,15 @@ def test_of_several_machines_those_that_the_head_named_are_excluded(
         assert box.asked()[0] == "update JobId=17 Comment=n2, n7 is unfit for this run (exit 94): See /log."
     else:
         assert box.asked() == ["requeue 17"]
+
+
+def test_a_job_that_slurm_does_not_change_any_more_is_requeued_and_not_held_for_ever(box: Box) -> None:
+    """So it is without accounting once a node was taken out of it; to let it go from a hold is a change, too."""
+    (box.folder / "scontrol").write_text(SCONTROL.replace("slurm: not now", "Job update not available: the DB index"))
+    (box.folder / "refuses").write_text("^update")
+    assert box.end(94) == 94
+    assert box.asked()[-1] == "requeue 17" and not any("hold" in line for line in box.asked())
+    assert "Slurm changes nothing of this job any more: n1 is not excluded." in box.said
 
 
 @pytest.mark.parametrize("code", [75, 93, 94, 137])

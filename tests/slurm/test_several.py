@@ -16,6 +16,7 @@ import pytest
 from tests.nodes.practice_cluster import PrimeRlCluster
 from tests.slurm.box import LOST_S, NODES, Cluster, wait_for
 from tests.slurm.run import read_claims
+from tests.slurm.test_fleet import Fleet
 
 pytestmark = pytest.mark.optin
 
@@ -25,11 +26,14 @@ class Several(PrimeRlCluster):
 
     engines = 2
 
-    def submit(self, cluster: Cluster, spares: int, more: str = "") -> str:
+    def ask_for(self, spares: int, more: str = "") -> None:
         table = f"[slurm]\nnodes = 3\nspares = {spares}\ngpus_per_node = 0\n{more}"
         text = self.run_file.read_text().replace("[store]\n", "[store]\ntake_over_after = 8\n")
         self.run_file.write_text(text + table)
         self.run_file.chmod(0o600)
+
+    def submit(self, cluster: Cluster, spares: int, more: str = "") -> str:
+        self.ask_for(spares, more)
         words = [sys.executable, "-m", "supervisor.cli.main", "slurm", "submit", str(self.run_file)]
         done = subprocess.run(words, env=cluster.environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -229,3 +233,28 @@ def test_a_run_longer_than_the_wall_time_is_a_chain_of_jobs(cluster: Cluster, tm
         run.wait_until_nothing_lives()
     finally:
         run.end(cluster, "")
+
+
+def test_a_job_of_a_fleet_that_lost_a_node_is_not_held_and_the_next_one_trains(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Without accounting Slurm takes no comment and no exclusion from a job that has lost a node."""
+    run = Several(tmp_path / "r", last=100_000, lease=15, machine_silent=5)
+    run.cluster, run.run_id = cluster, "several"  # type: ignore[attr-defined]
+    run.ask_for(spares=0)
+    fleet = Fleet(run)  # type: ignore[arg-type]
+    fleet.submit()
+    first, lost = run.job, ""
+    try:
+        wait_for(lambda: run.sentences("published"), "a published step", 120)
+        head = cluster.do("squeue", "-h", "-j", first, "-o", "%B").strip()
+        lost = next(name for name in cluster.names(cluster.field(first, "%N")) if name != head)
+        run.lose_node(cluster, lost)
+        wait_for(lambda: cluster.state(first) == "PENDING", "it is requeued", 200, run.tell_living)
+        assert cluster.field(first, "%r") == "BeginTime"
+        fleet.submit()
+        assert cluster.state(first) == "CANCELLED" and run.job != first
+        wait_for(lambda: cluster.state(run.job) == "RUNNING", "the next job runs", 90)
+        assert lost not in cluster.names(cluster.field(run.job, "%N"))
+    finally:
+        run.end(cluster, lost)

@@ -103,6 +103,7 @@ class Instance:
     is_job: bool = (
         False  # of a scheduler: that itself uses no lost machine, and lists a job that has ended not for long
     )
+    unfit: tuple[str, ...] = ()  # machines of a job over several that its daemon found so
 
 
 class Provider(Protocol):

@@ -46,6 +46,7 @@ ENDS = {
     "TIMEOUT": "it reached its wall time and did not requeue itself",
 }
 JOB_LINE = re.compile(r"[0-9]+\|[A-Z_]+\|[^|]*\|[0-9]*\|[^|]*\|[^|]*\|")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 HELD = re.compile("JobHeld|held state")
 NEVER = re.compile(
     "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|MaxMemPerLimit"
@@ -145,14 +146,17 @@ def _read_job(line: str) -> Instance | None:
     if phase == "queued" and (HELD.search(reason) or NEVER.match(reason)):
         phase = "held"
     label, _, told = comment.partition(" ")
-    # A job in the queue again names no machine. Of several it is not known here which one was unfit.
-    last = told.partition(f" {UNFIT}")[0] if UNFIT in told else ""
+    # A job in the queue again names no machine; its comment names those that were unfit.
+    last = told.partition(f" {UNFIT}")[0].split(", ") if UNFIT in told else []
+    named = tuple(name for name in last if NODE.fullmatch(name))
+    single = count == "1" and len(named) < 2
     return Instance(
         number,
         label if LABEL.fullmatch(label) else "",
         phase,
         None,
-        machine=(nodes or last) if count == "1" else "",
+        machine=nodes or ",".join(named) if single else "",
+        unfit=() if single else named,
         says=_say(number, state, phase, reason, start),
         is_job=True,
     )
