@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.base.durable import sync_folder
+from supervisor.base.errors import StoreError
 from supervisor.checkpoints.completeness import check_dcp
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.storage.base import StoreError
 
 BLOCK_BYTES = 4 << 20
 SYNC_EVERY_BYTES = 64 << 20
@@ -81,8 +81,10 @@ def drain(source: Path, target: Path, staging: Path, report: Report) -> Drained:
             raise StoreError("changed", f"{source} was saved anew while it was copied: it is copied again")
         _put_in_place(staging, target)
     except OSError as error:
-        kind = "quota" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "transient"
-        raise StoreError(kind, f"{source} could not be copied to {target}: {error.strerror}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise StoreError(
+            "quota" if full else "transient", f"{source} could not be copied to {target}: {error.strerror}"
+        ) from error
     return Drained(size_bytes, copied)
 
 
@@ -98,7 +100,9 @@ def _refuse_without_room(staging: Path, files: Files) -> None:
     done = list_files(staging)
     needed = sum(size for name, (size, changed) in files.items() if done.get(name) != (size, changed))
     room = os.statvfs(staging)
-    free = room.f_bavail * room.f_frsize + sum(size for name, (size, _) in done.items() if done[name] != files.get(name))
+    free = room.f_bavail * room.f_frsize + sum(
+        size for name, (size, _) in done.items() if done[name] != files.get(name)
+    )
     if needed > free:
         raise StoreError("quota", f"{staging.parent} has {free:,} bytes free, and the step needs {needed:,}")
 

@@ -199,6 +199,7 @@ class Drain(Verb, do="drain"):
     source: str
     target: str
     staging: str  # on the target's file system
+    urgent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,7 +216,7 @@ class Trainer:
             self._weight_checkpoint(step)
 
     def _weight_checkpoint(self, step: int) -> None:
-        folder = self.part.output_dir / "weights" / f"step_{step}"
+        folder = self.part.checkpoint_dir / "weights" / f"step_{step}"
         self.volume.write(folder / "model.safetensors", safetensors(self.knobs.broadcast_bytes, step))
         self.volume.write(folder / "config.json", b"{}")
         if self.era.titles:

@@ -75,7 +75,7 @@ def test_a_step_that_is_saved_anew_while_it_is_copied_never_comes_into_its_place
         if moved.files == 1:
             (places.source / "__0_0.distcp").write_bytes(b"the next save cuts its shards in place")
 
-    with pytest.raises(StoreError, match="not whole|saved anew") as caught:
+    with pytest.raises(StoreError, match=r"not whole|saved anew") as caught:
         places.drain(save_again)
     assert caught.value.kind == "changed" and not places.target.exists()
 
