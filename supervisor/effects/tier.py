@@ -132,7 +132,7 @@ class Tier:
     def _prepare(self, folder: Path, part: TieredPart, step: int | None) -> None:
         checkpoints = folder / "checkpoints"
         if checkpoints.is_symlink():
-            checkpoints.unlink()  # an attempt before this one gave the tier up
+            checkpoints.unlink()
         move_aside.make_for_job(checkpoints)
         move_aside.finish_deletions(folder)
         self._clear(folder, part, keep=step)
@@ -159,6 +159,8 @@ class Tier:
     def _clear(self, folder: Path, part: TieredPart, keep: int | None) -> None:
         """Delete what the volume has, and what is torn; a whole step that the volume refused is set aside there."""
         kept = [] if keep is None else [keep]
+        if (folder / "checkpoints").is_symlink():
+            return  # an attempt before this one gave the tier up: the volume's own steps are behind it
         for step, tree in numbered_folders(folder / "checkpoints").items():
             if tree.is_symlink():
                 tree.unlink()
@@ -295,13 +297,13 @@ class Tier:
         Called while nothing waits. Nothing is done while a save is under way: then there is a step that is not whole.
         """
         trees = self._trees()
-        if not trees or not all(_is_drained(tree, part) for tree in trees.values()):
+        if not all(_is_drained(tree, part) for tree in trees.values()):
             return
         sizes = {step: folder_size([tree])[0] for step, tree in trees.items()}
-        needed, room = max(sizes.values()), self._room_left(folder)
+        needed, room = max(sizes.values(), default=_size_of_newest(part) or 0), self._room_left(folder)
         if room >= needed:
             return
-        if room + sum(sizes.values()) >= needed:
+        if sizes and room + sum(sizes.values()) >= needed:
             for step, tree in trees.items():  # kept for a quick resume; from now on the volume's own is found here
                 _swap_for_link(tree, part.home / f"step_{step}", folder)
             return
