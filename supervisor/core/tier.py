@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
-from supervisor.core.state import State, Tier
+from supervisor.core.state import BEING_LISTED, State, Tier
 
 OUT_OF_MEMORY = "the kernel ended a process because memory was full while checkpoints lay in memory"
 
 
 def observe_tier(state: State, fact: f.TierLook) -> State:
-    """Take over what an effect tells; that the run stops using the tier stays known."""
+    """Take over what an effect tells; that the run stops using the tier stays known.
+
+    A step that waited and waits no more may be on the volume now: before a start the steps are listed anew.
+    """
     tier = Tier(fact.folder, fact.waiting, fact.in_memory, fact.failed, fact.over or state.tier.over)
+    if state.mode == "surveying" and set(state.tier.waiting) - set(fact.waiting) and not state.local.reason:
+        state = replace(state, local=replace(state.local, reason=BEING_LISTED))
     return replace(state, tier=tier)
 
 

@@ -57,12 +57,12 @@ class DaemonSights:
         """The newest steps: trained, complete here, published, and which complete ones are on this disk alone."""
         state = self._state()
         here, stored = state.good_local(), state.good_stored()
-        newest = max(stored, default=-1)
+        only_here = sorted(step for step in {*here, *state.tier.waiting} if step > max(stored, default=-1))
         return {
             "step": state.progress.step,
             "complete": max(here, default=None),
             "published": max(stored, default=None),
-            "unpublished": None if state.local.reason else sorted(step for step in here if step > newest)[-MOST_STEPS:],
+            "unpublished": None if state.local.reason else only_here[-MOST_STEPS:],
         }
 
     def scene(self) -> Known:

@@ -57,6 +57,8 @@ class Tier:
         self._thread: threading.Thread | None = None
         self._memo = run.state_dir / "tier.json"
         self._folder, self._waited = self._read_memo()
+        if self._folder is None and (tier := run.run_file.tier_dir) is not None and tier.is_dir():
+            self._folder = tier  # the state folder was lost, and what waits there is still to be brought
         self._look = f.TierLook()
         self._again_t, self._failures = 0.0, 0
         if self._folder is not None:
@@ -390,8 +392,10 @@ class Tier:
         try:
             job = self._run.job
             part = job.tiered_part() if job is not None else ""
-            if not job_runs and isinstance(part, TieredPart) and not self._list_waiting(part):
-                self._leave(part)
+            if isinstance(part, TieredPart) and not job_runs:
+                drained = [_is_drained(tree, part) for tree in self._trees().values()]
+                if all(drained):
+                    self._leave(part)
         except (OSError, SupervisorError):
             return  # memory of a tmpfs that stays taken is the pod's, and the next start clears it
         finally:

@@ -74,6 +74,30 @@ def test_the_memory_that_a_run_needs_is_learned_only_while_none_of_its_checkpoin
     assert world.state.host.peak_bytes == 60 * GIB
 
 
+def test_a_whole_step_that_the_volume_does_not_take_is_neither_passed_over_nor_waited_for_after_a_persons_word() -> (
+    None
+):
+    """Without that, a run whose only whole step lies on the tier would begin anew, and nothing would be said."""
+    world = World()
+    world.boot()
+    world.job_up()
+    world.see(f.StepDone("trainer", 41))
+    world.see(f.TierLook("/dev/shm/run", (40,), in_memory=True, failed="the volume is full"))
+    world.see(f.ComponentExited(world.state.attempt.number, "rl", None, 9))
+    before = len(starts(world))
+    world.after(120)
+    assert len(starts(world)) == before
+    assert "Step 40 is whole only on the tier, /dev/shm/run: the volume is full." in world.state.why
+    world.local[40] = "complete"
+    world.see(f.TierLook("/dev/shm/run", (), in_memory=True))
+    world.after(120)
+    assert starts(world)[-1].step == 40
+    world.see(f.TierLook("/dev/shm/run", (44,), in_memory=True, failed="the volume is full"))
+    world.see(f.Command("rollback", "a person", ("40",)))
+    world.after(60)
+    assert starts(world)[-1].step == 40 and len(starts(world)) == before + 2, "a person's word comes first"
+
+
 def test_the_last_sentence_names_what_lies_only_on_the_tier() -> None:
     world = World()
     world.running_at(41)
