@@ -38,7 +38,6 @@ class Start(Action):
     avoid: tuple[str, ...] = ()  # machines that are taken only where there is no other
     interval: int | None = None  # steps between two checkpoints; None: as the run file says
     no_tier: str = ""  # why the trainer must not save on a faster file system, "" where it may
-    peak_bytes: int | None = None  # memory that the run has used at most, as far as that is known
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,10 @@ class DaemonSights:
         page = self._sensors.engine_page()
         return Known(lambda: status.explain(judged), processes, page, self._run.journal)
 
+    def peak_memory(self) -> int | None:
+        """What the run has used at most, while none of its checkpoints lay in memory."""
+        return self._state().host.peak_bytes
+
     def wandb_id(self) -> str:
         """One W&B run id for the whole run: the run file's, the journal's, latest.json's, or a new one."""
         known = self._run.run_file.wandb.id or self._journal.get("wandb_id")

@@ -69,7 +69,7 @@ class Effects:
         if run.run_file.tier_dir is not None or (run.state_dir / "tier.json").exists():
             from supervisor.effects.tier import Tier  # of no use to a run that has none
 
-            self._tier = Tier(run, self.store.transfers)
+            self._tier = Tier(run, self.store.transfers, sights.peak_memory)
 
     # ------------------------------------------------------------ dispatch
 

@@ -48,9 +48,15 @@ class Tier:
     Where the run file has none and no attempt left one, nothing of this does anything.
     """
 
-    def __init__(self, run: RunContext, transfers: Transfers, memory: Callable[[], f.HostLook] | None = None) -> None:
-        """``memory``: looks at the host's memory."""
-        self._run, self._transfers = run, transfers
+    def __init__(
+        self,
+        run: RunContext,
+        transfers: Transfers,
+        peak_memory: Callable[[], int | None],
+        memory: Callable[[], f.HostLook] | None = None,
+    ) -> None:
+        """``peak_memory``: what the run has used at most; ``memory``: looks at what the host has left."""
+        self._run, self._transfers, self._peak_memory = run, transfers, peak_memory
         self._memory = memory or _look_at_memory
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -121,7 +127,7 @@ class Tier:
                     tier_fit.lies_in_memory(folder.parent),
                     _size_of_newest(part),
                     look.memory_total_bytes,
-                    action.peak_bytes,
+                    self._peak_memory(),
                 ),
                 auto=auto,
             )

@@ -139,8 +139,7 @@ def strike_all(folder: Path, era: str, seed: int, plan: list[tuple[str, str]]) -
         run.make_progress()
         for moment, death in plan:
             run.strike(moment, death)
-        wrong = [told for told in run.pod.sentences("verdict") if "checkpoint" in told.lower()]
-        assert not wrong, "no checkpoint is to blame for any of this"
+        assert not run.pod.status()["quarantined"], "no checkpoint is to blame for any of this"
         assert not run.pod.sentences("defect"), run.pod.sentences("defect")
         assert not list(run.pod.practice.home.glob("outputs/**/.drained")), "marks belong to the tier"
         return run

@@ -70,7 +70,7 @@ class Pod:
     def daemon(self) -> Tier:
         run = context(self.run_file, self.facts)
         run.job = self  # type: ignore[assignment]
-        self.tiers.append(Tier(run, self.child, self.look_at_memory))  # type: ignore[arg-type]
+        self.tiers.append(Tier(run, self.child, lambda: None, self.look_at_memory))  # type: ignore[arg-type]
         return self.tiers[-1]
 
     def look_at_memory(self) -> f.HostLook:
