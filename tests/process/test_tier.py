@@ -296,3 +296,16 @@ def test_the_probe_wants_half_as_much_again(monkeypatch: pytest.MonkeyPatch, tmp
     assert tier_fit.why_not_faster(Path("/fast"), Path("/slow")) == ""
     rates["/slow"] = 2.1e9
     assert "1.5 times as much is wanted" in tier_fit.why_not_faster(Path("/fast"), Path("/slow"))
+
+
+def test_a_folder_that_a_logout_empties_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = tmp_path / "logind.conf"
+    said.write_text("[Login]\n#RemoveIPC=no\n")
+    monkeypatch.setattr(tier_fit, "LOGIND", (str(said),))
+    shm = Path("/dev/shm")
+    assert tier_fit.is_emptied_at_logout(shm, 1000, tmp_path)
+    assert not tier_fit.is_emptied_at_logout(shm, 0, tmp_path), "root's files stay"
+    assert not tier_fit.is_emptied_at_logout(Path("/mnt/nvme"), 1000, tmp_path)
+    assert not tier_fit.is_emptied_at_logout(shm, 1000, tmp_path / "no-systemd")
+    said.write_text("[Login]\nRemoveIPC=no\n")
+    assert not tier_fit.is_emptied_at_logout(shm, 1000, tmp_path)
