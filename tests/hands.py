@@ -44,6 +44,9 @@ class Seen:
     def beat(self) -> dict[str, Any]:
         return {}
 
+    def peak_memory(self) -> int | None:
+        return None
+
     def wandb_notes(self) -> str:
         return ""
 

@@ -45,6 +45,7 @@ from typing import IO, Any
 import psutil
 
 from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, parts, record_files, verbs
+from supervisor.checkpoints.drain import drain
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
@@ -428,6 +429,8 @@ def _read_request() -> verbs.Request:
 
 def serve(request: verbs.Request, environ: Mapping[str, str], lines: _Lines) -> Answer:
     """Carry out one request. Raises StoreError."""
+    if isinstance(verb := request.verb, verbs.Drain):
+        return asdict(drain(Path(verb.source), Path(verb.target), Path(verb.staging), lines.progress))
     where = request.store
     with light_imports():
         store = open_store(

@@ -193,6 +193,15 @@ class Sweep(Signed, do="sweep"):
     spare: list[int] | None = None
 
 
+class Drain(Verb, do="drain"):
+    """ok: the fields of ``drain.Drained``. Of this machine alone: no store is opened."""
+
+    source: str
+    target: str
+    staging: str  # on the target's file system
+    urgent: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class StorePlace:
     """Where the run's store is; its keys are never in a request."""

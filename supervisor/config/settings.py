@@ -9,6 +9,7 @@ Secrets are never in it: they come from the environment or from systemd credenti
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -239,6 +240,23 @@ class Store(Section, StoreSettings):  # type: ignore[misc]
         return self.endpoint if self._takes("endpoint") else self.realm
 
 
+class Checkpoints(Section):
+    """Where the trainer writes its checkpoints."""
+
+    tier: str = "off"
+    """A folder on a faster file system (a tmpfs, a local NVMe beside a network volume). The trainer saves there and
+    goes on sooner. Each whole step is then copied to `output_dir`, and counts as saved once it is whole there. Two
+    steps must fit. `"auto"`: /dev/shm, where a probe at the launch finds it 1.5 times as fast and two steps fit beside
+    the job. Needs prime-rl from 11 March 2026 on."""
+
+    @field_validator("tier")
+    @classmethod
+    def check_tier(cls, value: str) -> str:
+        if value in ("off", "auto") or Path(value).is_absolute():
+            return value
+        raise ValueError(f'"{value}" is none of "off", "auto" and an absolute path')
+
+
 class Disk(Section, DiskSettings):  # type: ignore[misc]
     """When local checkpoints go."""
 
@@ -339,6 +357,7 @@ class RunFile(Section):
     gpus: Gpus = Gpus()
     wandb: Wandb = Wandb()
     store: Store = Store()
+    checkpoints: Checkpoints = Checkpoints()
     disk: Disk = Disk()
     deadlines: Deadlines = Deadlines()
     recovery: Recovery = Recovery()
@@ -362,6 +381,8 @@ class RunFile(Section):
     def several_machines(self) -> RunFile:
         if self.nodes is None:
             return self
+        if self.checkpoints.tier != "off":
+            raise ValueError("[checkpoints] tier does not go with [nodes]: each machine would need one of its own")
         if self.job.kind == "vf-rl" or self.recovery.inference == "own-role":
             raise ValueError('[nodes] goes neither with kind = "vf-rl" nor with recovery.inference = "own-role"')
         if bool(self.nodes.components) is not (self.job.kind == "command"):
@@ -403,6 +424,15 @@ class RunFile(Section):
     def output_dir(self) -> Path:
         """Where the job writes (absolute)."""
         return self.job.folder / self.job.output_dir.expanduser()
+
+    @property
+    def tier_dir(self) -> Path | None:
+        """This run's own folder on the faster file system, None without one. No other run's has the same name."""
+        tier = self.checkpoints.tier
+        if tier == "off":
+            return None
+        place = hashlib.sha256(str(self.output_dir.resolve()).encode()).hexdigest()[:8]
+        return Path("/dev/shm" if tier == "auto" else tier) / f"rl-supervisor-{self.run.id}-{place}"  # noqa: S108
 
 
 def load(path: Path) -> RunFile:

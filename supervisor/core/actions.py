@@ -37,6 +37,7 @@ class Start(Action):
     fresh: bool = False
     avoid: tuple[str, ...] = ()  # machines that are taken only where there is no other
     interval: int | None = None  # steps between two checkpoints; None: as the run file says
+    no_tier: str = ""  # why the trainer must not save on a faster file system, "" where it may
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.core.state import State
+from supervisor.core.tier import only_there
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ def choose(state: State) -> Choice:
     local, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
     if settings.pin_step is not None and state.orders.override:
         return _choose_pinned_step(state, settings.pin_step, "--step")
+    if max(state.tier.waiting, default=-1) > max(local or 0, stored or 0):
+        told = (
+            f"{only_there(state)} Nothing is started before the newest one is on the run's own volume: make room there,"
+        )
+        return Choice("wait", None, f"{told} or start with --step N.")
     if state.store.reason:
         known = state.store.published if state.store.published is not None else -1
         if local is not None and state.store.t >= 0 and local >= known:

@@ -293,6 +293,21 @@ class DiskLook(Fact):
 
 
 @dataclass(frozen=True)
+class TierLook(Fact):
+    """The folder on a faster file system where the trainer saves ("" where none is used), told on change.
+
+    ``waiting``: whole steps there that the run's own volume does not have yet: a lost host loses them. ``failed``: why
+    they do not get there. ``over``: why no further start uses the folder.
+    """
+
+    folder: str = ""
+    waiting: tuple[int, ...] = ()
+    in_memory: bool = False
+    failed: str = ""
+    over: str = ""
+
+
+@dataclass(frozen=True)
 class LocalStep:
     """One step's folders on the local disk. ``state``: "complete", "writing" (may still change), "incomplete"."""
 

@@ -17,6 +17,7 @@ from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.proof import judge_exit
 from supervisor.core.retention import next_to_publish
 from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, Phase, State
+from supervisor.core.tier import only_there
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
@@ -194,6 +195,11 @@ def report_publish_progress(state: State) -> tuple[State, Actions]:
 
 
 def list_unpublished(state: State, tries_s: float | None = None) -> str:
+    """What a lost disk, or a lost tier, would take along; "" without anything. See ``_only_here``."""
+    return " ".join(filter(None, (only_there(state), _only_here(state, tries_s))))
+
+
+def _only_here(state: State, tries_s: float | None) -> str:
     """What is complete on this disk and, as far as is known, not in the store; "" without any.
 
     It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.

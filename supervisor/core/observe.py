@@ -341,6 +341,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
             leave=Leave(stays_at=_stays_at(state)),
             local=replace(state.local, asked=None),
+            tier=replace(state.tier, waiting=(), failed=""),  # told anew before the steps are listed
             publishing=replace(state.publishing, held="this daemon has only just begun."),
         )
     )

@@ -26,6 +26,7 @@ from supervisor.core.state import (
     State,
     Work,
 )
+from supervisor.core.tier import observe_memory
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
@@ -161,9 +162,10 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
 def _host_look(state: State, fact: f.HostLook) -> State:
     state = replace(state, host=replace(state.host, look=fact))
     if fact.oom_kills is None:
-        return state
+        return observe_memory(state, fact, out_of_memory=False)
     known = state.host.oom_kills
     rose = known is not None and fact.oom_kills > known  # backwards: another cgroup, a new base
+    state = observe_memory(state, fact, out_of_memory=rose)
     return replace(
         state,
         host=replace(state.host, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.host.oom_t),

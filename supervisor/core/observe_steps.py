@@ -14,6 +14,7 @@ from supervisor.core.state import (
     BEING_LISTED,
     State,
 )
+from supervisor.core.tier import observe_tier
 from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
 
@@ -292,6 +293,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     **fencing.HANDLERS,
     f.DiskLook: _disk_look,
     f.LocalSteps: _local_steps,
+    f.TierLook: observe_tier,
     f.StoreSteps: _store_steps,
     f.Published: _observe_publish,
     f.PublishFailed: _publish_failed,

@@ -388,6 +388,7 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     told = [say("starting", sentence, step=step, attempt=attempt), *engine]
     state, interval = _choose_interval(state)
     order = a.Start(attempt, step, snapshot, fresh, machines.to_avoid(state), state.attempt.interval)
+    order = replace(order, no_tier=state.tier.over)
     return with_all([*told, *interval], order_effect(state, order))
 
 

@@ -448,6 +448,7 @@ class Host:
     oom_kills: int | None = None  # the kernel's counter
     oom_t: float | None = None  # when it last rose
     warned: tuple[str, ...] = ()  # what was said about the host and is still so
+    peak_bytes: int | None = None  # memory that was used at most, while no checkpoint lay in it
 
 
 @dataclass(frozen=True)
@@ -481,6 +482,17 @@ class Disk:
     prune_t: float = 0.0  # when the deletion under way was asked for
     stale_attempt: int = -1  # leftovers were last deleted in this attempt; -1: not yet
     stale_t: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tier:
+    """The faster file system where the trainer saves, as it was last seen (``TierLook``)."""
+
+    folder: str = ""
+    waiting: tuple[int, ...] = ()
+    in_memory: bool = False
+    failed: str = ""
+    over: str = ""  # why no further start on this pod uses one
 
 
 @dataclass(frozen=True)
@@ -627,6 +639,7 @@ class State:
     books: Books = field(default_factory=Books)
     disk: Disk = field(default_factory=Disk)
     local: Local = field(default_factory=Local)
+    tier: Tier = field(default_factory=Tier)
     store: Store = field(default_factory=Store)
     pins: Pins = field(default_factory=Pins)
     lineage: Lineage = field(default_factory=Lineage)

@@ -198,8 +198,9 @@ def _may_still_publish(state: State) -> bool:
 
 
 def _awaits_listing(state: State) -> bool:
-    """Is the disk being listed before the end? One that hangs is not waited for for ever."""
-    return state.local.reason == BEING_LISTED and state.now - state.since < LEAVE_S
+    """Is the disk being listed before the end? One that hangs is not waited for for ever; a tier is emptied before."""
+    listed_soon = state.now - state.since < LEAVE_S or (bool(state.tier.waiting) and not state.tier.failed)
+    return state.local.reason == BEING_LISTED and listed_soon
 
 
 def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:

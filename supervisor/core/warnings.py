@@ -26,7 +26,10 @@ def warn(before: State, state: State) -> tuple[State, Actions]:
     ]
     acts += [say("cleared", _OVER[name.partition(":")[0]]) for name in state.host.warned if name not in present]
     if state.host.oom_t == state.now and before.host.oom_t != state.host.oom_t:
-        acts.append(say("warning", "The kernel ended a process because memory was full (OOM kill).", "warning"))
+        told = "The kernel ended a process because memory was full (OOM kill)."
+        if state.tier.over != before.tier.over:
+            told += f" Checkpoints lay in memory ({state.tier.folder}): the next start saves on the run's own volume."
+        acts.append(say("warning", told, "warning"))
     return (replace(state, host=replace(state.host, warned=tuple(present))) if acts else state), acts
 
 

@@ -57,12 +57,12 @@ class DaemonSights:
         """The newest steps: trained, complete here, published, and which complete ones are on this disk alone."""
         state = self._state()
         here, stored = state.good_local(), state.good_stored()
-        newest = max(stored, default=-1)
+        only_here = sorted(step for step in {*here, *state.tier.waiting} if step > max(stored, default=-1))
         return {
             "step": state.progress.step,
             "complete": max(here, default=None),
             "published": max(stored, default=None),
-            "unpublished": None if state.local.reason else sorted(step for step in here if step > newest)[-MOST_STEPS:],
+            "unpublished": None if state.local.reason else only_here[-MOST_STEPS:],
         }
 
     def scene(self) -> Known:
@@ -74,6 +74,10 @@ class DaemonSights:
         processes = {one.pid: (one.role, one.title) for one in judged.job.processes_here()}
         page = self._sensors.engine_page()
         return Known(lambda: status.explain(judged), processes, page, self._run.journal)
+
+    def peak_memory(self) -> int | None:
+        """What the run has used at most, while none of its checkpoints lay in memory."""
+        return self._state().host.peak_bytes
 
     def wandb_id(self) -> str:
         """One W&B run id for the whole run: the run file's, the journal's, latest.json's, or a new one."""

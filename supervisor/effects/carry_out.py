@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
 from supervisor.core import actions as a
@@ -36,6 +37,9 @@ from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
 from supervisor.process.launch import Launched, launch
 from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings
+
+if TYPE_CHECKING:
+    from supervisor.effects.tier import Tier
 
 MOST_NAMED = 12  # folders in a sentence
 KEPT = "-whole"  # ending of the set-aside folders that hold complete steps: those are a person's to delete
@@ -61,6 +65,11 @@ class Effects:
         self.engine = OwnEngine(run, sights, self._hurry, start_check)
         self.evidence = IncidentEvidence(run, sights, self._hurry)
         self.root_cause = RootCause(run.post, run.environ)
+        self._tier: Tier | None = None
+        if run.run_file.tier_dir is not None or (run.state_dir / "tier.json").exists():
+            from supervisor.effects.tier import Tier  # of no use to a run that has none
+
+            self._tier = Tier(run, self.store.transfers, sights.peak_memory)
 
     # ------------------------------------------------------------ dispatch
 
@@ -146,6 +155,8 @@ class Effects:
         self.store.close(within_s, release_s)
         self.logs.close()
         self.root_cause.close()
+        if self._tier is not None:
+            self._tier.close(job_runs=self._job_runs())
         self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)
 
     def _report_crash(self, lane: str, error: BaseException) -> None:
@@ -162,6 +173,8 @@ class Effects:
             job = self.run.need_job()
             if self.run.disks is not None:
                 self.run.disks.look()
+            if self._tier is not None and not self.run.observed:
+                self._tier.settle(job)
         except SupervisorError as error:
             empty = not self.run.run_file.output_dir.exists()
             self.run.post(f.LocalSteps((), reason="" if empty else str(error).rstrip("."), settled=True))
@@ -219,6 +232,7 @@ class Effects:
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
+        tier = None if self._tier is None else self._tier.place(job, action)
         request = StartRequest(
             self.run.run_file.run.id,
             action.attempt,
@@ -229,6 +243,7 @@ class Effects:
             self._sights.wandb_notes(),
             self._ask,
             action.interval,
+            tier,
         )
         kept_logs.begin(folder, job.log_sources(folder))
         components: Sequence[Component] = job.components(request)

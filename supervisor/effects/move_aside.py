@@ -33,7 +33,7 @@ def move_aside(trees: Sequence[Path], output_dir: Path, label: str) -> list[Path
         raise ValueError(f"{label!r} cannot name a folder")
     moved = []
     for tree in _trees_inside(trees, output_dir):
-        top = _top_of_tree(tree, output_dir.resolve())
+        top = top_of_tree(tree, output_dir.resolve())
         inner = tree.relative_to(output_dir.resolve())
         target = next(
             place for name in _numbered_names(label) if not os.path.lexists(place := top / ASIDE / name / inner)
@@ -123,7 +123,7 @@ def _trees_inside(trees: Sequence[Path], output_dir: Path) -> Iterator[Path]:
     return iter(found)
 
 
-def _top_of_tree(tree: Path, root: Path) -> Path:
+def top_of_tree(tree: Path, root: Path) -> Path:
     """Highest folder at or below ``root`` in the same filesystem as ``tree``."""
     top = tree.parent
     device = top.stat().st_dev

@@ -89,6 +89,9 @@ class Sights(Protocol):
     def beat(self) -> dict[str, Any]:
         """What the claim's heartbeat says of the run: step, complete, published, unpublished. Unknown is None."""
 
+    def peak_memory(self) -> int | None:
+        """Bytes of memory that the run has used at most, as far as that is known."""
+
     def wandb_id(self) -> str:
         """One W&B run id for the whole run."""
 

@@ -51,6 +51,7 @@ class StartRequest:
     wandb_notes: str = ""  # where the run went back, for its page in W&B
     ask: Ask | None = None  # for a job that its own launcher has to describe
     interval: int | None = None  # steps between two checkpoints; None: as the run file says
+    tier: Path | None = None  # where the trainer's part of the steps goes; None: to the run's own folder
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,20 @@ class StepFile:
     name: str
 
 
-@dataclass
+@dataclass(frozen=True)
+class TieredPart:
+    """The part of the steps that a start can put on a faster file system (``StartRequest.tier``).
+
+    ``home`` is the folder that holds ``step_N`` in the run's own place, ``part`` the path of the part in it. On the
+    tier it lies in ``checkpoints/step_N/PART``. ``weights``: what else the trainer would write there, and stays here.
+    """
+
+    home: Path
+    part: str
+    weights: Path
+
+
+@dataclass(frozen=True)
 class GpuPlan:
     """Which GPUs (NVML indices or UUIDs as the person wrote them) hold the engine and which the trainer."""
 
@@ -274,6 +288,9 @@ class Job(Protocol):
 
         None when there is nothing (yet). Raises OSError when that cannot be said.
         """
+
+    def tiered_part(self) -> TieredPart | str:
+        """What can lie on a faster file system, or a sentence on why nothing can."""
 
     def steps(self) -> Sequence[int]:
         """Every step number that has any checkpoint folder locally (both trees), ascending."""

@@ -60,6 +60,10 @@ class FolderJob:
             return Grows(arriving_folders(self.job_variables(request), self.folder))
         return self.folders.growing_trees() if what == "checkpoint" else None
 
+    def tiered_part(self) -> str:
+        """None: the command is one's own, and so is where it saves."""
+        return "only prime-rl's rl and sft can be told to save elsewhere"
+
     def steps(self) -> Sequence[int]:
         """Every step with a folder."""
         return self.folders.steps()

@@ -56,6 +56,12 @@ class Plan:
     ranks: int
     size_bytes: int
     changing: float
+    ballast: int = 0
+    """Bytes of a second file of each rank."""
+
+
+def ballast_name(rank: int) -> str:
+    return f"__{rank}_1.distcp"
 
 
 def shard_name(rank: int) -> str:
@@ -147,6 +153,11 @@ def metadata(plan: Plan, progress: Progress) -> bytes:
             offset, length = shards[rank][name]
             key = New(index, {"fqn": name, "offset": shape(rank * rows, 0), "index": rank})
             storage[key] = New(storage_info, _storage_place(shard_name(rank), offset, length))
+    for rank in range(plan.ranks if plan.ballast else 0):
+        name = f"app.ballast.{rank}"
+        entries[name] = New(Global(METADATA, "BytesStorageMetadata"), {})
+        key = New(index, {"fqn": name, "offset": None, "index": None})
+        storage[key] = New(storage_info, _storage_place(ballast_name(rank), 0, plan.ballast))
     state = {
         "state_dict_metadata": entries,
         "planner_data": {name: _state_dict_path(name) for name in entries},
@@ -187,6 +198,10 @@ def read_progress(folder: Path) -> Progress:
     values: dict[str, object] = {}
     for key, place in content.storage_data.items():
         file = folder / place.relative_path
+        if key.fqn.startswith("app.ballast."):
+            if file.stat().st_size < place.length:
+                raise CheckpointError(f"{SHORT_ARCHIVE} ({file})")
+            continue
         data = _read_slice(file, place.offset, place.length)
         if len(data) < place.length:
             raise CheckpointError(f"{SHORT_ARCHIVE} ({file})")

@@ -34,6 +34,7 @@ BODIES = {
     "WANDB_SHARED_RUN_ID": 'RUN = "WANDB_SHARED_RUN_ID"',
     "PRL_RUN_ID": 'RUN = "PRL_RUN_ID"',
     "sigterm_handler": "def sigterm_handler(number, frame):\n    raise SystemExit(1)",
+    "ckpt_output_dir": "def place(config):\n    ckpt_output_dir = config.ckpt.output_dir\n    return ckpt_output_dir",
     "NEVER_CLEAN": 'NEVER = "NEVER_CLEAN"',
     "create_attempt_log_dir": "def create_attempt_log_dir(run_dir):\n    return run_dir",
     "PRIME_RL_PROC_PREFIX": 'PRIME_RL_PROC_PREFIX = "PRIME-RL"',

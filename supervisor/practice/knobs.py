@@ -84,6 +84,11 @@ class Knobs:
     pipeline_log_s: float = 0.5
     """Between two pipeline lines; 10 s in the real one."""
     retry_s: float = 0.2
+    ballast_bytes: int = 0
+    """What each rank writes besides into every checkpoint, so that it is as large as a real one: a file of its own."""
+    volume_mb_s: float = 0.0
+    """Above 0: a rank writes its ballast into the run folder at so many MB a second. Elsewhere (ckpt.output_dir) it
+    writes as fast as it can."""
     save_s: float = 0.0
     """How long the writing of a checkpoint is drawn out."""
     faults: tuple[Fault, ...] = field(default_factory=tuple)

@@ -26,6 +26,7 @@ from supervisor.practice.dcp import (
     CheckpointError,
     Plan,
     Progress,
+    ballast_name,
     metadata,
     read_progress,
     shard,
@@ -41,7 +42,7 @@ from supervisor.practice.pathing import highest_step, step_numbers
 from supervisor.practice.processes import die, set_title
 from supervisor.practice.settings import Part, part_settings
 from supervisor.practice.torchfile import model_bin, safetensors
-from supervisor.practice.volume import Volume
+from supervisor.practice.volume import Volume, write_ballast
 
 POLL_S = 0.01
 
@@ -56,7 +57,7 @@ class Trainer:
         self.log = Log(part.log_level, file, part.json_lines, module="train")
         self.orchestrator_dir = part.output_dir / era.layout["orchestrator_tree"]
         self.broadcasts = self.orchestrator_dir / era.layout["broadcasts"]
-        self.plan = Plan(knobs.seed, ranks, knobs.checkpoint_bytes, knobs.changing_fraction)
+        self.plan = Plan(knobs.seed, ranks, knobs.checkpoint_bytes, knobs.changing_fraction, knobs.ballast_bytes)
         self.volume = Volume(part.output_dir, knobs, state)
         self.progress = Progress(era.first_step, 0, 0)
         self.saved_steps = step_numbers(part.checkpoint_dir / "checkpoints")
@@ -216,7 +217,7 @@ class Trainer:
             self._weight_checkpoint(step)
 
     def _weight_checkpoint(self, step: int) -> None:
-        folder = self.part.output_dir / "weights" / f"step_{step}"
+        folder = self.part.checkpoint_dir / "weights" / f"step_{step}"
         self.volume.write(folder / "model.safetensors", safetensors(self.knobs.broadcast_bytes, step))
         self.volume.write(folder / "config.json", b"{}")
         if self.era.titles:
@@ -244,6 +245,7 @@ class Trainer:
         self.volume.write(folder / shard_name(0), data)
         if how == "shard":
             die()
+        save_ballast(folder, 0, self.part, self.knobs)
         for rank in range(1, self.ranks):
             while not (self.state.attempt / f"saved-{step}-{rank}").exists():
                 time.sleep(POLL_S)
@@ -291,11 +293,11 @@ class Trainer:
         self.say("info", "resuming", step=step)
 
 
-def follow(knobs: Knobs, state: State, rank: int, ranks: int) -> None:
+def follow(part: Part, knobs: Knobs, state: State, rank: int, ranks: int) -> None:
     """Any rank but 0: holds its GPU's memory, and writes its shard when rank 0 saves."""
     devices = gpus.visible_gpus()
     gpus.hold_memory({devices[rank]: knobs.trainer_memory_bytes} if rank < len(devices) else {})
-    plan = Plan(knobs.seed, ranks, knobs.checkpoint_bytes, knobs.changing_fraction)
+    plan = Plan(knobs.seed, ranks, knobs.checkpoint_bytes, knobs.changing_fraction, knobs.ballast_bytes)
     while not (state.attempt / "finish").exists() and state.folder.exists():
         for request in state.attempt.glob("save-*"):
             step = int(request.name.removeprefix("save-"))
@@ -305,8 +307,16 @@ def follow(knobs: Knobs, state: State, rank: int, ranks: int) -> None:
                 continue
             folder, tokens, samples = json.loads(text)
             write_file(Path(folder) / shard_name(rank), shard(plan, Progress(step, tokens, samples), rank)[0])
+            save_ballast(Path(folder), rank, part, knobs)
             done.touch()
         time.sleep(POLL_S)
+
+
+def save_ballast(folder: Path, rank: int, part: Part, knobs: Knobs) -> None:
+    """A rank's second file, at the volume's rate where it lies there."""
+    if knobs.ballast_bytes:
+        slow = folder.resolve().is_relative_to(part.output_dir.resolve())
+        write_ballast(folder / ballast_name(rank), knobs.ballast_bytes, knobs.volume_mb_s if slow else 0.0)
 
 
 def main(era: Era, home: Path, arguments: list[str]) -> int:
@@ -319,7 +329,7 @@ def main(era: Era, home: Path, arguments: list[str]) -> int:
     if rank == 0 and state.strikes(knobs, "ignores-sigterm", era.first_step, "trainer"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if rank:
-        follow(knobs, state, rank, ranks)
+        follow(part, knobs, state, rank, ranks)
         gpus.release()
         return 0
     trainer = Trainer(era, part, knobs, state, ranks)

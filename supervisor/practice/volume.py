@@ -1,13 +1,29 @@
-"""Writing into the run folder, with a volume that can be full."""
+"""Writing into the run folder, with a volume that can be full or slow."""
 
 from __future__ import annotations
 
 import errno
+import os
+import time
 from pathlib import Path
 
 from supervisor.practice.dcp import write_file
 from supervisor.practice.knobs import Knobs, State
 from supervisor.practice.pathing import folder_bytes
+
+BLOCK_BYTES = 4 << 20
+
+
+def write_ballast(path: Path, size_bytes: int, mb_s: float = 0.0) -> None:
+    """Write and sync a file of so many bytes that no file system can leave out, at a rate if one is given."""
+    block = os.urandom(BLOCK_BYTES)
+    began, written = time.monotonic(), 0
+    with path.open("wb", buffering=0) as stream:
+        while written < size_bytes:
+            written += stream.write(block[: size_bytes - written])
+            if mb_s:
+                time.sleep(max(0.0, began + written / (mb_s * 1e6) - time.monotonic()))
+        os.fsync(stream.fileno())
 
 
 class Volume:

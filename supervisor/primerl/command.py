@@ -167,7 +167,7 @@ def _rl_added(run: RunFile, dialect: Dialect, settings: Settings, request: Start
     yield from _checkpoint_words(run, request, dialect, settings, ("ckpt", "trainer.ckpt", "orchestrator.ckpt"))
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
-    yield from _folder_words(run, dialect)
+    yield from _folder_words(run, dialect, request.tier)
     if dialect.clean in ("wipes-checkpoints", "wipes-outputs"):
         yield Added(("--no-clean",), "clean", "this version deletes outputs of the run at each start by itself")
     yield from _gpu_words(run, dialect)
@@ -215,8 +215,10 @@ def _resume_words(dialect: Dialect, step: int | None) -> Iterator[Added]:
         yield _say(dialect, dialect.resume.replace("-", "_"), str(step), "the newest step with every file verified")
 
 
-def _folder_words(run: RunFile, dialect: Dialect) -> Iterator[Added]:
+def _folder_words(run: RunFile, dialect: Dialect, tier: Path | None) -> Iterator[Added]:
     yield _say(dialect, "output_dir", str(run.output_dir), "[job] output_dir says it")
+    if tier is not None:
+        yield _say(dialect, "ckpt.output_dir", str(tier), "[checkpoints] tier of the run file says it")
     if dialect.clean == "run-dir":
         # Without a name every start would be a new, empty run (prime-rl e26b50503).
         why = "without its name each start would be a new, empty run"
@@ -275,7 +277,7 @@ def _sft_added(run: RunFile, dialect: Dialect, settings: Settings, request: Star
     yield from _checkpoint_words(run, request, dialect, settings, ("ckpt",))
     yield from _max_steps(run, dialect, settings)
     yield from _resume_words(dialect, request.step)
-    yield from _folder_words(run, dialect)
+    yield from _folder_words(run, dialect, request.tier)
     yield from _cluster_words(run, settings)
     if run.gpus.trainer and dialect.sft_gpus:
         key = f"deployment.{dialect.sft_gpus.replace('-', '_')}"

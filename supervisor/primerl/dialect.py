@@ -52,6 +52,8 @@ class Dialect:
     """True: SIGTERM to the launcher takes its whole tree along."""
     first_step: Literal[0, 1]
     """Number of the first training step. 0: step_N has N updates done and the next step is N; 1: step N is done."""
+    checkpoint_folder: bool = False
+    """True: the trainer's part of the steps can be put elsewhere (`ckpt.output_dir`, 9b2fb9afb, 2026-03-11)."""
     renamed: tuple[str, ...] = ()
     """Old names of settings that this version has under their new one (``renames.toml``, those with a sign)."""
 

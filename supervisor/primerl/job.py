@@ -25,6 +25,7 @@ from supervisor.jobs.base import (
     StepCheck,
     StepFile,
     StopRules,
+    TieredPart,
     WeightUpdate,
 )
 from supervisor.jobs.downloads import arriving_folders
@@ -77,6 +78,7 @@ class PrimeRlJob:
             run_name=run.run.id,
             quiet_s=run.supervision.quiet,
             also=frozenset(run.store.also),
+            tier=run.tier_dir if dialect.checkpoint_folder else None,
         )
 
     def _async_level(self) -> int:
@@ -344,6 +346,12 @@ class PrimeRlJob:
                 )
             )
         return self.layout.growing_rollouts() if what == "rollouts" else self.layout.growing_checkpoint()
+
+    def tiered_part(self) -> TieredPart | str:
+        """The trainer's part, from 11 March 2026 on."""
+        if not self.dialect.checkpoint_folder:
+            return f"{self.dialect.name} has no ckpt.output_dir, which came on 11 March 2026"
+        return TieredPart(self.layout.run_dir / "checkpoints", "trainer", self.layout.run_dir / "weights")
 
     def steps(self) -> Sequence[int]:
         """Step numbers with a checkpoint folder."""

@@ -42,6 +42,8 @@ class Layout:
     quiet_s: float
     also: frozenset[str] = frozenset()
     """Of ``weights``, ``broadcasts`` and ``traces``: what is published besides."""
+    tier: Path | None = None
+    """The run's folder on a faster file system, where saves may be seen to grow."""
 
     # ---------------------------------------------------------------- folders
 
@@ -112,8 +114,9 @@ class Layout:
         return _newest_time(self._rollout_parents())
 
     def growing_checkpoint(self) -> Grows | None:
-        """The newest checkpoint in both trees, with the weights for people that are saved with it."""
-        newest = _newest_time(self._checkpoint_parents())
+        """The newest checkpoint in all trees, with the weights for people that are saved with it."""
+        parents = self._checkpoint_parents()
+        newest = _newest_time([*parents, self.tier / "checkpoints"] if self.tier else parents)
         if newest is None:
             return None
         return Grows([*newest.trees, self.run_dir / "weights" / f"step_{newest.step}"], newest.step)

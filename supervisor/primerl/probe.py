@@ -95,6 +95,7 @@ def dialect_of(read: Read, where: str) -> Dialect:
         first_step=1
         if any(re.search(r"\bstep: int = 1\b", text) for text in (read("trainer/ckpt.py"), read("trainer/runs.py")))
         else 0,
+        checkpoint_folder="ckpt_output_dir" in launcher,
         renamed=tuple(
             one.old for one in renames() if one.sign and re.search(one.sign, shared + settings + checkpoints)
         ),

@@ -141,7 +141,7 @@ def status(state: State) -> dict[str, Any]:
         "worthless": list(pinned_steps.findings(state).values()),
         "last_good_step": state.last_good,
         "published_step": state.store.published,
-        "local_steps": [_pick_fields(one, "step", "state", "reason", "size_bytes") for one in state.local.steps],
+        "local_steps": _local_steps(state),
         "stored_steps": [
             _pick_fields(one, "step", "committed", "size_bytes", "left", "problem") for one in state.store.steps
         ],
@@ -166,6 +166,17 @@ def status(state: State) -> dict[str, Any]:
         "config_changed": list(state.orders.config_changed),
         "exit_code": state.ending.code if state.ending.said else None,  # before, it still publishes
     }
+
+
+def _local_steps(state: State) -> list[dict[str, Any]]:
+    """Those on this disk, and those that are whole only on the tier."""
+    found = {one.step: _pick_fields(one, "step", "state", "reason", "size_bytes") for one in state.local.steps}
+    for step in state.tier.waiting:
+        known = found.get(step, {"size_bytes": 0})
+        if known.get("state") != "complete":
+            why = state.tier.failed or f"whole on the tier, {state.tier.folder}, and not yet on the run's own volume"
+            found[step] = {"step": step, "state": "on-tier", "reason": why, "size_bytes": known["size_bytes"]}
+    return [found[step] for step in sorted(found)]
 
 
 def _pick_fields(value: object, *names: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ inference = [
   0,
   -1,   # counted from zero
 ]
-[chekpoint]
+[grafics]
 [api]
 mode = 660
 [disks]
@@ -97,7 +97,7 @@ stall_s = inf
         "run.toml line 11: " + env + "daemon's environment (or as a systemd credential) and name it in pass_env.",
         "run.toml line 15: [gpus] inference[1] must be greater than or equal to 0, not -1.",
         (
-            "run.toml line 17: there is no section or setting chekpoint; the sections are "
+            "run.toml line 17: there is no section or setting grafics; the sections are "
             f"{', '.join(RunFile.model_fields)}."
         ),
         "run.toml line 19: [api] mode must be text in quotes, not 660; put it in quotes.",

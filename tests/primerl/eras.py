@@ -69,6 +69,7 @@ _HISTORY: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("cae5532f5", "2026-02-24", "", {"sft_gpus": "num-gpus"}),
     ("3d9aa90a2", "2026-02-26", "", {}),
     ("09a6875f1", "2026-03-02", "", {"parser": "pydantic-config"}),
+    ("9b2fb9afb", "2026-03-11", "", {"checkpoint_folder": True}),
     ("0f236d322", "2026-03-18", "", {"wandb": "none"}),
     ("63331ad8b", "2026-03-30", "v0.5.0", {}),
     ("1692a67d9", "2026-03-31", "", {"logs": "log"}),
@@ -147,6 +148,7 @@ def write_checkout(folder: Path, era: Era) -> Path:
         "prl-id": 'os.environ["PRL_RUN_ID"]\n',
     }.get(dialect.wandb, "")
     launcher += "def sigterm_handler\n" if dialect.sigterm else ""
+    launcher += "ckpt_output_dir = config.ckpt.output_dir\n" if dialect.checkpoint_folder else ""
     keep = "keep_last: int" if "ckpt.keep" in dialect.renamed else "keep: Annotated[\n        x\n    ] = None"
     if dialect.keep_default_one:
         keep = "    keep: Annotated[\n        x\n    ] = 1"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from supervisor.base.errors import ConfigError
+from supervisor.jobs.base import TieredPart
 from supervisor.primerl.renames import oldest_name, renames
 from tests.primerl.eras import ERAS, Era
 from tests.primerl.helpers import CONFIG, job_of, request, words
@@ -425,3 +427,19 @@ def test_weights_that_go_by_nccl_need_a_port_of_their_own(tmp_path: Path, said: 
     config = CONFIG + f'[weight_broadcast]\ntype = "nccl"\n{said}'
     ports = job_of(tmp_path, commit, config=config).components(request(None))[0].ports
     assert [one for one in ports if one > 20_000] == [port]
+
+
+@pytest.mark.parametrize("commit", ["ceb60c03f", "09a6875f1", "9b2fb9afb", "38494ccb4", "559b44772"])
+def test_the_trainer_is_told_of_a_tier_from_march_2026_on_and_a_sentence_says_why_not_before(
+    commit: str, tmp_path: Path
+) -> None:
+    job = job_of(tmp_path, commit)
+    part = job.tiered_part()
+    if ERAS[commit].day < date(2026, 3, 11):
+        assert isinstance(part, str) and part.endswith("has no ckpt.output_dir, which came on 11 March 2026")
+        return
+    assert isinstance(part, TieredPart) and part.home == job.layout.run_dir / "checkpoints" and part.part == "trainer"
+    (component,) = job.components(replace(request(40), tier=Path("/dev/shm/run")))
+    words = list(component.argv)
+    assert words[words.index("--ckpt.output-dir") + 1] == "/dev/shm/run"
+    assert "--ckpt.output-dir" not in job.components(request(40))[0].argv

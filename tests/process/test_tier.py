@@ -1,0 +1,311 @@
+"""The tier: where the trainer saves, what comes from there to the volume, and what becomes of it in bad moments."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.base.errors import StoreError
+from supervisor.checkpoints.completeness import check_dcp, folder_size
+from supervisor.checkpoints.drain import drain
+from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
+from supervisor.core.actions import Start
+from supervisor.effects import tier as module
+from supervisor.effects import tier_fit
+from supervisor.effects.tier import Tier
+from supervisor.effects.tier_fit import Room, why_too_small
+from supervisor.jobs.base import TieredPart
+from tests.hands import context
+
+from .conftest import wait_for
+
+GOLDEN = Path(__file__).parent.parent / "checkpoints" / "golden" / "dcp_2_ranks"
+GIB = 1 << 30
+STEP_BYTES = sum(path.stat().st_size for path in GOLDEN.iterdir())
+
+
+class Child:
+    """The transfer child, in this process: drains for real, or refuses."""
+
+    refuses = ""
+
+    def run(self, asked: dict[str, Any], what: str = "") -> dict[str, Any]:
+        if self.refuses:
+            raise StoreError("quota", self.refuses)
+        done = drain(Path(asked["source"]), Path(asked["target"]), Path(asked["staging"]), lambda moved: None)
+        return vars(done)
+
+
+class Pod:
+    """A run with a tier, whose trainer is this test. A daemon that was killed is followed by another ``Tier``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.fast = folder, folder / "fast"
+        self.fast.mkdir()
+        self.home = folder / "out" / "checkpoints"
+        self.facts: list[f.Fact] = []
+        self.child = Child()
+        self.memory_left, self.looks = 64 * GIB, 0
+        self.tiers: list[Tier] = []
+        self.set(str(self.fast))
+
+    def set(self, tier: str) -> None:
+        plain = {"start": ["x"], "resume": ["x", "{step}"], "checkpoint": "c/{step}"}
+        job = {"kind": "command", "dir": str(self.folder), "output_dir": "out", "plain": plain}
+        values = {
+            "run": {"id": "r", "state_dir": str(self.folder / "state")},
+            "job": job,
+            "checkpoints": {"tier": tier},
+        }
+        self.run_file = RunFile.model_validate(values)
+        (self.folder / "state").mkdir(exist_ok=True)
+
+    def daemon(self) -> Tier:
+        run = context(self.run_file, self.facts)
+        run.job = self  # type: ignore[assignment]
+        self.tiers.append(Tier(run, self.child, lambda: None, self.look_at_memory))  # type: ignore[arg-type]
+        return self.tiers[-1]
+
+    def look_at_memory(self) -> f.HostLook:
+        return f.HostLook(64 * GIB, max(0, self.memory_left - folder_size([self.fast])[0]))
+
+    def tiered_part(self) -> TieredPart | str:
+        self.looks += 1
+        return TieredPart(self.home, "trainer", self.home.parent / "weights")
+
+    def save(self, step: int, at: int, *, torn: bool = False) -> Path:
+        """The trainer saves where it was told at its start; ``at``: the time of its .metadata."""
+        assert self.run_file.tier_dir is not None
+        folder = self.run_file.tier_dir / "checkpoints" / f"step_{step}" / "trainer"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in GOLDEN.iterdir():
+            if not (torn and path.name == ".metadata"):
+                shutil.copyfile(path, folder / path.name)
+                os.utime(folder / path.name, (at, at + (path.name == ".metadata")))
+        return folder
+
+    def is_safe(self, step: int) -> bool:
+        return check_dcp(self.home / f"step_{step}" / "trainer").ok
+
+    def there(self) -> dict[str, bool]:
+        """Names on the tier, and whether each is a link."""
+        assert self.run_file.tier_dir is not None
+        folder = self.run_file.tier_dir / "checkpoints"
+        return {path.name: path.is_symlink() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+
+    def said(self, event: str) -> list[str]:
+        return [fact.sentence for fact in self.facts if isinstance(fact, f.Remark) and fact.event == event]
+
+    def last_look(self) -> f.TierLook:
+        return [fact for fact in self.facts if isinstance(fact, f.TierLook)][-1]
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    monkeypatch.setattr(module, "AGAIN_S", 0.02)
+    made = Pod(tmp_path)
+    yield made
+    for tier in made.tiers:
+        tier.close(job_runs=True)
+
+
+def start(step: int | None, attempt: int = 1) -> Start:
+    return Start(attempt, step)
+
+
+def test_each_step_comes_to_the_volume_and_the_tier_keeps_the_newest_for_the_resume(pod: Pod) -> None:
+    tier = pod.daemon()
+    folder = tier.place(pod, start(None))  # type: ignore[arg-type]
+    assert folder == pod.run_file.tier_dir and pod.there() == {}, "the launcher refuses a fresh start beside any step"
+    pod.save(2, 1000)
+    wait_for(lambda: pod.is_safe(2), "step 2 is whole on the volume")
+    pod.save(4, 2000)
+    wait_for(lambda: pod.there() == {"step_4": False} and pod.is_safe(4), "step 4 is there, and 2 gives its room back")
+    assert not (pod.folder / "out" / ".draining").exists()
+    wait_for(lambda: pod.last_look().waiting == (), "nothing waits")
+
+    assert tier.place(pod, start(4, 2)) == folder and pod.there() == {"step_4": False}  # type: ignore[arg-type]
+    tier.place(pod, start(2, 3))  # type: ignore[arg-type]
+    assert pod.there() == {"step_2": True}, "a step that only the volume has is found through a link"
+    assert check_dcp(folder / "checkpoints" / "step_2" / "trainer").ok
+    (pod.home.parent / "logs").mkdir()  # the launcher was there
+    wait_for(lambda: (folder / "weights").is_symlink(), "weights for people go to the volume")
+
+
+def test_steps_that_come_faster_than_the_volume_takes_them_are_skipped_and_named(pod: Pod) -> None:
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    pod.child.refuses = "the volume is full"
+    for step in (2, 4, 6):
+        pod.save(step, 1000 * step)
+    wait_for(lambda: pod.last_look().waiting == (2, 4, 6) and pod.last_look().failed, "all wait")
+    assert "the volume is full" in pod.said("tier")[0]
+    pod.child.refuses = ""
+    wait_for(lambda: pod.is_safe(6) and pod.there() == {"step_6": False}, "the newest is next")
+    assert pod.said("skipped") == [
+        "Steps complete faster than the volume takes them from the tier: 2, 4 skipped."
+    ] or pod.is_safe(2)
+
+
+def test_a_killed_job_leaves_whole_steps_that_are_brought_and_a_torn_one_that_is_not(pod: Pod) -> None:
+    pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
+    pod.tiers[0].close(job_runs=True)  # that daemon is killed, and so is the job in the middle of a save
+    pod.save(4, 4000)
+    torn = pod.save(6, 6000, torn=True)
+    tier = pod.daemon()
+    tier.settle(pod)  # type: ignore[arg-type]
+    assert pod.is_safe(4) and not (pod.home / "step_6").exists() and torn.exists()
+    tier.place(pod, start(4, 2))  # type: ignore[arg-type]
+    assert pod.there() == {"step_4": False}
+
+
+def test_a_whole_step_that_the_full_volume_refused_is_set_aside_and_named_at_the_next_start(pod: Pod) -> None:
+    pod.home.mkdir(parents=True)
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    pod.save(4, 4000)
+    wait_for(lambda: pod.is_safe(4), "step 4 is whole on the volume")
+    pod.child.refuses = "no room"
+    pod.save(6, 6000)
+    tier.settle(pod)  # type: ignore[arg-type]
+    assert pod.last_look().waiting == (6,)
+    tier.place(pod, start(4, 2))  # type: ignore[arg-type]
+    assert pod.there() == {"step_4": False}
+    aside = next(word for word in pod.said("tier")[-1].split() if "step_6" in word).rstrip(".")
+    assert check_dcp(Path(aside) / "trainer").ok, "no whole step is deleted before the volume has it"
+
+
+def test_a_tier_that_was_emptied_is_told_with_the_steps_that_are_gone(pod: Pod) -> None:
+    pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
+    pod.child.refuses = "the volume hangs"
+    pod.save(4, 4000)
+    wait_for(lambda: pod.last_look().waiting == (4,), "step 4 waits")
+    pod.tiers[0].close(job_runs=True)
+    shutil.rmtree(pod.fast)
+    pod.fast.mkdir()  # the container was restarted
+    pod.child.refuses = ""
+    tier = pod.daemon()
+    tier.settle(pod)  # type: ignore[arg-type]
+    tier.settle(pod)  # type: ignore[arg-type]
+    (told,) = pod.said("tier-lost")
+    assert told.startswith(f"The tier {pod.run_file.tier_dir} was emptied before step 4 was copied to the volume")
+    assert pod.last_look().waiting == ()
+
+
+@pytest.mark.parametrize("setting", ["off", "elsewhere"])
+def test_a_changed_setting_brings_what_is_left_there_and_leaves_no_memory_taken(pod: Pod, setting: str) -> None:
+    before = pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
+    pod.tiers[0].close(job_runs=True)
+    pod.save(4, 4000)
+    (pod.folder / "elsewhere").mkdir()
+    pod.set("off" if setting == "off" else str(pod.folder / "elsewhere"))
+    tier = pod.daemon()
+    tier.settle(pod)  # type: ignore[arg-type]
+    assert pod.is_safe(4)
+    assert tier.place(pod, start(4, 2)) == pod.run_file.tier_dir  # type: ignore[arg-type]
+    assert before is not None and not before.exists()
+    assert (pod.folder / "state" / "tier.json").exists() is (setting == "elsewhere")
+
+
+def test_where_memory_gets_short_the_copy_goes_first_and_then_the_trainer_saves_on_the_volume(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_fit, "lies_in_memory", lambda folder: True)
+    tier = pod.daemon()
+    folder = tier.place(pod, start(None))  # type: ignore[arg-type]
+    assert folder is not None
+    pod.save(4, 4000)
+    wait_for(lambda: pod.is_safe(4), "step 4 is whole on the volume")
+    torn = pod.save(6, 6000, torn=True)
+    pod.memory_left = 0
+    looks = pod.looks
+    wait_for(lambda: pod.looks > looks + 2, "it looks")
+    assert pod.there() == {"step_4": False, "step_6": False}, "nothing is moved in the middle of a save"
+    shutil.rmtree(torn.parent)
+    wait_for(lambda: (folder / "checkpoints").is_symlink(), "it gives the tier up")
+    assert check_dcp(folder / "checkpoints" / "step_4" / "trainer").ok, "what it resumed at is found as before"
+    pod.save(8, 8000)
+    assert pod.is_safe(8)
+    wait_for(lambda: "has room for 0 bytes" in pod.last_look().over, "it is told")
+    assert tier.place(pod, start(8, 2)) is None and not folder.exists()  # type: ignore[arg-type]
+
+    tier = pod.daemon()
+    folder = tier.place(pod, start(8, 3))  # type: ignore[arg-type]
+    assert folder is not None
+    pod.save(10, 9000)
+    wait_for(lambda: pod.is_safe(10), "step 10 is whole on the volume")
+    pod.memory_left = 3 * STEP_BYTES // 2  # with what the copy holds it is enough
+    wait_for(lambda: pod.there().get("step_10") is True, "the copy gives its memory back")
+    assert not (folder / "checkpoints").is_symlink() and check_dcp(folder / "checkpoints" / "step_10" / "trainer").ok
+
+
+def test_a_start_without_the_tier_says_why_in_one_sentence(pod: Pod) -> None:
+    tier = pod.daemon()
+    assert tier.place(pod, replace(start(None), no_tier="the kernel ended a process")) is None  # type: ignore[arg-type]
+    pod.set("/nowhere")
+    assert pod.daemon().place(pod, start(None)) is None  # type: ignore[arg-type]
+    pod.set("auto")
+    assert pod.daemon().place(pod, start(None)) is None  # type: ignore[arg-type]
+    head = "The trainer saves on the run's own volume, not on a tier: "
+    told = pod.said("tier")
+    assert told[:2] == [f"{head}the kernel ended a process.", f"{head}there is no folder /nowhere."]
+    assert told[2].startswith(f"{head}the size of a step is not known") or "/dev/shm" in told[2]
+
+
+ROOM = Room(Path("/dev/shm"), 64 * GIB, 60 * GIB, True, 20 * GIB, 200 * GIB, 120 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("room", "auto", "why"),
+    [
+        (ROOM, True, ""),
+        (replace(ROOM, total_bytes=64 << 20, free_bytes=64 << 20), False, "/dev/shm has only 64.0 MiB in all"),
+        (replace(ROOM, step_bytes=None), False, ""),
+        (replace(ROOM, step_bytes=None), True, "the size of a step is not known before one is saved"),
+        (
+            replace(ROOM, free_bytes=40 * GIB),
+            False,
+            "two steps and a margin take 41.0 GiB, and /dev/shm has room for 40.0 GiB",
+        ),
+        (replace(ROOM, peak_bytes=None), False, ""),
+        (replace(ROOM, peak_bytes=None), True, "how much memory the job needs is not known before it has made a step"),
+        (
+            replace(ROOM, peak_bytes=170 * GIB),
+            False,
+            "two steps and a margin take 41.0 GiB, and beside the job 30.0 GiB of 200 GiB memory are left",
+        ),
+        (replace(ROOM, peak_bytes=170 * GIB, in_memory=False), True, ""),
+    ],
+)
+def test_two_steps_have_to_fit_under_every_limit(room: Room, auto: bool, why: str) -> None:
+    assert why_too_small(room, auto=auto) == why
+
+
+def test_the_probe_wants_half_as_much_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert tier_fit.write_rate(tmp_path, 8 << 20) > 0 and not list(tmp_path.iterdir())
+    rates = {"/fast": 3e9, "/slow": 2e9, "/slower": 1.9e9}
+    monkeypatch.setattr(tier_fit, "write_rate", lambda folder: rates[str(folder)])
+    assert tier_fit.why_not_faster(Path("/fast"), Path("/slow")) == ""
+    rates["/slow"] = 2.1e9
+    assert "1.5 times as much is wanted" in tier_fit.why_not_faster(Path("/fast"), Path("/slow"))
+
+
+def test_a_folder_that_a_logout_empties_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = tmp_path / "logind.conf"
+    said.write_text("[Login]\n#RemoveIPC=no\n")
+    monkeypatch.setattr(tier_fit, "LOGIND", (str(said),))
+    shm = Path("/dev/shm")
+    assert tier_fit.is_emptied_at_logout(shm, 1000, tmp_path)
+    assert not tier_fit.is_emptied_at_logout(shm, 0, tmp_path), "root's files stay"
+    assert not tier_fit.is_emptied_at_logout(Path("/mnt/nvme"), 1000, tmp_path)
+    assert not tier_fit.is_emptied_at_logout(shm, 1000, tmp_path / "no-systemd")
+    said.write_text("[Login]\nRemoveIPC=no\n")
+    assert not tier_fit.is_emptied_at_logout(shm, 1000, tmp_path)
