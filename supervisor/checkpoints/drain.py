@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.base.durable import sync_folder
+from supervisor.base.durable import exchange_names, sync_folder
 from supervisor.base.errors import StoreError
 from supervisor.checkpoints.completeness import check_dcp
 from supervisor.checkpoints.progress import Meter, Report
@@ -153,9 +153,12 @@ def _put_in_place(staging: Path, target: Path) -> None:
     old = staging.with_name(f"{staging.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        target.rename(old)
-    staging.rename(target)
+    if target.exists() and exchange_names(staging, target):
+        staging.rename(old)  # the host may be lost now, and the tier with it: one of the two is always in place
+    else:
+        if target.exists():
+            target.rename(old)
+        staging.rename(target)
     _sync_folder(target.parent)
     _sync_folder(target.parent.parent)
     shutil.rmtree(old, ignore_errors=True)

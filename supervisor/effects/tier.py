@@ -11,7 +11,6 @@ was copied, and ``tier.json`` in the state folder, with the tier in use and what
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import threading
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor.base.durable import exchange_names
 from supervisor.base.errors import StoreError, SupervisorError
 from supervisor.checkpoints.completeness import check_dcp, folder_size
 from supervisor.core import facts as f
@@ -39,7 +39,6 @@ MARK = ".drained"
 ASIDE = "not-drained"
 FULL_BELOW = 0.02  # of the tier: a save that was cut off with less free was cut off for want of room
 CLOSE_S = 5.0
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 class Tier:
@@ -469,17 +468,8 @@ def _swap_for_link(tree: Path, target: Path, folder: Path) -> bool:
     link = tree.with_name(f"{move_aside.DELETING}{tree.name}")
     link.unlink(missing_ok=True)
     link.symlink_to(target)
-    if not _exchange(link, tree):
+    if not exchange_names(link, tree):
         link.unlink()
         return False
     move_aside.finish_deletions(folder)  # what lies under the link's first name is the old tree
     return True
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once (renameat2(2), Linux 3.15, glibc 2.28); False where the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        return False
-    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)

@@ -138,3 +138,21 @@ def test_the_transfer_child_drains_without_a_store_and_may_be_killed_at_any_mome
             assert list_files(places.target) == list_files(places.source)
     assert json.loads(said.splitlines()[-1])["ok"]["size_bytes"] == places.size + big
     assert list_files(places.target) == list_files(places.source)
+
+
+def test_a_part_in_place_is_swapped_for_the_new_save_so_that_one_of_the_two_is_always_there(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.drain()
+    (places.source / "dataloader" / "rank_0.pt").write_bytes(b"another loader")
+    os.utime(places.source / "dataloader" / "rank_0.pt", (999, 999))
+
+    def cut_off(self: Path, target: Path) -> None:
+        raise OSError(5, "the host is lost here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", cut_off)
+        with pytest.raises(StoreError, match="could not be copied"):
+            places.drain()
+    assert list_files(places.target) == list_files(places.source)
+    assert places.drain().copied_bytes == 0
