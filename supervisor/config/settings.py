@@ -106,7 +106,8 @@ class Job(Section):
     nofile: Annotated[int, Field(ge=1024)] = 65536
     """Open files the job may have; the hard limit is raised where the daemon may."""
     stop_grace_s: Seconds | None = None
-    """Patience after the first stop signal. Default: what this era of the trainer needs."""
+    """Patience after the first stop signal. Default: what this era of the trainer needs, and 5 s after a failure, where
+    all parts of prime-rl are told in one moment."""
     engine_url: str | None = None
     """Where the engine answers. Default: by era and port of the configuration."""
     plain: Plain | None = None

@@ -106,7 +106,8 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
             if state.attempt.after_stop == "shutdown"
             else state.attempt.after_stop
         )
-        return with_all([told, *looks], stop(state, after, reason))
+        at_once = state.attempt.stop_at_once
+        return with_all([told, *looks], stop(state, after, reason, at_once=at_once))
     if not state.orders.wanted:
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]

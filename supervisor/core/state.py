@@ -406,6 +406,7 @@ class Attempt:
     began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
+    stop_at_once: bool = False  # it is stopped because it failed
     interval: int | None = None  # steps between two checkpoints, where the core chose them
 
 
@@ -641,6 +642,11 @@ class State:
     def live(self) -> bool:
         """True while an attempt should be running."""
         return self.mode in LIVE
+
+    @property
+    def is_being_stopped(self) -> bool:
+        """True from the order to stop an attempt until nothing of it is left."""
+        return self.mode == "stopping" and self.busy.stop is not None
 
     @property
     def last_good(self) -> int | None:

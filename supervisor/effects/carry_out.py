@@ -21,6 +21,7 @@ from supervisor.core import facts as f
 from supervisor.core import observe_only
 from supervisor.effects import kept_logs, move_aside
 from supervisor.effects.before_start import NO_CHECK, BeforeStart
+from supervisor.effects.before_stop import wait_for_what_is_kept
 from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.log_upkeep import LogUpkeep
@@ -282,12 +283,23 @@ class Effects:
         return [*moved, *there.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop_attempt(self, action: a.Stop) -> None:
-        stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
+        folder, run_id = attempt_dir(self.run.state_dir, action.attempt), self.run.run_file.run.id
+        try:
+            wait_for_what_is_kept(action, self.run.need_job(), folder, run_id, self._hurry)
+        except OSError as error:  # the stop must come
+            self.run.post(f.Remark("stop", f"No look at the checkpoints before the stop: {error}."))
+        stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief, at_once=action.at_once)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
         self.run.post(stopped)
 
     def _stop_processes(
-        self, attempt: int, budget_s: float = 60.0, also: Iterable[Path] = (), *, brief: bool = False
+        self,
+        attempt: int,
+        budget_s: float = 60.0,
+        also: Iterable[Path] = (),
+        *,
+        brief: bool = False,
+        at_once: bool = False,
     ) -> f.AttemptStopped:
         folder = attempt_dir(self.run.state_dir, attempt)
         job = self.run.need_job()
@@ -306,6 +318,7 @@ class Effects:
             also=also,
             gpu_pids=self._sights.gpu_pids,
             brief=brief,
+            at_once=at_once,
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
 
