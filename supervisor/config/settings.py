@@ -261,9 +261,12 @@ class Setup(Section):
     """Commands of this pod's own run file, run by `onstart` beside the restore. Never taken from the store."""
 
     commands: list[str] = []
-    """Shell commands, in order, run in the home folder: install prime-rl, the environment package, fetch the model."""
+    """Shell commands, in order, run in the home folder: install prime-rl and the environment package."""
+    beside: list[str] = []
+    """Shell commands that run beside those and beside the restore: fetch the model
+    (`uvx --from huggingface_hub hf download ORG/MODEL`). What fails here is told and stops no start."""
     timeout: Annotated[float, Field(gt=0)] = 3600
-    """Seconds for all of them."""
+    """Seconds for all of `commands`, and for each of `beside`."""
 
 
 class Check(Section):

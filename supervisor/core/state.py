@@ -365,6 +365,15 @@ class Left:
 
 
 @dataclass(frozen=True)
+class SetupTimes:
+    """One of the things that ``[setup]`` does side by side; ``took_s`` None: it runs."""
+
+    since: float
+    took_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -615,6 +624,7 @@ class State:
     fence: Fence = field(default_factory=Fence)
     leave: Leave = field(default_factory=Leave)
     setup_pending: bool = False
+    setup: dict[str, SetupTimes] = field(default_factory=dict)  # by name
     busy: Busy = field(default_factory=Busy)
     said: dict[str, Said] = field(default_factory=dict)  # what must not be said again word for word (``repeats``)
     reminder: Reminder | None = None

@@ -45,7 +45,7 @@ DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
 
 # From 2026-04-01 the launcher takes its tree down: it joins its threads 5 s each, then gives each child 60 s.
 TREE_PATIENCE_S = 330.0
-# After a failure: a launcher whose parts are told beside it joins threads that have ended, and returns. Ranks and
+# After a failure: where its parts are told beside it, a launcher joins threads that have ended, and returns. Ranks and
 # orchestrator have no handler for SIGTERM in either era, and an inference server has nothing to save.
 AT_ONCE_S = 5.0
 # Before, SIGINT ends the launcher and the `uv run` wrappers only; what is left gets SIGTERM from us.
