@@ -5,10 +5,11 @@
 simulator and starts nothing, `python -m bench.vault --help` of publishing and restoring beside other tools (here with
 2 GB, as its figures are asked for), and the last of them is what the second step of a LoRA run sends.
 
-Nine are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured
+Eleven are not among "all", since they take long, and end with exit code 1 where a figure is missed or was not measured
 to the end: `flood`, how long facts wait while logs are a flood, `long_life`, 24 days in fast motion, `adoption`, what
-fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, `diagnose`, how fast it
-reads logs, `fleet_tick`, what a look at a hundred runs costs, `many_agents`, what a run over 64 machines costs its
+fifty kills of the daemon cost the job, `orphans`, what two hundred stops under load leave, `stops`, how long the stop
+after a death takes with the launchers' own joins, `starts`, when a fresh pod does its first step, `diagnose`, how fast
+it reads logs, `fleet_tick`, what a look at a hundred runs costs, `many_agents`, what a run over 64 machines costs its
 head, `head_facts`, how many facts its core takes, and `sight`, what the page, `top` and messages cost
 (`python -m bench.flood --help`, and so on).
 
@@ -40,6 +41,8 @@ from bench import (
     peer,
     second_step,
     sight,
+    starts,
+    stops,
     vault,
 )
 
@@ -54,6 +57,8 @@ BY_ITSELF = {
     "many_agents": many_agents.main,
     "head_facts": head_facts.main,
     "sight": sight.main,
+    "starts": starts.main,
+    "stops": stops.main,
 }
 
 

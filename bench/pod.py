@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 ERA = "v0.6"
 
 
-def practice_of(folder: Path, *, gpus: int = 2, **knobs: Any) -> Practice:
+def practice_of(folder: Path, *, gpus: int = 2, era: str = ERA, **knobs: Any) -> Practice:
     """A practice run that goes on until it is ended; half of the GPUs are the engine's."""
     half = gpus // 2
     return make_practice(
         folder / "practice",
-        ERA,
+        era,
         max_steps=100_000,
         gpu_count=gpus,
         inference_gpus=tuple(range(half)),
@@ -39,6 +39,7 @@ def production_pod(
     *,
     interval: int,
     lines_per_s: float = 0,
+    era: str = ERA,
     more: dict[str, dict[str, Any]] | None = None,
     environ: dict[str, str] | None = None,
 ) -> Pod:
@@ -55,7 +56,7 @@ def production_pod(
         **(more or {}),
     }
     # The job's environment is built from nothing, so that what it needs of ours is named.
-    return Pod(folder, ERA, practice=practice, settings=settings, environ=environ)
+    return Pod(folder, era, practice=practice, settings=settings, environ=environ)
 
 
 def chatty(practice: Practice, lines_per_s: float) -> list[str]:

@@ -162,8 +162,8 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     rows.append(("attempt", _attempt_row(status, now)))
     if spent := status.get("goodput"):
         rows.append(("time", goodput_in_words(spent)))
-    rows.append(("checkpoints", _checkpoints_row(status)))
-    rows.append(("store", _store_row(status)))
+    rows += [("checkpoints", _checkpoints_row(status)), ("store", _store_row(status))]
+    rows.extend(("setup", str(part.get("told"))) for part in status.get("setup") or ())
     if publishing := status.get("publishing"):
         rows.append((str(publishing.get("what") or "publishing"), transfer(publishing)))
     rows.append(("disk", disk_in_words(status.get("disk") or {})))

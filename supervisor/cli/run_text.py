@@ -32,6 +32,8 @@ _HEARTBEAT = """\
 _SETUP = """\
 [setup]
 # Lines of the script that a fresh pod may need. `onstart` runs such commands first, `run` does not.
+# What fetches the model belongs into `beside`: it runs beside the commands and the restore.
+# beside = ["uvx --from huggingface_hub hf download ORG/MODEL"]
 # commands = ["""
 _HOOKS = """\
 [hooks]

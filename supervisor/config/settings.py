@@ -107,7 +107,8 @@ class Job(Section):
     nofile: Annotated[int, Field(ge=1024)] = 65536
     """Open files the job may have; the hard limit is raised where the daemon may."""
     stop_grace_s: Seconds | None = None
-    """Patience after the first stop signal. Default: what this era of the trainer needs."""
+    """Patience after the first stop signal. Default: what this era of the trainer needs, and 5 s after a failure, where
+    all parts of prime-rl are told in one moment."""
     engine_url: str | None = None
     """Where the engine answers. Default: by era and port of the configuration."""
     plain: Plain | None = None
@@ -278,9 +279,12 @@ class Setup(Section):
     """Commands of this pod's own run file, run by `onstart` beside the restore. Never taken from the store."""
 
     commands: list[str] = []
-    """Shell commands, in order, run in the home folder: install prime-rl, the environment package, fetch the model."""
+    """Shell commands, in order, run in the home folder: install prime-rl and the environment package."""
+    beside: list[str] = []
+    """Shell commands that run beside those and beside the restore: fetch the model
+    (`uvx --from huggingface_hub hf download ORG/MODEL`). What fails here is told and stops no start."""
     timeout: Annotated[float, Field(gt=0)] = 3600
-    """Seconds for all of them."""
+    """Seconds for all of `commands`, and for each of `beside`."""
 
 
 class Check(Section):

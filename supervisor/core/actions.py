@@ -42,12 +42,20 @@ class Start(Action):
 
 @dataclass(frozen=True)
 class Stop(Action):
-    """Stop attempt ``attempt`` by the dialect's rules, take the whole tree with it, wait for its GPU memory."""
+    """Stop attempt ``attempt`` by the dialect's rules, take the whole tree with it, wait for its GPU memory.
+
+    ``at_once``: it has failed, so all of it is told in one moment. Before that, the checkpoint of step ``saving`` gets
+    ``save_s`` seconds to become whole, as long as each of ``writers`` (pid, start ticks) lives.
+    """
 
     attempt: int
     reason: str
     budget_s: float
     brief: bool = False  # this pod is about to go: no wait for its GPUs
+    at_once: bool = False
+    saving: int | None = None
+    writers: tuple[tuple[int, int], ...] = ()
+    save_s: float = 0.0
 
 
 @dataclass(frozen=True)

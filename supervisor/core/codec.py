@@ -12,11 +12,12 @@ from supervisor.core.settings import with_new_names
 
 
 def _classes() -> dict[str, type]:
-    found = {}
+    found: dict[str, type] = {}
     for module in (facts, actions, state, records, goodput, training_health, pace, repeats):
         for name, value in vars(module).items():
-            if isinstance(value, type) and is_dataclass(value):
-                found[name] = value
+            is_ours = isinstance(value, type) and is_dataclass(value)
+            if is_ours and found.setdefault(name, value) is not value:
+                raise TypeError(f"Two classes of the core are called {name}: one would be written as the other.")
     return found
 
 

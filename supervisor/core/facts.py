@@ -686,6 +686,18 @@ class SettingsChanged(Fact):
 
 
 @dataclass(frozen=True)
+class SetupPart(Fact):
+    """One of the things that a fresh pod's ``[setup]`` does side by side began, or ended.
+
+    ``name``: "commands", or a command of ``setup.beside``. ``reason`` says why it failed, empty when it did not.
+    """
+
+    name: str
+    ended: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class SetupDone(Fact):
     """The pod's ``[setup]`` commands ended; ``reason`` says why they failed, empty when they did not."""
 

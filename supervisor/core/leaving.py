@@ -11,12 +11,12 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing
-from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.proof import judge_exit
 from supervisor.core.retention import next_to_publish
-from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, Phase, State
+from supervisor.core.save_under_way import SAVE, save_of_trainer
+from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, State
 from supervisor.core.tier import only_there
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
@@ -26,7 +26,6 @@ LEAST_STOP_S = 3.0  # a job that is killed, and a look at what it left
 HOPELESS = 3.0  # an estimate may be wrong by this factor before a publish under way is given up
 WORTH_SAVING_S = 10.0  # for less it is not given up
 LEAST_RESERVE_S, MOST_RESERVE_S = 1.0, 5.0
-SAVE = "trainer/checkpoint"
 
 
 def reserve(within_s: float) -> float:
@@ -119,7 +118,7 @@ def live(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def _save_fits(state: State, watch: Watch) -> bool:
     """Is a checkpoint being written that can be complete, and published, before the pod is gone?"""
-    exit_at, phase = state.leave.exit_at, _save_of_trainer(state)
+    exit_at, phase = state.leave.exit_at, save_of_trainer(state)
     if exit_at is None or state.leave.save is None or _being_saved(state) != state.leave.save:
         return False  # also when the next save has begun: one is waited for, not one after another
     # Where nothing was ever published, or saved, its time is unknown; without it the step is lost anyway.
@@ -130,15 +129,9 @@ def _save_fits(state: State, watch: Watch) -> bool:
     return not watch.over(stop_at, 0.0)
 
 
-def _save_of_trainer(state: State) -> Phase | None:
-    """The trainer's own word that it saves."""
-    phase = state.job.phases.get("trainer")
-    return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
-
-
 def _being_saved(state: State) -> int | None:
     """The step that is being saved, as the trainer or its files tell."""
-    phase, newest = _save_of_trainer(state), max(state.local.steps, key=lambda one: one.step, default=None)
+    phase, newest = save_of_trainer(state), max(state.local.steps, key=lambda one: one.step, default=None)
     if phase is not None and phase.step is not None:
         return phase.step
     return newest.step if newest is not None and newest.state == "writing" else None

@@ -9,6 +9,7 @@ from supervisor.core.deadlines import start_of_limit
 from supervisor.core.evolve import replace
 from supervisor.core.fencing import LONGEST_WHY
 from supervisor.core.records import Happened
+from supervisor.core.save_under_way import Saving
 from supervisor.core.starts import HUNG, progress_of_start
 from supervisor.core.state import Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.under_way import order_effect
@@ -42,16 +43,28 @@ def with_all(first: Actions, result: tuple[State, Actions]) -> tuple[State, Acti
     return result[0], [*first, *result[1]]
 
 
-def stop(state: State, after: Next, reason: str, *, keep_engine: bool = False) -> tuple[State, Actions]:
+def stop(
+    state: State,
+    after: Next,
+    reason: str,
+    *,
+    keep_engine: bool = False,
+    at_once: bool = False,
+    saving: Saving | None = None,
+) -> tuple[State, Actions]:
+    """Order the job's end. ``at_once``: it has failed. ``saving``: the checkpoint that is waited for then."""
     state = replace(state, own=replace(state.own, wanted=keep_engine and state.own.wanted, alone=False))
     if state.mode == "stopping" and state.busy.stop is not None:
         return replace(state, attempt=replace(state.attempt, after_stop=after, stop_reason=reason)), []
     state = replace(
         enter(state, "stopping", reason),
-        attempt=replace(state.attempt, after_stop=after, stop_reason=reason),
+        attempt=replace(state.attempt, after_stop=after, stop_reason=reason, stop_at_once=at_once),
     )
     brief = state.leave.exit_at is not None
-    return order_effect(state, a.Stop(state.attempt.number, reason, stop_budget(state), brief=brief))
+    order = a.Stop(state.attempt.number, reason, stop_budget(state), brief=brief, at_once=at_once)
+    if saving is not None and not brief:
+        order = replace(order, saving=saving.step, writers=saving.writers, save_s=saving.patience_s)
+    return order_effect(state, order)
 
 
 def stop_budget(state: State) -> float:

@@ -21,6 +21,7 @@ from supervisor.core.state import (
     Leave,
     Left,
     Machine,
+    SetupTimes,
     State,
     Suspicion,
 )
@@ -209,6 +210,13 @@ def _setup_done(state: State, fact: f.SetupDone) -> State:
     return replace(state, setup_pending=False)
 
 
+def _setup_part(state: State, fact: f.SetupPart) -> State:
+    part = state.setup.get(fact.name, SetupTimes(state.now))
+    if fact.ended:
+        part = replace(part, took_s=state.now - part.since, reason=fact.reason)
+    return replace(state, setup={**state.setup, fact.name: part})
+
+
 def _settings_changed(state: State, fact: f.SettingsChanged) -> State:
     return replace(state, settings=fact.settings)
 
@@ -338,6 +346,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             journal=fact.journal or state.journal,
             own=own,
             setup_pending=fact.setup,
+            setup={},
             fence=Fence(once=state.fence.once, unswept=state.fence.unswept),
             leave=Leave(stays_at=_stays_at(state)),
             local=replace(state.local, asked=None),
@@ -358,6 +367,7 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.StoreRecords: _store_records,
     f.AttemptStarted: _attempt_started,
     f.SetupDone: _setup_done,
+    f.SetupPart: _setup_part,
     f.SettingsChanged: _settings_changed,
     f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,

@@ -289,7 +289,8 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if state.job.work is not None:
         # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
         state = replace(state, job=replace(state.job, work=replace(state.job.work, moved_t=state.now)))
-    if not state.live or fact.role not in COUNTED:
+    # Without its engine, a trainer trains on with the rollouts that it has, and may complete a checkpoint with them.
+    if not (state.live or state.is_being_stopped) or fact.role not in COUNTED:
         return replace(state, progress=progress)
     if progress.step is not None and fact.step <= progress.step:
         return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
@@ -305,7 +306,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     watched = (
         fact.duration_s or 0.0
     ) <= state.now - state.attempt.started + 1.0  # else its line is from before we came
-    if timed and progress.timed and watched:
+    if timed and progress.timed and watched and state.live:
         # What a known reason explains has a limit of its own: learned as a step, one evaluation would hide each hang.
         state = replace(
             state,

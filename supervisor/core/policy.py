@@ -41,7 +41,8 @@ from supervisor.core.proof import Verdict
 from supervisor.core.records import Hold
 from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
-from supervisor.core.state import State, Suspicion, Would
+from supervisor.core.save_under_way import save_under_way
+from supervisor.core.state import Next, State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.time_kinds import STOPPED
 from supervisor.core.under_way import order_effect
@@ -74,7 +75,8 @@ def advance(state: State, watch: Watch) -> tuple[State, Actions]:
                 state, acts = survey(state, [], "Looking for the last good step.")
         case "stopping":
             if state.busy.stop is None and state.now >= state.recovery.backoff_until:
-                state, acts = stop(state, state.attempt.after_stop, state.attempt.stop_reason)
+                attempt = state.attempt
+                state, acts = stop(state, attempt.after_stop, attempt.stop_reason, at_once=attempt.stop_at_once)
         case "disk-full":
             state, acts = _disk_full(state)
         case "publishing":
@@ -264,32 +266,41 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
             asks = "A person has to look at the evidence, then start the run again."
             if row.history == "nothing new":
                 asks += " If this run's start needs longer, raise deadlines.startup first."
-            return with_all(acts, stop(state, "give-up", f"{sentence} {asks}"))
+            return with_all(acts, _stop_failed(state, verdict, "give-up", f"{sentence} {asks}"))
         case "give-up":
             error = state.job.errors.get(verdict.cause)
-            return with_all(acts, stop(state, "give-up", f"{sentence} {error.remedy if error else ''}".rstrip()))
+            return with_all(
+                acts, _stop_failed(state, verdict, "give-up", f"{sentence} {error.remedy if error else ''}".rstrip())
+            )
         case "unfit":
-            return with_all(acts, stop(state, "unfit", sentence))
+            return with_all(acts, _stop_failed(state, verdict, "unfit", sentence))
         case "wait":
             # Not the run's failure: its budget stays, and only the patience is counted.
             state = _give_back_budget(state, before)
             state = replace(state, recovery=replace(state.recovery, waits=state.recovery.waits + 1))
-            return with_all(acts, stop(state, "restart", verdict.sentence))
+            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence))
         case "wait-for-room":
-            return with_all(acts, stop(state, "disk-full", sentence))
+            return with_all(acts, _stop_failed(state, verdict, "disk-full", sentence))
         case "step-back" if not would:  # else an untried step would be quarantined, for all pods
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
             if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
                 state = _give_back_budget(state, before)
             else:
                 state = replace(state, recovery=replace(state.recovery, stepped_back=True))
-            return with_all(acts + back, stop(state, "restart", verdict.sentence))
+            return with_all(acts + back, _stop_failed(state, verdict, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
         case "job-alone":
-            return with_all(acts, stop(state, "restart", verdict.sentence, keep_engine=True))
+            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence, keep_engine=True))
         case _:
-            return with_all(acts, stop(state, "restart", verdict.sentence))
+            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence))
+
+
+def _stop_failed(
+    state: State, verdict: Verdict, after: Next, reason: str, *, keep_engine: bool = False
+) -> tuple[State, Actions]:
+    saving = save_under_way(state, verdict)
+    return stop(state, after, reason, keep_engine=keep_engine, at_once=True, saving=saving)
 
 
 def _give_back_budget(state: State, before: State) -> State:

@@ -106,7 +106,8 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
             if state.attempt.after_stop == "shutdown"
             else state.attempt.after_stop
         )
-        return with_all([told, *looks], stop(state, after, reason))
+        at_once = state.attempt.stop_at_once
+        return with_all([told, *looks], stop(state, after, reason, at_once=at_once))
     if not state.orders.wanted:
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
@@ -340,6 +341,15 @@ def _setup_done(before: State, state: State, fact: f.SetupDone) -> tuple[State, 
     return end(state, "gave-up", EXIT_PERSON, f"The pod's [setup] failed: {fact.reason}")
 
 
+def _setup_part(before: State, state: State, fact: f.SetupPart) -> tuple[State, Actions]:
+    part = state.setup[fact.name]
+    if part.took_s is None or fact.name == "commands":  # of those ``SetupDone`` tells
+        return state, []
+    if fact.reason:
+        return state, [say("setup", f"{fact.reason} The job itself fetches what it lacks.", "warning")]
+    return state, [say("setup", f"Done beside [setup] after {span(part.took_s)}: {fact.name}")]
+
+
 def _hook_done(before: State, state: State, fact: f.HookDone) -> tuple[State, Actions]:
     if state.mode != "finishing":
         return state, []
@@ -401,6 +411,7 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.LeaveSoon: _leave_soon,
     f.PublishMoves: _publish_moves,
     f.SetupDone: _setup_done,
+    f.SetupPart: _setup_part,
     f.HookDone: _hook_done,
     f.Suppressed: _go_on_without_effect,
     f.EffectCrashed: _effect_crashed,

@@ -365,6 +365,15 @@ class Left:
 
 
 @dataclass(frozen=True)
+class SetupTimes:
+    """One of the things that ``[setup]`` does side by side; ``took_s`` None: it runs."""
+
+    since: float
+    took_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Busy:
     """Effects under way, one of a kind. Values are step or attempt numbers."""
 
@@ -406,6 +415,7 @@ class Attempt:
     began_fresh: bool = False  # this journal's run was started from scratch by us
     after_stop: Next = "restart"
     stop_reason: str = ""
+    stop_at_once: bool = False  # it is stopped because it failed
     interval: int | None = None  # steps between two checkpoints, where the core chose them
 
 
@@ -626,6 +636,7 @@ class State:
     fence: Fence = field(default_factory=Fence)
     leave: Leave = field(default_factory=Leave)
     setup_pending: bool = False
+    setup: dict[str, SetupTimes] = field(default_factory=dict)  # by name
     busy: Busy = field(default_factory=Busy)
     said: dict[str, Said] = field(default_factory=dict)  # what must not be said again word for word (``repeats``)
     reminder: Reminder | None = None
@@ -654,6 +665,11 @@ class State:
     def live(self) -> bool:
         """True while an attempt should be running."""
         return self.mode in LIVE
+
+    @property
+    def is_being_stopped(self) -> bool:
+        """True from the order to stop an attempt until nothing of it is left."""
+        return self.mode == "stopping" and self.busy.stop is not None
 
     @property
     def last_good(self) -> int | None:

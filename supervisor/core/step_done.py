@@ -42,12 +42,13 @@ def judge_training(before: State, state: State, fact: f.StepDone | f.ErrorSeen) 
 
 def _step_done(before: State, state: State) -> tuple[State, Actions]:
     step = state.progress.step
-    if step is None or step == before.progress.step or not state.live:
+    if step is None or step == before.progress.step or not (state.live or state.is_being_stopped):
         return state, []
-    progress = state.progress
-    acts: Actions = [
-        say("step", progress_sentence(state), step=step, seconds=progress.duration_s, reward=progress.reward)
-    ]
+    progress, sentence = state.progress, progress_sentence(state)
+    sentence += ", while the job is stopped" * state.is_being_stopped
+    acts: Actions = [say("step", sentence, step=step, seconds=progress.duration_s, reward=progress.reward)]
+    if state.is_being_stopped:
+        return state, acts
     state, went_on = _went_on(state)
     state, slower = _report_slower_pace(before, state)
     acts += [*went_on, *slower]

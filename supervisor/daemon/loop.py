@@ -118,7 +118,7 @@ class Daemon:
         self._options, self._before = options, before
         self._path = path
         self._new_pod = options.onstart
-        self._setup = options.onstart and bool(run_file.setup.commands) and not before.version
+        self._setup = options.onstart and bool(run_file.setup.commands or run_file.setup.beside) and not before.version
         self._state_dir = run_file.state_dir
         self._inbox: Inbox[tuple[Item, str]] = Inbox()
         self.waits = self._inbox.waits

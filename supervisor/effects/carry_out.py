@@ -7,11 +7,7 @@ and what was done already is found done.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +18,16 @@ from supervisor.core import facts as f
 from supervisor.core import observe_only
 from supervisor.effects import kept_logs, move_aside
 from supervisor.effects.before_start import NO_CHECK, BeforeStart
+from supervisor.effects.before_stop import wait_for_what_is_kept
 from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
+from supervisor.effects.pod_setup import PodSetup, run_shell
 from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Component, Job, StartRequest
-from supervisor.jobs.environment import environment_of_commands
 from supervisor.process import ask_program
 from supervisor.process.attached import component_names, look_at_component
 from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
@@ -56,7 +53,7 @@ class Effects:
         self._lanes = Lanes(self._report_crash)
         self._hurry = threading.Event()
         self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
-        self._setup_runs = False
+        self.setup = PodSetup(run)
         kept, quiet_s = run.run_file.logs, run.run_file.supervision.quiet
         self.store = StoreWork(run, sights, self._lanes)
         self.logs = LogUpkeep(
@@ -130,14 +127,18 @@ class Effects:
                 self._lanes.put("pin", lambda: self.store.keep_holds(action))  # pins are in the same object
             case a.Restore():
                 # A trainer that [setup] still installs decides where the step belongs: its lane comes first.
-                self._lanes.put("setup" if self.run.job is None else "restore", lambda: self.store.restore(action))
+                if self.run.job is None:
+                    fetched = self.store.fetch_ahead(action.step)
+                    self._lanes.put("setup", lambda: self.store.restore(action, fetched))
+                else:
+                    self._lanes.put("restore", lambda: self.store.restore(action))
             case a.RunHook():
                 self._lanes.put("hook", lambda: self._run_hook(action))
             case a.KeepRecords():
                 self.store.keep_records(action)
             case a.Setup():
-                self._setup_runs = True
-                self._lanes.put("setup", self._run_setup)
+                for number, part in enumerate(self.setup.begin()):
+                    self._lanes.put(f"setup-{number}" if number else "setup", part)
 
     def _job_runs(self) -> bool:
         folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
@@ -168,7 +169,7 @@ class Effects:
         No process writes then, so quiet time is not needed; only an observed job may live on.
         """
         try:
-            if self.run.job is None and self._setup_runs:
+            if self.run.job is None and self.setup.installs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
             job = self.run.need_job()
             if self.run.disks is not None:
@@ -297,12 +298,23 @@ class Effects:
         return [*moved, *there.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop_attempt(self, action: a.Stop) -> None:
-        stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief)
+        folder, run_id = attempt_dir(self.run.state_dir, action.attempt), self.run.run_file.run.id
+        try:
+            wait_for_what_is_kept(action, self.run.need_job(), folder, run_id, self._hurry)
+        except OSError as error:  # the stop must come
+            self.run.post(f.Remark("stop", f"No look at the checkpoints before the stop: {error}."))
+        stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief, at_once=action.at_once)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
         self.run.post(stopped)
 
     def _stop_processes(
-        self, attempt: int, budget_s: float = 60.0, also: Iterable[Path] = (), *, brief: bool = False
+        self,
+        attempt: int,
+        budget_s: float = 60.0,
+        also: Iterable[Path] = (),
+        *,
+        brief: bool = False,
+        at_once: bool = False,
     ) -> f.AttemptStopped:
         folder = attempt_dir(self.run.state_dir, attempt)
         job = self.run.need_job()
@@ -321,6 +333,7 @@ class Effects:
             also=also,
             gpu_pids=self._sights.gpu_pids,
             brief=brief,
+            at_once=at_once,
         )
         return f.AttemptStopped(attempt, report.seconds, report.survivors, report.gpu_free, report.gpu_holders)
 
@@ -367,49 +380,6 @@ class Effects:
 
     def _run_hook(self, action: a.RunHook) -> None:
         command = getattr(self.run.run_file.hooks, action.hook) or "true"
-        reason = self._run_shell(
-            command, self.run.run_file.hooks.timeout, dict(self.run.environ), f"hook-{action.hook}"
-        )
+        log = self.run.state_dir / f"hook-{action.hook}.log"
+        reason = run_shell(command, self.run.run_file.hooks.timeout, self.run.environ, log)
         self.run.post(f.HookDone(action.hook, reason))
-
-    def _run_setup(self) -> None:
-        env = environment_of_commands(self.run.environ)
-        deadline = time.monotonic() + self.run.run_file.setup.timeout
-        reason = ""
-        for command in self.run.run_file.setup.commands:
-            reason = self._run_shell(command, max(1.0, deadline - time.monotonic()), env, "setup")
-            if reason:
-                break
-        self._setup_runs = False
-        if not reason:
-            try:
-                self.run.need_job()
-            except TryAgainError as error:
-                self.run.post(f.Remark("next-pod", str(error)))  # each look at the checkpoints tries again
-            except SupervisorError as error:
-                reason = str(error)
-        self.run.post(f.SetupDone(reason))
-
-    def _run_shell(self, command: str, timeout_s: float, env: dict[str, str], name: str) -> str:
-        """Run a person's shell command with its output in a log; returns why it failed, or ""."""
-        log = self.run.state_dir / f"{name}.log"
-        shell = shutil.which("bash") or "/bin/sh"
-        home = env.get("HOME") or "/"
-        with log.open("ab") as output:
-            child = subprocess.Popen(
-                [shell, "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd=home if Path(home).is_dir() else "/",
-                start_new_session=True,
-                umask=0o022,  # all users may read what it installs, unlike what we write
-            )
-            try:
-                code = child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, 9)  # its own session, and it is our child: the number cannot be another's
-                child.wait()
-                return f"{command!r} took longer than {timeout_s:.0f} s; its output is in {log}."
-        return "" if code == 0 else f"{command!r} ended with exit code {code}; its output is in {log}."

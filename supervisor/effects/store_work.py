@@ -22,7 +22,7 @@ from supervisor.checkpoints.log_packing import SERIES, pack
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
-from supervisor.effects import move_aside, run_records
+from supervisor.effects import move_aside, pod_setup, run_records
 from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, PROMISED, Claiming
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.run_context import RunContext, Sights
@@ -77,6 +77,7 @@ class StoreWork:
         self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
         self._owed: set[int] = set()  # the logs of these attempts did not reach the store at the last try
         self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
+        self._early: Path | None = None  # the folder of a step that was fetched before its place was known
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
         self._unkept = ""  # why the store does not know yet which steps are left
@@ -327,12 +328,40 @@ class StoreWork:
                 f.Remark("masked", f"{told} use that copy. Give each pod its own, or name a variable there.")
             )
 
-    def restore(self, action: a.Restore) -> None:
-        """Fetch a step to where the job looks for it."""
+    def fetch_ahead(self, step: int) -> threading.Event:
+        """Fetch a step while the trainer that says where it belongs is being installed; ``restore`` puts it there.
+
+        The event is set once it is here, or not to be had: then ``restore`` says why.
+        """
+        fetched, run_file = threading.Event(), self._run.run_file
+
+        def fetch() -> None:
+            try:
+                self._early = pod_setup.early_folder(run_file.output_dir, run_file.job.dir, run_file.run.id)
+                if self._early is not None and self._run.disks is None:
+                    place = {"primary": f"step_{step}"}
+                    asked = self._ask_store("restore", step=step, output_dir=str(self._early), place=place)
+                    self.transfers.run(asked, what="restore")
+            except (SupervisorError, OSError):
+                pass
+            finally:
+                fetched.set()
+
+        self._lanes.put("restore", fetch)
+        return fetched
+
+    def restore(self, action: a.Restore, fetched: threading.Event | None = None) -> None:
+        """Fetch a step to where the job looks for it, or put it there once ``fetched`` is set."""
         began = time.monotonic()
+        if fetched is not None:
+            fetched.wait()
         try:
             job = self._run.need_job()
             move_aside.make_for_job(job.output_dir)
+            if self._early is not None:
+                early, self._early = self._early, None
+                with contextlib.suppress(OSError, ValueError):  # what is not in its place is fetched again
+                    pod_setup.place_early(early, job, action.step)
             answer = self._move_step(self._ask_to_restore(job, action.step), "restore")
             check = job.check_step(action.step, settled=True)
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")

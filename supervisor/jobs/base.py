@@ -100,10 +100,14 @@ class StopRules:
     """How this job wants to be stopped: signals in order, each with the seconds to wait for the whole tree.
 
     After the last one everything is killed with SIGKILL.
+
+    ``at_once_s``: after a failure the first signal goes to the components and SIGTERM to all that they started, in the
+    same moment, and what lives after so many seconds is killed. None: a failure changes nothing.
     """
 
     signals: Sequence[tuple[int, float]]
     why: str = ""
+    at_once_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from supervisor import __version__
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.codec import decode
+from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.evolve import replace as evolve
 from supervisor.core.observe_only import held_back
@@ -47,11 +47,17 @@ class Turn:
     @property
     def differs(self) -> bool:
         """Was something else decided then?"""
-        now = tuple(dump(action) for action in self.actions)
-        if self.recorded is None or self.recorded == now:
+        if self.recorded is None or self.recorded == tuple(dump(action) for action in self.actions):
             return False
-        # An action may have got fields since then: what they are left at says nothing else.
-        return tuple(dump(decode(json.loads(text))) for text in self.recorded) != now
+        if len(self.recorded) != len(self.actions):
+            return True
+        # An action may have got fields since then: nothing was decided about those.
+        then, now = [json.loads(text) for text in self.recorded], [encode(action) for action in self.actions]
+        known = [encode(decode(one)) for one in then]
+        return any(
+            old["@"] != new["@"] or any(old[name] != new[name] for name in old.keys() & one.keys())
+            for one, old, new in zip(then, known, now, strict=True)
+        )
 
 
 def replay(trace: Trace, change: Change | None = None) -> Iterator[Turn]:

@@ -293,9 +293,9 @@ def _unknown_fields(cls: type[Any], value: dict[str, Any]) -> Iterator[str]:
 
 
 def _normalize_action(action: Any) -> str:
-    """The text of a recorded action as this version would write it, so that a new field is no difference."""
+    """The text of a recorded action as this version would write it, without the fields that came later."""
     with contextlib.suppress(KeyError, TypeError, ValueError):
         found = decode(action)
         if isinstance(found, Action):
-            return dump(found)
+            return dump({name: value for name, value in encode(found).items() if name in action})
     return json.dumps(action, separators=(",", ":"))

@@ -46,6 +46,9 @@ DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
 
 # From 2026-04-01 the launcher takes its tree down: it joins its threads 5 s each, then gives each child 60 s.
 TREE_PATIENCE_S = 330.0
+# After a failure: where its parts are told beside it, a launcher joins threads that have ended, and returns. Ranks and
+# orchestrator have no handler for SIGTERM in either era, and an inference server has nothing to save.
+AT_ONCE_S = 5.0
 # Before, SIGINT ends the launcher and the `uv run` wrappers only; what is left gets SIGTERM from us.
 INTERRUPT_PATIENCE_S, ORPHAN_PATIENCE_S = 90.0, 20.0
 
@@ -258,10 +261,12 @@ class PrimeRlJob:
     def stop_rules(self) -> StopRules:
         """SIGTERM and long patience where the launcher takes its tree along, else SIGINT first."""
         patience = self.run.job.stop_grace_s
+        at_once_s = AT_ONCE_S if patience is None else patience
         if self.dialect.sigterm:
             return StopRules(
                 [(signal.SIGTERM, TREE_PATIENCE_S if patience is None else patience)],
                 "this launcher ends its whole tree on SIGTERM, child by child",
+                at_once_s,
             )
         return StopRules(
             [
@@ -269,6 +274,7 @@ class PrimeRlJob:
                 (signal.SIGTERM, ORPHAN_PATIENCE_S),
             ],
             "this launcher knows no SIGTERM: SIGINT lets it end its children, and what they leave gets SIGTERM",
+            at_once_s,
         )
 
     # ---------------------------------------------------------------- where to look

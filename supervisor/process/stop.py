@@ -35,6 +35,10 @@ SURE_LOOKS_ALONE = 10  # where no shim lives and no control group holds them: a 
 FORKING_PATIENCE_S = 1.0  # what is still there after so many SIGKILLs forks faster than we look, or hangs
 GPU_SILENCE_S = 5.0  # a driver that says nothing for so long will not say more
 FIRST_POLL_S, LAST_POLL_S = 0.02, 0.25
+UPLOADERS = ("wandb-core",)
+"""Helpers that get no signal of ours beside their parent's: wandb-core sends what it has and ends when its parent does
+(wandb, core/pkg/server/server.go: it looks each 0.1 s). Without its parent it gets ``UPLOAD_S``."""
+UPLOAD_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     also: Iterable[Path] = (),
     gpu_pids: Callable[[], Iterable[int]] = tuple,
     brief: bool = False,
+    at_once: bool = False,
 ) -> StopReport:
     """Stop everything that belongs to the attempt. Blocks; meant for a worker thread.
 
@@ -77,8 +82,8 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     ``known``: pids with start ticks that a sensor saw in this attempt (finds what cleared its environment and lost
     its shim). ``also``: folders of earlier attempts of the run, of which nothing may be left either. ``gpu_pids``: what
     the driver lists on the run's GPUs; asked only when their memory does not come back, to say who has it. ``brief``:
-    the pod has seconds left, so nothing is waited for that only the next start on it would need. Raises nothing of its
-    own.
+    the pod has seconds left, so nothing is waited for that only the next start on it would need. ``at_once``: the job
+    has failed, and where the rules know a way for that, all of it is told in one moment. Raises nothing of its own.
     """
     begun = time.monotonic()
     tree = Belongings(attempt_dir, components, run_id, known, also)
@@ -88,10 +93,13 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     began_wall = min((record.started_wall for record in recent), default=None)
     end_of_patience = begun + max(0.0, budget_s - min(LEAST_KILL_S, budget_s / 3))
 
-    for signum, patience_s in rules.signals:
+    signals = rules.signals
+    if at_once := at_once and rules.at_once_s is not None:
+        signals = [(rules.signals[0][0], rules.at_once_s)]
+    for signum, patience_s in signals:
         if not tree.jobs() or (hurry is not None and hurry.is_set()) or time.monotonic() >= end_of_patience:
             break
-        _ask_to_end(tree, signum, min(time.monotonic() + patience_s, end_of_patience), hurry)
+        _ask_to_end(tree, signum, min(time.monotonic() + patience_s, end_of_patience), hurry, at_once=at_once)
     killed, left = _kill_all(tree, max(begun + budget_s, time.monotonic() + LEAST_KILL_S))
     if not left:
         left = _end_shims(tree)
@@ -116,24 +124,31 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     )
 
 
-def _ask_to_end(tree: Belongings, signum: int, until: float, hurry: Event | None) -> None:
+def _ask_to_end(tree: Belongings, signum: int, until: float, hurry: Event | None, *, at_once: bool = False) -> None:
     """Send one signal and wait until everything is gone or patience ends.
 
     It goes to the components' own processes alone: a launcher that is asked takes the rest down in its order. Once
-    those are gone, each orphan gets it too, since no other process tells it.
+    those are gone, each orphan gets it too, since no other process tells it. ``at_once``: all others get SIGTERM right
+    after them. A launcher then writes down that it was told before it sees a part end, and joins what has ended.
     """
     told: set[Identity] = set()
     poll = FIRST_POLL_S
-    orphaned = False
+    alone = False
     while (left := tree.jobs()) and time.monotonic() < until:
-        mains = [process for process in left if process.identity in tree.mains]
-        if not mains and not orphaned:
-            orphaned = True
-            until = min(until, time.monotonic() + ORPHAN_PATIENCE_S)
-        for process in mains or left:
+        asked = [process for process in left if process.identity in tree.mains]
+        if at_once:
+            asked += [process for process in left if process not in asked and process.name not in UPLOADERS]
+        if not asked and not alone:
+            alone = True
+            patience_until = time.monotonic() + (UPLOAD_S if at_once else ORPHAN_PATIENCE_S)
+            until = patience_until if at_once else min(until, patience_until)
+        if not at_once:
+            asked = asked or left
+        for process in asked:
             if process.identity not in told:
                 told.add(process.identity)
-                send_signal(process.identity, signum)
+                is_part = at_once and process.identity not in tree.mains
+                send_signal(process.identity, signal.SIGTERM if is_part else signum)
             if process.state == "T":
                 send_signal(process.identity, signal.SIGCONT)  # a stopped process gets nothing but SIGKILL
         if hurry is not None and hurry.wait(poll):

@@ -203,7 +203,7 @@ class Hands(Owner):
         if job is None or job.exit is not None:
             seconds = self._draw_between(0.5, 2.0)  # only what is left has to be looked for
         elif job.hung_for_good:
-            seconds += 60.0  # it does not listen: SIGKILL after the era's patience
+            seconds += 5.0 if action.at_once else 60.0  # it does not listen: SIGKILL after the era's patience
         seconds = min(seconds, action.budget_s)
 
         def end() -> None:

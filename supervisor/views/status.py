@@ -158,6 +158,7 @@ def status(state: State) -> dict[str, Any]:
             for memory in sorted(state.gpus.by_uuid.values(), key=lambda memory: memory.gpu.index)
         ],
         "gpu_reason": state.gpus.reason,
+        "setup": [_setup_part(state, name) for name in state.setup] if state.setup_pending else [],
         "engine": _pick_fields(look, "health", "liveness", "running", "waiting") if look and state.live else None,
         "incident": incident(state.incidents.open, state),
         "last_incident": incident(state.incidents.closed[-1], state) if state.incidents.closed else None,
@@ -177,6 +178,14 @@ def _local_steps(state: State) -> list[dict[str, Any]]:
             why = state.tier.failed or f"whole on the tier, {state.tier.folder}, and not yet on the run's own volume"
             found[step] = {"step": step, "state": "on-tier", "reason": why, "size_bytes": known["size_bytes"]}
     return [found[step] for step in sorted(found)]
+
+
+def _setup_part(state: State, name: str) -> dict[str, Any]:
+    part = state.setup[name]
+    runs, seconds = part.took_s is None, state.now - part.since if part.took_s is None else part.took_s
+    how = "running for" if runs else "failed after" if part.reason else "done after"
+    told = f"{name}: {how} {span(seconds)}"
+    return {"name": name, "running": runs, "seconds": seconds, "reason": part.reason, "told": told}
 
 
 def _pick_fields(value: object, *names: str) -> dict[str, Any]:

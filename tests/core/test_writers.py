@@ -46,6 +46,7 @@ WRITERS = {
     "reminder": "reminders",
     "said": "decide",
     "settings": "journal_lost observe",
+    "setup": "observe",
     "setup_pending": "observe",
     "since": "moves",
     "since_wall": "moves",
