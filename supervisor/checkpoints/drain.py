@@ -30,7 +30,7 @@ Files = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Drained:
-    """``copied_bytes`` is 0 where the volume already had the same files."""
+    """``copied_bytes`` is 0 where the volume already had the same files, or those of a later save."""
 
     size_bytes: int
     copied_bytes: int
@@ -58,8 +58,10 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield folder / entry.name
 
 
-def drain(source: Path, target: Path, staging: Path, report: Report) -> Drained:
+def drain(source: Path, target: Path, staging: Path, report: Report, *, keep_cached: bool = False) -> Drained:
     """Bring the whole torch checkpoint ``source`` to ``target``; ``staging`` lies on the same file system as that.
+
+    ``keep_cached``: no job runs, and a publish reads the copy next: on a network volume that takes as long again.
 
     Raises StoreError: "changed" where the source is not whole, or changes meanwhile; "quota" where the volume is full;
     "transient" for what the volume refuses otherwise.
@@ -68,12 +70,14 @@ def drain(source: Path, target: Path, staging: Path, report: Report) -> Drained:
     try:
         files = _list_whole(source)
         size_bytes = sum(size for size, _ in files.values())
-        if list_files(target) == files:
+        if list_files(target) == files or _has_later_save(target, source):
             shutil.rmtree(staging, ignore_errors=True)
             return Drained(size_bytes, 0)
         _refuse_without_room(staging, files)
         meter.phase("draining", size_bytes)
-        copied = sum(_copy_file(source / name, staging / name, *files[name], meter) for name in files)
+        copied = sum(
+            _copy_file(source / name, staging / name, *files[name], meter, keep_cached=keep_cached) for name in files
+        )
         for name in list_files(staging).keys() - files.keys():
             (staging / name).unlink()  # of an earlier save of this step
         _sync_tree(staging)
@@ -86,6 +90,12 @@ def drain(source: Path, target: Path, staging: Path, report: Report) -> Drained:
             "quota" if full else "transient", f"{source} could not be copied to {target}: {error.strerror}"
         ) from error
     return Drained(size_bytes, copied)
+
+
+def _has_later_save(target: Path, source: Path) -> bool:
+    """Another pod went on with the run on the same volume, and came by this step again."""
+    there = target / ".metadata"
+    return check_dcp(target).ok and there.stat().st_mtime_ns > (source / ".metadata").stat().st_mtime_ns
 
 
 def _list_whole(source: Path) -> Files:
@@ -107,7 +117,7 @@ def _refuse_without_room(staging: Path, files: Files) -> None:
         raise StoreError("quota", f"{staging.parent} has {free:,} bytes free, and the step needs {needed:,}")
 
 
-def _copy_file(source: Path, target: Path, size: int, changed_ns: int, meter: Meter) -> int:
+def _copy_file(source: Path, target: Path, size: int, changed_ns: int, meter: Meter, *, keep_cached: bool) -> int:
     """Copy one file; returns the bytes copied: none where an earlier drain had finished it."""
     try:
         look = target.stat()
@@ -126,9 +136,9 @@ def _copy_file(source: Path, target: Path, size: int, changed_ns: int, meter: Me
             at += got
             meter.add(got)
             if at - synced >= SYNC_EVERY_BYTES:
-                _leave_page_cache(reader.fileno(), writer.fileno())
+                _sync(reader.fileno(), writer.fileno(), keep_cached=keep_cached)
                 synced = at
-        _leave_page_cache(reader.fileno(), writer.fileno())
+        _sync(reader.fileno(), writer.fileno(), keep_cached=keep_cached)
         # Last, and after its bytes are synced: a file with this time is whole, whenever this process is killed.
         os.utime(writer.fileno(), ns=(changed_ns, changed_ns))
         os.fsync(writer.fileno())
@@ -136,10 +146,10 @@ def _copy_file(source: Path, target: Path, size: int, changed_ns: int, meter: Me
     return at
 
 
-def _leave_page_cache(reader: int, writer: int) -> None:
+def _sync(reader: int, writer: int, *, keep_cached: bool) -> None:
     """Only what is on the disk can be dropped. Of a source on a tmpfs nothing is, and nothing is lost."""
     os.fdatasync(writer)
-    for descriptor in (reader, writer):
+    for descriptor in () if keep_cached else (reader, writer):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -430,7 +430,8 @@ def _read_request() -> verbs.Request:
 def serve(request: verbs.Request, environ: Mapping[str, str], lines: _Lines) -> Answer:
     """Carry out one request. Raises StoreError."""
     if isinstance(verb := request.verb, verbs.Drain):
-        return asdict(drain(Path(verb.source), Path(verb.target), Path(verb.staging), lines.progress))
+        places = Path(verb.source), Path(verb.target), Path(verb.staging)
+        return asdict(drain(*places, lines.progress, keep_cached=verb.urgent))
     where = request.store
     with light_imports():
         store = open_store(

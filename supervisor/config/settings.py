@@ -398,6 +398,12 @@ class RunFile(Section):
             raise ValueError('[nodes] disks = "local" wants a [store] url: each machine is given steps from the store')
         return self
 
+    @model_validator(mode="after")
+    def check_tier_is_beside_output(self) -> RunFile:
+        if self.tier_dir is not None and self.tier_dir.resolve().is_relative_to(self.output_dir.resolve()):
+            raise ValueError("[checkpoints] tier lies inside of output_dir: name a folder on a faster file system")
+        return self
+
     @property
     def state_dir(self) -> Path:
         """Folder of the journal, attempts and snapshots (absolute)."""

@@ -189,7 +189,9 @@ def report_publish_progress(state: State) -> tuple[State, Actions]:
 
 def list_unpublished(state: State, tries_s: float | None = None) -> str:
     """What a lost disk, or a lost tier, would take along; "" without anything. See ``_only_here``."""
-    return " ".join(filter(None, (only_there(state), _only_here(state, tries_s))))
+    stored = max(state.good_stored(), default=-1)
+    there = only_there(state) if max(state.tier.waiting, default=-1) > stored else ""
+    return " ".join(filter(None, (there, _only_here(state, tries_s))))
 
 
 def _only_here(state: State, tries_s: float | None) -> str:

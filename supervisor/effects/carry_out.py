@@ -107,6 +107,8 @@ class Effects:
                 self.store.release(action)
             case a.MarkLeaving():
                 self.store.claiming.leave()
+                if self._tier is not None:
+                    self._tier.newest_only = True
             case a.Hurry():
                 self.hurry()
             case a.Sweep():

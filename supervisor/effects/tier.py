@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -66,6 +67,7 @@ class Tier:
             self._folder = tier  # the state folder was lost, and what waits there is still to be brought
         self._look = f.TierLook()
         self._again_t, self._failures = 0.0, 0
+        self.newest_only = False  # the pod is about to go, perhaps in seconds
         if self._folder is not None:
             self._begin()  # a job that lives may be saving there
 
@@ -85,6 +87,8 @@ class Tier:
             why = "" if folder is None else self._why_not(folder, part, action)
             if self._folder is not None and (why or folder != self._folder):
                 self._leave(part)
+            if isinstance(part, TieredPart):
+                self._delete_old_copies(part)
             if folder is None:
                 return None
             if why or isinstance(part, str):
@@ -111,12 +115,12 @@ class Tier:
         try:
             if not folder.parent.is_dir():
                 return f"there is no folder {folder.parent}"
-            if os.path.lexists(folder) and (folder.is_symlink() or folder.stat().st_uid != os.geteuid()):
+            if os.path.lexists(folder) and not _is_own(folder):
                 return f"{folder} is not this user's own folder"
             if auto and tier_fit.is_emptied_at_logout(folder, os.geteuid()):
                 return f"systemd-logind empties {folder.parent} when the last session of this user ends (RemoveIPC)"
             room = os.statvfs(folder.parent)
-            own_bytes, _ = folder_size([folder])
+            own_bytes = folder_size([folder])[0] - folder_size([folder / move_aside.ASIDE])[0]
             look = self._memory()
             why = tier_fit.why_too_small(
                 Room(
@@ -132,6 +136,8 @@ class Tier:
             )
             if not why and auto:
                 why = tier_fit.why_not_faster(folder.parent, _nearest(part.home))
+            if not why and not os.access(_nearest(folder), os.W_OK):
+                why = f"{_nearest(folder)} cannot be written"
         except OSError as error:
             return f"{error.filename or folder} cannot be used ({error.strerror})"
         return why
@@ -151,16 +157,21 @@ class Tier:
 
     def _leave(self, part: TieredPart | str) -> None:
         """Make the tier of the attempts before this one empty: no process of the run writes there any more."""
-        folder, self._folder = self._folder, None
-        if folder is not None and folder.is_dir() and isinstance(part, TieredPart):
-            self._clear(folder, part, keep=None)
+        folder = self._folder
+        if folder is not None and _is_own(folder) and isinstance(part, TieredPart):
+            try:
+                self._clear(folder, part, keep=None)
+            except SupervisorError as error:
+                if self._list_waiting(part):
+                    raise
+                self._run.post(f.Remark("tier", f"The tier {folder} could not be emptied: {error}", "warning"))
             for path in (folder / "weights", folder / "checkpoints"):
                 with contextlib.suppress(OSError):
                     path.unlink() if path.is_symlink() else path.rmdir()
             with contextlib.suppress(OSError):
                 folder.rmdir()
         self._memo.unlink(missing_ok=True)
-        self._waited = ()
+        self._folder, self._waited = None, ()
         self._post(f.TierLook(over=self._look.over))
 
     def _clear(self, folder: Path, part: TieredPart, keep: int | None) -> None:
@@ -183,10 +194,23 @@ class Tier:
             else:
                 move_aside.delete_trees([tree], folder)
 
+    def _delete_old_copies(self, part: TieredPart) -> None:
+        """What killed drains left on the volume, and no drain goes on with, since the tier was lost. None runs now.
+
+        A whole copy goes only where the step has one.
+        """
+        if part.home.is_dir() and (staging := self._staging_folder(part)).is_dir():
+            homes = {path: part.home / path.name.removesuffix(".old") / part.part for path in staging.iterdir()}
+            gone = [path for path, home in homes.items() if check_dcp(home).ok or not check_dcp(path).ok]
+            with contextlib.suppress(SupervisorError):
+                move_aside.delete_trees(gone, self._run.run_file.output_dir)
+            with contextlib.suppress(OSError):
+                staging.rmdir()
+
     # ------------------------------------------------------------ steps on their way
 
     def settle(self, job: Job) -> None:
-        """Bring every whole step to the volume, the newest first, and tell which ones are gone.
+        """Bring every whole step to the volume (of a pod that is about to go the newest), and tell which are gone.
 
         For the moment before the steps are listed, with no job or with one that lives.
         """
@@ -198,7 +222,8 @@ class Tier:
             waiting = self._list_waiting(part)
             self._tell(waiting=waiting)
             for step in reversed(waiting):
-                self._drain(step, part, urgent=True)  # no training waits for this machine's time
+                if self._is_due(step, waiting, part):
+                    self._drain(step, part, urgent=True)  # no training waits for this machine's time
             left = self._list_waiting(part)
             self._tell(waiting=left, failed=self._look.failed if left else "")
 
@@ -220,13 +245,14 @@ class Tier:
 
     def _step_on(self, job: Job) -> None:
         part, folder = job.tiered_part(), self._folder
-        if isinstance(part, str) or folder is None or (folder / "checkpoints").is_symlink():
+        if isinstance(part, str) or folder is None or not _is_own(folder) or (folder / "checkpoints").is_symlink():
             return
         self._tell_lost(part)
         _link_weights(folder, part)
         waiting = self._list_waiting(part)
         self._tell(waiting=waiting, failed=self._look.failed if waiting else "")
-        if waiting and time.monotonic() >= self._again_t:
+        if waiting and self._is_due(waiting[-1], waiting, part) and time.monotonic() >= self._again_t:
+            self._drop_older(folder, part)  # before the trainer saves the next one beside the one that is copied
             self._drain(waiting[-1], part)
             self._drop_older(folder, part)
             self._tell(waiting=self._list_waiting(part))
@@ -241,19 +267,30 @@ class Tier:
             if check_dcp(tree / part.part).ok and not _is_drained(tree, part)
         )
 
+    def _list_drained(self, part: TieredPart) -> list[int]:
+        return [step for step, tree in self._trees().items() if _is_drained(tree, part)]
+
+    def _is_due(self, step: int, waiting: tuple[int, ...], part: TieredPart) -> bool:
+        """A pod that is about to go has time for the newest whole step alone, and then for publishing it."""
+        return not self.newest_only or step == max([*waiting, *self._list_drained(part)])
+
     def _trees(self) -> dict[int, Path]:
-        if self._folder is None or (self._folder / "checkpoints").is_symlink():
+        if self._folder is None or not _is_own(self._folder) or (self._folder / "checkpoints").is_symlink():
             return {}
         found = numbered_folders(self._folder / "checkpoints")
         return {step: tree for step, tree in found.items() if not tree.is_symlink()}
+
+    def _staging_folder(self, part: TieredPart) -> Path:
+        """Where copies are made, on the volume's file system; ``part.home`` exists."""
+        home = part.home.resolve()
+        return move_aside.top_of_tree(home / "step", self._run.run_file.output_dir.resolve()) / STAGING
 
     def _drain(self, step: int, part: TieredPart, *, urgent: bool = False) -> None:
         tree = self._trees()[step]
         try:
             move_aside.make_for_job(part.home)
             home = part.home.resolve() / f"step_{step}"
-            top = move_aside.top_of_tree(home, self._run.run_file.output_dir.resolve())
-            staging = top / STAGING / f"step_{step}"
+            staging = self._staging_folder(part) / f"step_{step}"
             saved = _time_of_save(tree, part)
             asked = request(
                 self._run.run_file,
@@ -283,18 +320,22 @@ class Tier:
         self._run.post(f.Remark("drained", told))
 
     def _drop_older(self, folder: Path, part: TieredPart) -> None:
-        """Delete what is older than the newest step on the volume: a trainer saves one step after the other."""
-        trees = self._trees()
-        newest = max((step for step, tree in trees.items() if _is_drained(tree, part)), default=None)
-        if newest is None:
-            return
-        older = {step: tree for step, tree in trees.items() if step < newest}
-        skipped = [step for step in self._list_waiting(part) if step in older]
-        if skipped:
-            steps = ", ".join(map(str, sorted(skipped)))
-            told = f"Steps complete faster than the volume takes them from the tier: {steps} skipped."
-            self._run.post(f.Remark("skipped", told))
-        move_aside.delete_trees(list(older.values()), folder)
+        """Delete what is older than the newest whole step and on the volume, or torn: steps are saved one by one.
+
+        A whole one that the volume does not have yet waits its turn. Where the next save would not fit beside it, it is
+        skipped, once the volume has a newer one.
+        """
+        trees, waiting = self._trees(), self._list_waiting(part)
+        drained = self._list_drained(part)
+        newest, safe = max([*drained, *waiting], default=-1), max(drained, default=-1)
+        gone = [step for step in trees if step < newest and step not in waiting and (step in drained or step < safe)]
+        move_aside.delete_trees([trees[step] for step in gone], folder)
+        for step in waiting:
+            if step > safe or self._room_left(folder) >= folder_size([trees[newest]])[0]:
+                return
+            move_aside.delete_trees([trees[step]], folder)
+            told = f"Step {step} is skipped: steps complete faster than the volume takes them from the tier."
+            self._run.post(f.Remark("skipped", f"{told} The next save would not fit beside it."))
 
     # ------------------------------------------------------------ too little room
 
@@ -392,7 +433,7 @@ class Tier:
     def close(self, *, job_runs: bool) -> None:
         """End the thread. A drain that is under way goes on with the next daemon; without a job the tier is emptied."""
         self._ended.set()
-        if self._folder is None or not self._lock.acquire(timeout=CLOSE_S):
+        if self._folder is None or self._run.observed or not self._lock.acquire(timeout=CLOSE_S):
             return
         try:
             job = self._run.job
@@ -410,6 +451,15 @@ class Tier:
 def _look_at_memory() -> f.HostLook:
     look = HostSensor().look()[0]
     return look if isinstance(look, f.HostLook) else f.HostLook()
+
+
+def _is_own(folder: Path) -> bool:
+    """A folder of this user's, and no link: /dev/shm is everybody's, and a stranger's step would run their code."""
+    try:
+        look = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(look.st_mode) and look.st_uid == os.geteuid()
 
 
 def _time_of_save(tree: Path, part: TieredPart) -> int:

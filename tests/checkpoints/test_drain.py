@@ -156,3 +156,13 @@ def test_a_part_in_place_is_swapped_for_the_new_save_so_that_one_of_the_two_is_a
             places.drain()
     assert list_files(places.target) == list_files(places.source)
     assert places.drain().copied_bytes == 0
+
+
+def test_a_later_save_of_the_step_that_the_volume_has_is_not_replaced(places: Places) -> None:
+    """Another pod went on with the run, on the same volume; what waits on this one's tier is of the past."""
+    whole(places.target)
+    for path in places.target.iterdir():
+        os.utime(path, (5000, 5000))
+    before = list_files(places.target)
+    assert places.drain().copied_bytes == 0
+    assert list_files(places.target) == before and not places.staging.exists()

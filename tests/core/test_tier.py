@@ -101,7 +101,9 @@ def test_a_whole_step_that_the_volume_does_not_take_is_neither_passed_over_nor_w
 def test_the_last_sentence_names_what_lies_only_on_the_tier() -> None:
     world = World()
     world.running_at(41)
-    world.see(f.TierLook("/dev/shm/run", (40,), in_memory=True, failed="the volume is full."))
+    world.see(f.TierLook("/dev/shm/run", (44,), in_memory=True, failed="the volume is full."))
     assert list_unpublished(world.state).startswith(
-        "Step 40 is whole only on the tier, /dev/shm/run: the volume is full."
+        "Step 44 is whole only on the tier, /dev/shm/run: the volume is full."
     )
+    world.see(f.TierLook("/dev/shm/run", (38,), in_memory=True))
+    assert max(world.state.good_stored()) == 40 and not list_unpublished(world.state), "a newer one is in the store"

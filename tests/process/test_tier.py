@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.base.errors import StoreError
+from supervisor.base.errors import StoreError, SupervisorError
 from supervisor.checkpoints.completeness import check_dcp, folder_size
 from supervisor.checkpoints.drain import drain
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.actions import Start
+from supervisor.effects import move_aside, tier_fit
 from supervisor.effects import tier as module
-from supervisor.effects import tier_fit
 from supervisor.effects.tier import Tier
 from supervisor.effects.tier_fit import Room, why_too_small
 from supervisor.jobs.base import TieredPart
@@ -67,8 +67,9 @@ class Pod:
         self.run_file = RunFile.model_validate(values)
         (self.folder / "state").mkdir(exist_ok=True)
 
-    def daemon(self) -> Tier:
+    def daemon(self, observed: str = "") -> Tier:
         run = context(self.run_file, self.facts)
+        run.observed = observed
         run.job = self  # type: ignore[assignment]
         self.tiers.append(Tier(run, self.child, lambda: None, self.look_at_memory))  # type: ignore[arg-type]
         return self.tiers[-1]
@@ -129,8 +130,8 @@ def test_each_step_comes_to_the_volume_and_the_tier_keeps_the_newest_for_the_res
     wait_for(lambda: pod.is_safe(2), "step 2 is whole on the volume")
     pod.save(4, 2000)
     wait_for(lambda: pod.there() == {"step_4": False} and pod.is_safe(4), "step 4 is there, and 2 gives its room back")
-    assert not (pod.folder / "out" / ".draining").exists()
     wait_for(lambda: pod.last_look().waiting == (), "nothing waits")
+    assert not (pod.folder / "out" / ".draining").exists()
 
     assert tier.place(pod, start(4, 2)) == folder and pod.there() == {"step_4": False}  # type: ignore[arg-type]
     tier.place(pod, start(2, 3))  # type: ignore[arg-type]
@@ -140,7 +141,9 @@ def test_each_step_comes_to_the_volume_and_the_tier_keeps_the_newest_for_the_res
     wait_for(lambda: (folder / "weights").is_symlink(), "weights for people go to the volume")
 
 
-def test_steps_that_come_faster_than_the_volume_takes_them_are_skipped_and_named(pod: Pod) -> None:
+def test_steps_that_come_faster_wait_their_turn_while_the_next_save_fits_and_are_skipped_and_named_where_not(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tier = pod.daemon()
     tier.place(pod, start(None))  # type: ignore[arg-type]
     pod.child.refuses = "the volume is full"
@@ -149,10 +152,94 @@ def test_steps_that_come_faster_than_the_volume_takes_them_are_skipped_and_named
     wait_for(lambda: pod.last_look().waiting == (2, 4, 6) and pod.last_look().failed, "all wait")
     assert "the volume is full" in pod.said("tier")[0]
     pod.child.refuses = ""
-    wait_for(lambda: pod.is_safe(6) and pod.there() == {"step_6": False}, "the newest is next")
-    assert pod.said("skipped") == [
-        "Steps complete faster than the volume takes them from the tier: 2, 4 skipped."
-    ] or pod.is_safe(2)
+    wait_for(lambda: pod.there() == {"step_6": False}, "none waits any more")
+    assert all(map(pod.is_safe, (2, 4, 6))) and not pod.said("skipped"), "no rule lets a whole step go while it fits"
+
+    monkeypatch.setattr(Tier, "_room_left", lambda self, folder: STEP_BYTES - 1)
+    pod.child.refuses = "the volume is full"
+    for step in (8, 10):
+        pod.save(step, 1000 * step)
+    wait_for(lambda: pod.last_look().waiting == (8, 10) and pod.last_look().failed, "both wait")
+    assert pod.there() == {"step_8": False, "step_10": False}, "the newest step of the volume makes room at once"
+    pod.child.refuses = ""
+    wait_for(lambda: pod.is_safe(10) and pod.said("skipped"), "the newest is next")
+    (told,) = pod.said("skipped")
+    assert told.startswith("Step 8 is skipped") and not pod.is_safe(8) and "step_8" not in pod.there()
+
+
+def test_a_pod_that_is_about_to_go_brings_the_newest_step_and_lists_before_any_older_one(pod: Pod) -> None:
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    tier.newest_only = True
+    pod.child.refuses = "the link to the volume is busy"
+    for step in (4, 8):
+        pod.save(step, 1000 * step)
+    pod.save(12, 12000, torn=True)  # the job was killed at once
+    wait_for(lambda: pod.last_look().failed, "it is tried")
+    pod.child.refuses = ""
+    tier.settle(pod)  # type: ignore[arg-type]
+    assert pod.is_safe(8) and not pod.is_safe(4)
+    looks = pod.looks
+    wait_for(lambda: pod.looks > looks + 2, "it looks")
+    assert not pod.is_safe(4) and pod.last_look().waiting == (4,), "the time belongs to the publish"
+
+
+def test_a_folder_that_a_stranger_made_in_the_tiers_place_is_neither_read_nor_emptied(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/dev/shm is everybody's, and the folder's name can be known: a step of a stranger would run a stranger's code."""
+    pod.save(4000, 4000)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    tier = pod.daemon()
+    tier.settle(pod)  # type: ignore[arg-type]
+    assert tier.place(pod, start(None)) is None  # type: ignore[arg-type]
+    tier.close(job_runs=False)
+    assert not pod.home.exists() and pod.there() == {"step_4000": False}
+    assert "is not this user's own folder" in pod.said("tier")[-1]
+
+
+def test_a_daemon_that_only_observes_leaves_the_tier_as_it_is(pod: Pod) -> None:
+    first = pod.daemon()
+    first.place(pod, start(None))  # type: ignore[arg-type]
+    pod.save(4, 4000)
+    wait_for(lambda: pod.is_safe(4) and not pod.last_look().waiting, "step 4 is whole on the volume")
+    first.close(job_runs=True)
+    pod.daemon(observed="a person wants to look").close(job_runs=False)
+    assert pod.there() == {"step_4": False}
+
+
+def test_a_tier_that_became_read_only_costs_the_run_no_start(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    pod.save(4, 4000)
+    wait_for(lambda: pod.is_safe(4) and not pod.last_look().waiting, "step 4 is whole on the volume")
+
+    def refuse(*_: object) -> int:
+        raise SupervisorError("step_4 could not be deleted (Read-only file system)")
+
+    monkeypatch.setattr(os, "access", lambda path, mode: not Path(path).is_relative_to(pod.fast))
+    monkeypatch.setattr(move_aside, "delete_trees", refuse)
+    assert tier.place(pod, start(4, 2)) is None  # type: ignore[arg-type]
+    told = " ".join(pod.said("tier"))
+    assert "could not be emptied" in told and "cannot be written" in told
+
+
+def test_what_a_drain_of_a_lost_host_left_on_the_volume_goes_and_a_whole_copy_stays(pod: Pod) -> None:
+    pod.home.mkdir(parents=True)
+    staging = pod.home.parent / ".draining"
+    for name in ("step_4", "step_6"):
+        shutil.copytree(GOLDEN, staging / name)
+        (staging / name / ".metadata").touch()
+    (staging / "step_4" / "__1_0.distcp").unlink()
+    pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
+    assert [path.name for path in staging.iterdir()] == ["step_6"]
+
+
+def test_a_tier_inside_the_output_folder_is_refused_by_the_run_file(pod: Pod) -> None:
+    """The launchers delete or refuse what they do not know there."""
+    with pytest.raises(ValueError, match="lies inside of output_dir"):
+        pod.set(str(pod.folder / "out" / "fast"))
+    pod.set(str(pod.folder))  # the other way round, each has its own folder
 
 
 def test_a_killed_job_leaves_whole_steps_that_are_brought_and_a_torn_one_that_is_not(pod: Pod) -> None:
@@ -178,7 +265,7 @@ def test_a_whole_step_that_the_full_volume_refused_is_set_aside_and_named_at_the
     tier.settle(pod)  # type: ignore[arg-type]
     assert pod.last_look().waiting == (6,)
     tier.place(pod, start(4, 2))  # type: ignore[arg-type]
-    assert pod.there() == {"step_4": False}
+    assert set(pod.there()) == {"step_4"}, "step 6 is not resumed at; 4 may have made room for 8 already"
     aside = next(word for word in pod.said("tier")[-1].split() if "step_6" in word).rstrip(".")
     assert check_dcp(Path(aside) / "trainer").ok, "no whole step is deleted before the volume has it"
 
