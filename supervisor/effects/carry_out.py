@@ -108,7 +108,7 @@ class Effects:
             case a.MarkLeaving():
                 self.store.claiming.leave()
                 if self._tier is not None:
-                    self._tier.newest_only = True
+                    self._lanes.put("tier", self._tier.hurry)
             case a.Hurry():
                 self.hurry()
             case a.Sweep():

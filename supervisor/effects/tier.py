@@ -67,7 +67,7 @@ class Tier:
             self._folder = tier  # the state folder was lost, and what waits there is still to be brought
         self._look = f.TierLook()
         self._again_t, self._failures = 0.0, 0
-        self.newest_only = False  # the pod is about to go, perhaps in seconds
+        self._newest_only, self._under_way = False, -1  # the step that is being copied
         if self._folder is not None:
             self._begin()  # a job that lives may be saving there
 
@@ -222,10 +222,20 @@ class Tier:
             waiting = self._list_waiting(part)
             self._tell(waiting=waiting)
             for step in reversed(waiting):
-                if self._is_due(step, waiting, part):
+                if not self._newest_only or step > max(self._list_drained(part), default=-1):
                     self._drain(step, part, urgent=True)  # no training waits for this machine's time
             left = self._list_waiting(part)
             self._tell(waiting=left, failed=self._look.failed if left else "")
+
+    def hurry(self) -> None:
+        """The pod is about to go: no listing, and so no publish, waits for the copy of a step that is not the newest.
+
+        What a copy has so far stays, and it goes on after the newest one.
+        """
+        self._newest_only = True
+        part = self._run.job.tiered_part() if self._run.job is not None else ""
+        if isinstance(part, TieredPart) and 0 <= self._under_way < max(self._list_waiting(part), default=-1):
+            self._transfers.cancel("drain", "The pod is about to go, and a newer step comes first.")
 
     def _run_loop(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -251,7 +261,7 @@ class Tier:
         _link_weights(folder, part)
         waiting = self._list_waiting(part)
         self._tell(waiting=waiting, failed=self._look.failed if waiting else "")
-        if waiting and self._is_due(waiting[-1], waiting, part) and time.monotonic() >= self._again_t:
+        if waiting and time.monotonic() >= self._again_t:
             self._drop_older(folder, part)  # before the trainer saves the next one beside the one that is copied
             self._drain(waiting[-1], part)
             self._drop_older(folder, part)
@@ -269,10 +279,6 @@ class Tier:
 
     def _list_drained(self, part: TieredPart) -> list[int]:
         return [step for step, tree in self._trees().items() if _is_drained(tree, part)]
-
-    def _is_due(self, step: int, waiting: tuple[int, ...], part: TieredPart) -> bool:
-        """A pod that is about to go has time for the newest whole step alone, and then for publishing it."""
-        return not self.newest_only or step == max([*waiting, *self._list_drained(part)])
 
     def _trees(self) -> dict[int, Path]:
         if self._folder is None or not _is_own(self._folder) or (self._folder / "checkpoints").is_symlink():
@@ -301,11 +307,14 @@ class Tier:
                 urgent=urgent,
             )
             began = time.monotonic()
+            self._under_way = step
             answer = self._transfers.run(asked, what="drain")
             with contextlib.suppress(OSError):
                 staging.parent.rmdir()
             (tree / MARK).write_text(str(saved))
         except (StoreError, OSError) as error:
+            if self._newest_only and step < max(self._list_waiting(part), default=-1):
+                return  # it made way
             self._failures += 1
             self._again_t = time.monotonic() + min(LONGEST_WAIT_S, AGAIN_S * 2 ** (self._failures - 1))
             self._tell(failed=str(error))
@@ -313,6 +322,8 @@ class Tier:
                 told = f"Step {step} could not be copied from the tier to the volume, and is tried again: {error}"
                 self._run.post(f.Remark("tier", told, "warning"))
             return
+        finally:
+            self._under_way = -1
         self._failures, self._again_t = 0, 0.0
         self._tell(failed="")
         seconds = time.monotonic() - began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,17 @@ class Child:
     """The transfer child, in this process: drains for real, or refuses."""
 
     refuses = ""
+    hangs_at = -1  # this step's copy is not done before it is cancelled
+    cancelled = threading.Event()
+
+    def cancel(self, what: str, why: str) -> None:
+        assert what == "drain"
+        self.cancelled.set()
 
     def run(self, asked: dict[str, Any], what: str = "") -> dict[str, Any]:
+        if asked["source"].endswith(f"step_{self.hangs_at}/trainer"):
+            assert self.cancelled.wait(30)
+            raise StoreError("transient", "cancelled")
         if self.refuses:
             raise StoreError("quota", self.refuses)
         done = drain(Path(asked["source"]), Path(asked["target"]), Path(asked["staging"]), lambda moved: None)
@@ -170,18 +180,17 @@ def test_steps_that_come_faster_wait_their_turn_while_the_next_save_fits_and_are
 def test_a_pod_that_is_about_to_go_brings_the_newest_step_and_lists_before_any_older_one(pod: Pod) -> None:
     tier = pod.daemon()
     tier.place(pod, start(None))  # type: ignore[arg-type]
-    tier.newest_only = True
-    pod.child.refuses = "the link to the volume is busy"
-    for step in (4, 8):
-        pod.save(step, 1000 * step)
+    pod.child.hangs_at = 4
+    pod.save(4, 4000)
+    wait_for(lambda: tier._under_way == 4, "step 4 is on its way")
+    pod.save(8, 8000)
     pod.save(12, 12000, torn=True)  # the job was killed at once
-    wait_for(lambda: pod.last_look().failed, "it is tried")
-    pod.child.refuses = ""
+    tier.hurry()
     tier.settle(pod)  # type: ignore[arg-type]
-    assert pod.is_safe(8) and not pod.is_safe(4)
-    looks = pod.looks
-    wait_for(lambda: pod.looks > looks + 2, "it looks")
-    assert not pod.is_safe(4) and pod.last_look().waiting == (4,), "the time belongs to the publish"
+    assert pod.is_safe(8) and not pod.is_safe(4) and pod.last_look().failed == "", "and the listing is waited for"
+    pod.child.hangs_at = -1
+    wait_for(lambda: pod.is_safe(4), "the older one comes as soon as there is time")
+    assert not pod.said("tier"), "nothing failed"
 
 
 def test_a_folder_that_a_stranger_made_in_the_tiers_place_is_neither_read_nor_emptied(
