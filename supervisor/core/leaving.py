@@ -189,8 +189,9 @@ def report_publish_progress(state: State) -> tuple[State, Actions]:
 
 def list_unpublished(state: State, tries_s: float | None = None) -> str:
     """What a lost disk, or a lost tier, would take along; "" without anything. See ``_only_here``."""
-    stored = max(state.good_stored(), default=-1)
-    there = only_there(state) if max(state.tier.waiting, default=-1) > stored else ""
+    there = only_there(state) if max(state.tier.waiting, default=-1) > max(state.good_stored(), default=-1) else ""
+    if there and tries_s is None:
+        there += " A lost host loses it; the next start of the daemon copies it to the run's own volume first."
     return " ".join(filter(None, (there, _only_here(state, tries_s))))
 
 

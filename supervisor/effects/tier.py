@@ -176,7 +176,6 @@ class Tier:
 
     def _clear(self, folder: Path, part: TieredPart, keep: int | None) -> None:
         """Delete what the volume has, and what is torn; a whole step that the volume refused is set aside there."""
-        kept = [] if keep is None else [keep]
         if (folder / "checkpoints").is_symlink():
             return  # an attempt before this one gave the tier up: the volume's own steps are behind it
         for step, tree in numbered_folders(folder / "checkpoints").items():
@@ -185,7 +184,7 @@ class Tier:
                 continue
             here, there = tree / part.part, part.home / f"step_{step}" / part.part
             drained = _is_drained(tree, part)
-            if drained and step in kept and _same_files(here, there):
+            if drained and step == keep and _same_files(here, there):
                 continue
             if check_dcp(here).ok and not drained and not _same_files(here, there):
                 moved = move_aside.move_aside([tree], folder, ASIDE)
@@ -262,7 +261,8 @@ class Tier:
         waiting = self._list_waiting(part)
         self._tell(waiting=waiting, failed=self._look.failed if waiting else "")
         if waiting and time.monotonic() >= self._again_t:
-            self._drop_older(folder, part)  # before the trainer saves the next one beside the one that is copied
+            with contextlib.suppress(OSError, SupervisorError):  # a tier that became read-only can still be copied
+                self._drop_older(folder, part)  # before the trainer saves the next one beside the one that is copied
             self._drain(waiting[-1], part)
             self._drop_older(folder, part)
             self._tell(waiting=self._list_waiting(part))
@@ -288,8 +288,7 @@ class Tier:
 
     def _staging_folder(self, part: TieredPart) -> Path:
         """Where copies are made, on the volume's file system; ``part.home`` exists."""
-        home = part.home.resolve()
-        return move_aside.top_of_tree(home / "step", self._run.run_file.output_dir.resolve()) / STAGING
+        return move_aside.top_of_tree(part.home.resolve() / "step", self._run.run_file.output_dir.resolve()) / STAGING
 
     def _drain(self, step: int, part: TieredPart, *, urgent: bool = False) -> None:
         tree = self._trees()[step]

@@ -103,7 +103,7 @@ def test_the_last_sentence_names_what_lies_only_on_the_tier() -> None:
     world.running_at(41)
     world.see(f.TierLook("/dev/shm/run", (44,), in_memory=True, failed="the volume is full."))
     assert list_unpublished(world.state).startswith(
-        "Step 44 is whole only on the tier, /dev/shm/run: the volume is full."
+        "Step 44 is whole only on the tier, /dev/shm/run: the volume is full. A lost host loses it; the next start of"
     )
     world.see(f.TierLook("/dev/shm/run", (38,), in_memory=True))
     assert max(world.state.good_stored()) == 40 and not list_unpublished(world.state), "a newer one is in the store"

@@ -228,6 +228,8 @@ def test_a_tier_that_became_read_only_costs_the_run_no_start(pod: Pod, monkeypat
 
     monkeypatch.setattr(os, "access", lambda path, mode: not Path(path).is_relative_to(pod.fast))
     monkeypatch.setattr(move_aside, "delete_trees", refuse)
+    pod.save(6, 6000)
+    wait_for(lambda: pod.is_safe(6) and not pod.last_look().waiting, "what became whole there is still copied")
     assert tier.place(pod, start(4, 2)) is None  # type: ignore[arg-type]
     told = " ".join(pod.said("tier"))
     assert "could not be emptied" in told and "cannot be written" in told
