@@ -26,7 +26,7 @@ from supervisor.core.state import (
     State,
     Work,
 )
-from supervisor.core.tier import observe_memory
+from supervisor.core.tier import end_out_of_memory, learn_peak
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
@@ -160,16 +160,16 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
-    state = replace(state, host=replace(state.host, look=fact))
+    state = replace(state, host=replace(state.host, look=fact, peak_bytes=learn_peak(state, fact)))
     if fact.oom_kills is None:
-        return observe_memory(state, fact, out_of_memory=False)
+        return state
     known = state.host.oom_kills
     rose = known is not None and fact.oom_kills > known  # backwards: another cgroup, a new base
-    state = observe_memory(state, fact, out_of_memory=rose)
-    return replace(
+    state = replace(
         state,
         host=replace(state.host, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.host.oom_t),
     )
+    return end_out_of_memory(state) if rose else state
 
 
 def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
