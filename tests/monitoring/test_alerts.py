@@ -109,7 +109,7 @@ def test_a_disk_without_room_for_the_next_checkpoint(tmp_path: Path) -> None:
 
 
 def test_more_than_three_restarts_in_an_hour(tmp_path: Path) -> None:
-    quick = ["interval=1", "step_s=60", "load_s=60", "save_s=5", "checkpoint_gb=5"]
+    quick = ["interval=1", "step_s=60", "load_s=60", "volume_gb_s=1", "checkpoint_gb=5"]
     assert fired(tmp_path, often("engine-crash", 3, 800), quick) == {}
     found = fired(tmp_path, often("engine-crash", 4, 800), quick)
     assert list(found) == ["RunRestartsOften"]
