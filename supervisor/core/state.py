@@ -513,6 +513,7 @@ class Local:
     reason: str = NOT_LISTED
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     asked: float | None = None
+    writing: tuple[int, float] = (-1, 0.0)  # a step saved without a log line, and when its files came
 
     def being_listed(self, now: float) -> Local:
         """A survey is asked for: what is known may be minutes old, and only its answer counts."""

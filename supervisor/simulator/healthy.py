@@ -26,6 +26,7 @@ SAVED_S = 3600.0  # between two checkpoints, at most; and a save takes no more t
 SAVED_PART = 5.0
 
 STEP_S, EVAL_S, SAVE_S, LOAD_S = (5.0, 2400.0), (60.0, 10800.0), (2.0, 900.0), (60.0, 1800.0)
+CHECKPOINT_GB = 47.0  # as in mix.toml
 STEPS_ONLY = 0.8
 ENV_S, MOST_FLAKY = (1.0, 300.0), 0.05
 
@@ -67,7 +68,8 @@ def healthy_physics(number: int) -> dict[str, Any]:
         "eval_every": max(1, round(DAY_S ** strata.part("rate") / step_s ** strata.part("rate"))),
         "eval_first": strata.chance("eval-first", 0.5),
         "overlaps": strata.chance("overlaps", 0.5),
-        "save_s": round(save_s, 1),
+        "volume_gb_s": round(CHECKPOINT_GB / save_s, 4),
+        "writer_gb_s": CHECKPOINT_GB / STEP_S[0],  # so that the volume alone decides
         "interval": max(1, round(max(SAVED_PART * save_s, SAVED_S * strata.part("interval")) / step_s)),
         "load_s": round(strata.between("load", *LOAD_S), 1),
         "engines": 1 + int(3 * strata.part("engines")),

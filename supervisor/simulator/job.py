@@ -195,7 +195,7 @@ class Job(Owner):
 
     def begin(self) -> None:
         """The launcher runs; the rest comes up."""
-        load_s = self.pod.draw_around(self.pod.physics.load_s, 0.15)
+        load_s = self.pod.chance.around_at(self.clock.now, self.pod.physics.load_s, 0.15, "load")
         self.write(Line("trainer", "phase", "startup", text="Starting RL trainer"))
         self.write(Line("orchestrator", "phase", "startup", text="Waiting for inference pool to be ready"))
         self._enter_phase("load", load_s * ENGINE_UP_PART, lambda: self._after_load(load_s * (1 - ENGINE_UP_PART)))
@@ -221,7 +221,7 @@ class Job(Owner):
         if physics.max_steps and self.step >= physics.max_steps:
             self._finish_run()  # it was started although nothing is left to train
             return
-        self.step_s = self.pod.next_step_s()
+        self.step_s = self.pod.next_step_s(self.step + 1)
         left = (
             self._begin_evaluation(self.step + 1)
             if self.eval_until is None
@@ -243,12 +243,13 @@ class Job(Owner):
             return 0.0
         self.pod.next_eval_s = 0.0
         self.write(Line("orchestrator", "phase", "eval", number, text=f"Running evals for step {number}"))
-        return long or self.pod.draw_around(physics.eval_s, 0.3)
+        return long or self.pod.chance.around(physics.eval_s, 0.3, "eval", number)
 
     def _await_environment(self, then: Callable[[], None]) -> None:
         """The last rollouts wait for what their environment does: tests, a sandbox, a judge."""
         if self.pod.physics.env_s:
-            self._enter_phase("environment", self.pod.draw_around(self.pod.physics.env_s, 0.5), then)
+            seconds = self.pod.chance.around(self.pod.physics.env_s, 0.5, "environment", self.step, self.phase)
+            self._enter_phase("environment", seconds, then)
         else:
             then()
 
