@@ -15,6 +15,7 @@ from supervisor.core.state import (
     State,
 )
 from supervisor.core.tier import observe_tier
+from supervisor.core.time_kinds import SAVE
 from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
 
@@ -56,6 +57,8 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
 
 def _save_unsaid(state: State, fact: f.LocalSteps) -> State:
     """A save that no line tells of: from the first sight of its files to the newest of them, so rather too short."""
+    if state.books.ledger.seconds.get(SAVE):
+        return state  # the lines of this run tell
     step, since = state.local.writing
     saved = next((s for s in fact.steps if s.step == step and s.state == "complete"), None)
     if saved is not None:
