@@ -170,10 +170,13 @@ class Effort:
 
 @dataclass(frozen=True)
 class EffortLook(Fact):
-    """What the job's key processes do, by role, each minute; ``reason`` where it is unknown."""
+    """What the job's processes do, the key ones by role; ``reason`` where it is unknown. A rate is None where it is."""
 
     efforts: tuple[Effort, ...] = ()
     reason: str = ""
+    helper_cores: float | None = None  # CPU cores that its other processes use: workers of environments, compilers
+    file_bytes_s: float | None = None  # bytes a second that its processes read and write
+    net_bytes_s: float | None = None  # bytes a second that the machine receives, loopback left out, InfiniBand included
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import asked_from
 from supervisor.core.launcher import STOPPING
+from supervisor.core.pictures import name_picture, sees_processes
 from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
@@ -51,7 +52,9 @@ def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
         known = old.get(uuid)
         if known is None or memory.fallen_since is not None or known.fallen_since is not None:
             return False
-        if (memory.rests_since is None) != (known.rests_since is None) and not _in_time(after):
+        rests = (memory.rests_since is None) != (known.rests_since is None)
+        loaded = (memory.loaded_since is None) != (known.loaded_since is None)
+        if (rests or (loaded and after.job.activity is not None)) and not _in_time(after):
             return False
     return len(old) == len(after.gpus.by_uuid)
 
@@ -73,6 +76,11 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
     # idle again is no evaluation.
     same = (old.work_since is None) == (new.work_since is None) and new.worked_t == after.now
     return same or _in_time(after)
+
+
+def _effort(before: State, after: State, fact: f.EffortLook) -> bool:
+    # Who is stuck needs no ladder; that processes can be seen, or show another picture, brings a limit nearer.
+    return sees_processes(before) == sees_processes(after) and name_picture(before) == name_picture(after)
 
 
 def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
@@ -106,7 +114,7 @@ _LOOKS: dict[type, Callable[[State, State, Any], bool]] = {
     f.PhaseSeen: _phase,
     f.ProcessSeen: _always,
     f.GpuLook: _gpus,
-    f.EffortLook: _always,  # it says who is stuck, not whether
+    f.EffortLook: _effort,
     f.EngineLook: _engine,
     f.WorkSeen: _work,
     f.DiskLook: _disk,

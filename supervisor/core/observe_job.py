@@ -11,6 +11,7 @@ from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
+from supervisor.core.pictures import learn_pictures, with_effort, with_picture
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -155,7 +156,10 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
         waits = old.waits_since if old is not None and old.last.waits == effort.waits else state.now
         busy_since = busy if effort.least_cores >= WHOLE_CORE else None
         efforts[effort.role] = RoleEffort(effort, busy_since, waits if effort.waits else None)
-    return replace(state, job=replace(state.job, efforts=efforts))
+    activity = with_effort(state.job.activity, fact, state.now)
+    if fact.reason and activity is not None:
+        return state  # a look that fails once means nothing; what is not seen for long is unknown (``sees_processes``)
+    return with_picture(replace(state, job=replace(state.job, efforts=efforts, activity=activity)))
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
@@ -310,6 +314,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             books=replace(state.books, learned=learn(state.books.learned, STEP, interval - explained_s(state))),
         )
     state = _phase_over(state, fact.role)
+    settle(state, books=replace(state.books, learned=learn_pictures(state.books.learned, state.job.pictures)))
     return replace(
         state,
         progress=Progress(
@@ -324,7 +329,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             loss=fact.loss if fact.loss is not None else progress.loss,
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),
-        job=replace(state.job, explained=()),
+        job=replace(state.job, explained=(), pictures={}),
     )
 
 

@@ -105,6 +105,14 @@ class RoleEffort:
 
 
 @dataclass(frozen=True)
+class Activity:
+    """When it was last seen what the job's processes do, and when environments, helpers, files or network moved."""
+
+    seen_t: float
+    moved_t: float
+
+
+@dataclass(frozen=True)
 class EngineMemory:
     """The engine's answers over time, of the present attempt."""
 
@@ -418,6 +426,8 @@ class Job:
     gone: tuple[Gone, ...] = ()
     growth: dict[str, Growth] = field(default_factory=dict)
     efforts: dict[str, RoleEffort] = field(default_factory=dict)  # by role, of the present attempt
+    activity: Activity | None = None  # None: unknown
+    pictures: dict[str, float] = field(default_factory=dict)  # for how long each stood in this step, at most (s)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
     explained: tuple[tuple[float, float], ...] = ()  # from when to when known reasons explained silence, in this step

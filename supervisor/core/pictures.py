@@ -1,0 +1,118 @@
+"""Pictures of a standstill: what GPUs and processes show while no token, rollout, file or byte moves, and for how long.
+
+A collective that never ends, an orchestrator that waits for ever, a barrier of a save and a slow environment look much
+the same. What tells them apart is what this run has shown while it was healthy: each picture has its own longest time,
+learned from steps that were done (``still/NAME`` in ``Learned``). A picture that was never seen healthy has a short
+limit. Where any part cannot be seen, there is no picture, and the slower rules of ``deadlines`` hold alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from supervisor.core.deadlines import FRESH_S, PAUSE_LONGEST, explanation_ended, knows_counters
+from supervisor.core.evolve import replace
+from supervisor.core.facts import EffortLook
+from supervisor.core.phases import EACH_AT_FIRST, KEEP, RESUME, STEP, learn
+from supervisor.core.records import Learned
+from supervisor.core.state import Activity, State
+from supervisor.core.watch import Watch
+
+Name = Literal["spins", "rests", "mixed", "cpu"]
+FLOORS_S: dict[Name, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
+"""Seconds that a picture may stand in a step though it was never seen before. Ranks that all spin wait for each other;
+one whose GPU rests may do what only its CPU shows (``mixed``, ``cpu``)."""
+START = 2.0  # times the floor, in a start: it loads, compiles and connects
+FEW = 2.0  # times the floor, in a run of less than KEEP steps: it may just not have paused yet
+MOVING_CORES = 0.5  # of environments and helpers together: one that polls takes less
+MOVING_BYTES_S = float(1 << 20)  # logs, heartbeats and metrics stay far below
+GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen
+SHORTEST_S = 20.0  # two looks
+PREFIX = "still/"
+
+
+def with_effort(activity: Activity | None, fact: EffortLook, now: float) -> Activity | None:
+    """``activity`` after a look. One that fails, or cannot see files or network, tells nothing."""
+    if fact.reason or fact.helper_cores is None or fact.file_bytes_s is None or fact.net_bytes_s is None:
+        return activity
+    cores = fact.helper_cores + sum(effort.cores for effort in fact.efforts if effort.role == "env")
+    moves = cores >= MOVING_CORES or max(fact.file_bytes_s, fact.net_bytes_s) >= MOVING_BYTES_S
+    if moves or activity is None or now - activity.seen_t > GAP_S:
+        return Activity(now, now)
+    return replace(activity, seen_t=now)
+
+
+def sees_processes(state: State) -> bool:
+    """Is it known at present what the job's processes do? Of those on other machines it is not."""
+    activity = state.job.activity
+    return activity is not None and not state.machines and state.now - activity.seen_t <= FRESH_S
+
+
+def trainer_rests_since(state: State) -> float | None:
+    """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
+    trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
+    known = [since for since in trainers if since is not None]
+    return max(known) if known and len(known) == len(trainers) else None
+
+
+def name_picture(state: State) -> Name:
+    """What the trainer shows, given that its GPUs draw little."""
+    loaded = [m.loaded_since is not None for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
+    if all(loaded):
+        return "spins"
+    effort = state.job.efforts.get("trainer")
+    if any(loaded):
+        return "mixed"
+    return "cpu" if effort is None or effort.last.cores >= MOVING_CORES else "rests"
+
+
+def still_since(state: State, watch: Watch) -> float | None:
+    """Since when no part has moved and nothing known explained it; None: one moves, or cannot be seen."""
+    rests = trainer_rests_since(state)
+    activity, engine, job = state.job.activity, state.engine, state.job
+    if rests is None or activity is None or not sees_processes(state) or not knows_counters(state, watch):
+        return None
+    began = state.attempt.started if state.progress.step is None else state.progress.t
+    moved = [began, rests, activity.moved_t, engine.worked_t, explanation_ended(state, watch)]
+    moved += [growth.t for growth in job.growth.values()]
+    # A count that is not told at present says nothing; the other parts do.
+    moved += [job.work.moved_t] if job.work is not None and not watch.over(job.work.t, FRESH_S) else []
+    return max(moved)
+
+
+def picture_limit(state: State) -> float | None:
+    """For how many seconds the present picture may stand; None: too little is known of this run yet."""
+    learned, name = state.books.learned.phases, name_picture(state)
+    steps, starts = learned.get(STEP), learned.get(RESUME)
+    if state.mode == "starting":
+        if starts is None:
+            return None
+        floor_s = START * FLOORS_S[name]
+    else:
+        if steps is None or steps.count < EACH_AT_FIRST:
+            return None
+        floor_s = FLOORS_S[name] * (FEW if steps.count < KEEP else 1.0)
+    times = learned.get(_key(state, name))
+    return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
+
+
+def with_picture(state: State) -> State:
+    """With the longest time that each picture has stood in this step, for what it teaches once the step is done."""
+    since = still_since(state, Watch(state.now))
+    if since is None or state.now - since < SHORTEST_S:
+        return state
+    key, lasted_s = _key(state, name_picture(state)), state.now - since
+    if state.job.pictures.get(key, 0.0) >= lasted_s:
+        return state
+    return replace(state, job=replace(state.job, pictures={**state.job.pictures, key: lasted_s}))
+
+
+def learn_pictures(learned: Learned, pictures: dict[str, float]) -> Learned:
+    """A step is done: what stood meanwhile was healthy, or lifted by itself."""
+    for key, seconds in pictures.items():
+        learned = learn(learned, key, seconds)
+    return learned
+
+
+def _key(state: State, name: Name) -> str:
+    return f"{PREFIX}{'start/' if state.mode == 'starting' else ''}{name}"
