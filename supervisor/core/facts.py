@@ -110,7 +110,7 @@ class Gpu:
     role: Literal["inference", "trainer", "shared", "other"] = "other"
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
-    power_w: float | None = None  # what it draws, None where the driver does not say
+    power_w: float | None = None  # the most that it drew since the look before, None where the driver does not say
     load: float | None = None  # percent of the last second or so in which a kernel ran: one that only waits counts, too
 
     @property

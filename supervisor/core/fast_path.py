@@ -52,9 +52,7 @@ def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
         known = old.get(uuid)
         if known is None or memory.fallen_since is not None or known.fallen_since is not None:
             return False
-        rests = (memory.rests_since is None) != (known.rests_since is None)
-        loaded = (memory.loaded_since is None) != (known.loaded_since is None)
-        if (rests or (loaded and after.job.activity is not None)) and not _in_time(after):
+        if (memory.rests_since is None) != (known.rests_since is None) and not _in_time(after):
             return False
     return len(old) == len(after.gpus.by_uuid)
 

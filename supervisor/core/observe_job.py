@@ -30,7 +30,7 @@ from supervisor.core.state import (
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
-RESTS = 0.5  # of the most that a GPU was seen to draw: below it, it does not compute
+RESTS, WORKS = 0.5, 0.6  # of the most that a GPU was seen to draw: below it does not compute, above it does again
 LOADED = 90.0  # percent of the time
 WHOLE_CORE = 0.8
 KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
@@ -157,9 +157,8 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
         busy_since = busy if effort.least_cores >= WHOLE_CORE else None
         efforts[effort.role] = RoleEffort(effort, busy_since, waits if effort.waits else None)
     activity = with_effort(state.job.activity, fact, state.now)
-    if fact.reason and activity is not None:
-        return state  # a look that fails once means nothing; what is not seen for long is unknown (``sees_processes``)
-    return with_picture(replace(state, job=replace(state.job, efforts=efforts, activity=activity)))
+    state = replace(state, job=replace(state.job, efforts=efforts, activity=activity))
+    return state if fact.reason else with_picture(state)
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
@@ -201,7 +200,7 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
     if power is None:
         return memory
     high = max(memory.power_high_w, power)
-    rests = high > KNOWN_POWER_W and power < RESTS * high
+    rests = high > KNOWN_POWER_W and power < (RESTS if rests_since is None else WORKS) * high
     since = (rests_since if rests_since is not None else memory.look_t) if rests else None
     return replace(memory, power_high_w=high, rests_since=since)
 

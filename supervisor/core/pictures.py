@@ -19,14 +19,14 @@ from supervisor.core.state import Activity, State
 from supervisor.core.watch import Watch
 
 Name = Literal["spins", "rests", "mixed", "cpu"]
-FLOORS_S: dict[Name, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
+FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
 """Seconds that a picture may stand in a step though it was never seen before. Ranks that all spin wait for each other;
 one whose GPU rests may do what only its CPU shows (``mixed``, ``cpu``)."""
 START = 2.0  # times the floor, in a start: it loads, compiles and connects
 FEW = 2.0  # times the floor, in a run of less than KEEP steps: it may just not have paused yet
-MOVING_CORES = 0.5  # of environments and helpers together: one that polls takes less
+MOVING_CORES = 0.5  # of environments and helpers together: those that poll take less
 MOVING_BYTES_S = float(1 << 20)  # logs, heartbeats and metrics stay far below
-GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen
+GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so it is unknown
 SHORTEST_S = 20.0  # two looks
 PREFIX = "still/"
 
@@ -37,15 +37,24 @@ def with_effort(activity: Activity | None, fact: EffortLook, now: float) -> Acti
         return activity
     cores = fact.helper_cores + sum(effort.cores for effort in fact.efforts if effort.role == "env")
     moves = cores >= MOVING_CORES or max(fact.file_bytes_s, fact.net_bytes_s) >= MOVING_BYTES_S
-    if moves or activity is None or now - activity.seen_t > GAP_S:
-        return Activity(now, now)
-    return replace(activity, seen_t=now)
+    gap_s = now - activity.seen_t if activity is not None else GAP_S
+    if activity is None or gap_s > GAP_S:
+        return Activity(now, now, moves)
+    # Work shows at two looks in a row; a heartbeat, a log that is rotated or a collector of garbage at one. The sensor
+    # speaks on change, so what it told last stood until now.
+    moved = activity.moves and (moves or gap_s > SHORTEST_S)
+    return replace(activity, seen_t=now, moved_t=now if moved else activity.moved_t, moves=moves)
+
+
+def name_picture(state: State) -> str:
+    """The present picture, "" while there is none."""
+    return state.job.activity.picture if state.job.activity is not None else ""
 
 
 def sees_processes(state: State) -> bool:
     """Is it known at present what the job's processes do? Of those on other machines it is not."""
     activity = state.job.activity
-    return activity is not None and not state.machines and state.now - activity.seen_t <= FRESH_S
+    return activity is not None and not state.machines and state.now - activity.seen_t <= GAP_S
 
 
 def trainer_rests_since(state: State) -> float | None:
@@ -55,15 +64,15 @@ def trainer_rests_since(state: State) -> float | None:
     return max(known) if known and len(known) == len(trainers) else None
 
 
-def name_picture(state: State) -> Name:
-    """What the trainer shows, given that its GPUs draw little."""
+def _look_at_trainer(state: State) -> Name | None:
+    """What the trainer shows, given that its GPUs draw little; None: unknown."""
     loaded = [m.loaded_since is not None for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
-    if all(loaded):
-        return "spins"
     effort = state.job.efforts.get("trainer")
+    if not loaded or effort is None:
+        return None
     if any(loaded):
-        return "mixed"
-    return "cpu" if effort is None or effort.last.cores >= MOVING_CORES else "rests"
+        return "spins" if all(loaded) else "mixed"
+    return "cpu" if effort.last.cores >= MOVING_CORES else "rests"
 
 
 def still_since(state: State, watch: Watch) -> float | None:
@@ -81,8 +90,10 @@ def still_since(state: State, watch: Watch) -> float | None:
 
 
 def picture_limit(state: State) -> float | None:
-    """For how many seconds the present picture may stand; None: too little is known of this run yet."""
+    """For how many seconds the present picture may stand; None: there is none, or too little is known of this run."""
     learned, name = state.books.learned.phases, name_picture(state)
+    if not name:
+        return None
     steps, starts = learned.get(STEP), learned.get(RESUME)
     if state.mode == "starting":
         if starts is None:
@@ -97,11 +108,19 @@ def picture_limit(state: State) -> float | None:
 
 
 def with_picture(state: State) -> State:
-    """With the longest time that each picture has stood in this step, for what it teaches once the step is done."""
-    since = still_since(state, Watch(state.now))
-    if since is None or state.now - since < SHORTEST_S:
+    """After a look at the processes: what it shows, and for how long that has stood in this step at most.
+
+    That is learned once the step is done.
+    """
+    activity, shows = state.job.activity, _look_at_trainer(state)
+    if activity is None or shows is None:
         return state
-    key, lasted_s = _key(state, name_picture(state)), state.now - since
+    picture = shows if shows == activity.shows else activity.picture
+    state = replace(state, job=replace(state.job, activity=replace(activity, shows=shows, picture=picture)))
+    since = still_since(state, Watch(state.now))
+    if since is None or not picture or state.now - since < SHORTEST_S:
+        return state
+    key, lasted_s = _key(state, picture), state.now - since
     if state.job.pictures.get(key, 0.0) >= lasted_s:
         return state
     return replace(state, job=replace(state.job, pictures={**state.job.pictures, key: lasted_s}))
@@ -114,5 +133,5 @@ def learn_pictures(learned: Learned, pictures: dict[str, float]) -> Learned:
     return learned
 
 
-def _key(state: State, name: Name) -> str:
+def _key(state: State, name: str) -> str:
     return f"{PREFIX}{'start/' if state.mode == 'starting' else ''}{name}"

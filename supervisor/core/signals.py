@@ -220,7 +220,7 @@ def _known_standstill(state: State, watch: Watch) -> list[Signal]:
     return [
         Signal("counters", f"the engine made no token for {span(state.now - state.engine.worked_t)}"),
         Signal("power", f"{gpus} for {lasts}"),
-        Signal("processes", f"no environment, file or network moved for {lasts}, {span(limit_s)} are usual here"),
+        Signal("processes", f"no environment, file or network moved for {lasts}; the limit here is {span(limit_s)}"),
     ]
 
 

@@ -110,6 +110,9 @@ class Activity:
 
     seen_t: float
     moved_t: float
+    moves: bool = False  # at the last look
+    shows: str = ""  # what the trainer showed at the last look (``pictures.Name``)
+    picture: str = ""  # the same at two looks in a row, which is what counts
 
 
 @dataclass(frozen=True)
