@@ -190,7 +190,9 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
     loaded = memory.loaded_since if memory.loaded_since is not None else memory.look_t
     loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None
-    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, loaded_since=loaded_since)
+    slowed = memory.slowed_since if memory.slowed_since is not None else state.now
+    slowed_since = slowed if gpu.slowed else None
+    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, None, slowed_since, loaded_since)
     return _with_power(new, memory.rests_since)
 
 

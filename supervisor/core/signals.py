@@ -42,7 +42,9 @@ TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barri
 EXCUSED = ("checkpoint", "weight-update")  # each has a time limit of its own
 SILENT_LONGEST = 3.0
 
-Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu", "power", "machine", "processes"]
+Kind = Literal[
+    "http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu", "power", "machine", "processes"
+]
 
 
 @dataclass(frozen=True)

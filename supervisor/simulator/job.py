@@ -45,6 +45,7 @@ class Effort(NamedTuple):
     helpers: float
     file_bytes_s: float
 
+
 LAST_ONES = 3  # rollouts that wait for their environment
 SELDOM_SHOWN = ("training", "rollouts")  # phases that prime-rl tells at level "debug" only
 

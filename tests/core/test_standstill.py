@@ -21,9 +21,7 @@ STEP_S = 240.0
 BUSY_W, SPINS_W = 520.0, 210.0
 
 
-def look(
-    world: World, watts: float | None, *, tokens: bool, readable: bool = True, load: float | None = None
-) -> None:
+def look(world: World, watts: float | None, *, tokens: bool, readable: bool = True, load: float | None = None) -> None:
     """One look of all sensors; ``watts`` and ``load`` are what the trainer's GPU draws, and how busy it is."""
     gpus = (
         f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=500.0 if tokens else 120.0),

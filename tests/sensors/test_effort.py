@@ -45,7 +45,10 @@ def test_cores_and_bytes_are_counted_from_look_to_look_and_a_call_that_no_signal
     port.write_text("0\n")
     sensor = EffortSensor(
         lambda: watched,  # type: ignore[arg-type, return-value]
-        **{"proc": tmp_path, "net": net(tmp_path, 0, 0), "infiniband": tmp_path / "ib", "clock": lambda: now[0]},  # type: ignore[arg-type]
+        proc=tmp_path,
+        net=net(tmp_path, 0, 0),
+        infiniband=tmp_path / "ib",
+        clock=lambda: now[0],  # type: ignore[arg-type]
     )
     for pid, ticks in ((11, 5), (12, 6), (13, 7), (14, 8), (15, 9)):
         stat(tmp_path, pid, ticks, 100)
@@ -87,12 +90,12 @@ def test_a_real_process_that_computes_is_seen_to(monkeypatch: pytest.MonkeyPatch
         sensor = EffortSensor(lambda: [("trainer", *known, True)])
         assert sensor.look() == []
         deadline, cores = time.monotonic() + 20, 0.0
-        while time.monotonic() < deadline and cores < 0.2:
+        while time.monotonic() < deadline and not cores:
             time.sleep(0.3)
             for fact in sensor.look():
                 assert isinstance(fact, EffortLook)
                 cores = fact.efforts[0].cores
-        assert cores >= 0.2
+        assert cores > 0
     finally:
         child.kill()
         child.wait()
