@@ -1,4 +1,4 @@
-"""What the job's processes do: CPU time, files, network, and calls that no signal ends. It shows a standstill, and of whom."""
+"""What the job's processes do: CPU time, files, network, and calls that no signal ends. It shows who stands still."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ ranges are those of prime-rl's runs, not of what the detector copes with:
 - with steps of asynchrony the trainer ends a step while the orchestrator evaluates;
 - /metrics, NVML, connections and the pipeline line may each be missing, and up to 5 % of all looks fail;
 - the last rollouts wait for their environment while the engine idles, and in half of the worlds no process shows that;
-- what GPUs and processes show is noisy, and in half of the worlds ranks that wait for a batch look like a hung collective.
+- what GPUs and processes show is noisy; in half of the worlds ranks that wait for a batch look like a hung collective.
 
 What else is odd (an overloaded engine, slow saves, log gaps, a host that stands still) comes from scenario "healthy".
 """
