@@ -11,7 +11,7 @@ from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
-from supervisor.core.pictures import learn_pictures, with_effort, with_picture
+from supervisor.core.pictures import KNOWN_POWER_W, learn_pictures, with_effort, with_picture
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -33,7 +33,6 @@ SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GP
 RESTS, WORKS = 0.5, 0.6  # of the most that a GPU was seen to draw: below it does not compute, above it does again
 LOADED = 90.0  # percent of the time
 WHOLE_CORE = 0.8
-KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
@@ -192,7 +191,7 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None
     slowed = memory.slowed_since if memory.slowed_since is not None else state.now
     slowed_since = slowed if gpu.slowed else None
-    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, None, slowed_since, loaded_since)
+    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, None, loaded_since, slowed_since)
     return _with_power(new, memory.rests_since)
 
 

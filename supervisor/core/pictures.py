@@ -13,7 +13,7 @@ from typing import Literal
 from supervisor.core.deadlines import FRESH_S, PAUSE_LONGEST, explanation_ended, knows_counters
 from supervisor.core.evolve import replace
 from supervisor.core.facts import EffortLook
-from supervisor.core.phases import EACH_AT_FIRST, KEEP, RESUME, STEP, learn
+from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
 from supervisor.core.records import Learned
 from supervisor.core.state import Activity, State
 from supervisor.core.watch import Watch
@@ -23,12 +23,13 @@ FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cp
 """Seconds that a picture may stand in a step though it was never seen before. Ranks that all spin wait for each other;
 one whose GPU rests may do what only its CPU shows (``mixed``, ``cpu``)."""
 START = 2.0  # times the floor, in a start: it loads, compiles and connects
-FEW = 2.0  # times the floor, in a run of less than KEEP steps: it may just not have paused yet
+FEW = 2.0  # times the floor, where less than KEEP steps were seen: the run may just not have paused yet
 MOVING_CORES = 0.5  # of environments and helpers together: those that poll take less
 MOVING_BYTES_S = float(1 << 20)  # logs, heartbeats and metrics stay far below
 GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so it is unknown
 SHORTEST_S = 20.0  # two looks
-PREFIX = "still/"
+KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
+PREFIX, SEEN = "still/", "seen"
 
 
 def with_effort(activity: Activity | None, fact: EffortLook, now: float) -> Activity | None:
@@ -55,6 +56,13 @@ def sees_processes(state: State) -> bool:
     """Is it known at present what the job's processes do? Of those on other machines it is not."""
     activity = state.job.activity
     return activity is not None and not state.machines and state.now - activity.seen_t <= GAP_S
+
+
+def _sees_all(state: State) -> bool:
+    """Would a picture be seen now if there were one? A step of which this was never so teaches nothing."""
+    trainers = [memory for memory in state.gpus.by_uuid.values() if memory.gpu.role == "trainer"]
+    measured = all(one.gpu.power_w is not None and one.power_high_w > KNOWN_POWER_W for one in trainers)
+    return bool(trainers) and measured and sees_processes(state) and knows_counters(state, Watch(state.now))
 
 
 def trainer_rests_since(state: State) -> float | None:
@@ -94,16 +102,15 @@ def picture_limit(state: State) -> float | None:
     learned, name = state.books.learned.phases, name_picture(state)
     if not name:
         return None
-    steps, starts = learned.get(STEP), learned.get(RESUME)
+    seen, times = learned.get(_key(state, SEEN)), learned.get(_key(state, name))
+    if seen is None:
+        return None
     if state.mode == "starting":
-        if starts is None:
-            return None
         floor_s = START * FLOORS_S[name]
+    elif seen.count < EACH_AT_FIRST:
+        return None
     else:
-        if steps is None or steps.count < EACH_AT_FIRST:
-            return None
-        floor_s = FLOORS_S[name] * (FEW if steps.count < KEEP else 1.0)
-    times = learned.get(_key(state, name))
+        floor_s = FLOORS_S[name] * (FEW if seen.count < KEEP else 1.0)
     return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
 
 
@@ -116,7 +123,9 @@ def with_picture(state: State) -> State:
     if activity is None or shows is None:
         return state
     picture = shows if shows == activity.shows else activity.picture
-    state = replace(state, job=replace(state.job, activity=replace(activity, shows=shows, picture=picture)))
+    pictures = {**state.job.pictures, _key(state, SEEN): 1.0} if _sees_all(state) else state.job.pictures
+    activity = replace(activity, shows=shows, picture=picture)
+    state = replace(state, job=replace(state.job, activity=activity, pictures=pictures))
     since = still_since(state, Watch(state.now))
     if since is None or not picture or state.now - since < SHORTEST_S:
         return state

@@ -92,8 +92,8 @@ class GpuMemory:
     rests_since: float | None = (
         None  # since when it has drawn little, without a break; None: it works, or it is unknown
     )
-    slowed_since: float | None = None  # since when the driver has held its clocks down at each look
     loaded_since: float | None = None  # since when a kernel has run on it all the time, which may be one that waits
+    slowed_since: float | None = None  # since when the driver has held its clocks down at each look
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from supervisor.core import facts as f
 from supervisor.sensors import effort
 from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.processes import identity_of
-from tests.core.test_standstill import BUSY_W, RESTS, SPINS, SPINS_W, look
+from tests.core.test_standstill import BUSY_W, QUIET, RESTS, SPINS, SPINS_W, look
 from tests.core.world import World
 
 STEP_S, LOOK_S, PER_LOOK_S = 240.0, 0.25, 10.0
@@ -72,7 +72,7 @@ def child(*words: str) -> Iterator[tuple[int, int]]:
 
 
 def run_of_sixty_steps() -> World:
-    """A run that is known well, of which /proc told nothing yet."""
+    """A run that is known well."""
     world = World()
     world.boot()
     world.job_up()
@@ -80,6 +80,7 @@ def run_of_sixty_steps() -> World:
         for _ in range(int(STEP_S / 40)):
             world.t += 40
             look(world, BUSY_W, tokens=True, load=SPINS)
+            world.see(QUIET)
         world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
     world.actions.clear()
     return world
