@@ -11,7 +11,7 @@ from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
-from supervisor.core.pictures import KNOWN_POWER_W, learn_pictures, with_effort, with_picture
+from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -157,7 +157,10 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
         efforts[effort.role] = RoleEffort(effort, busy_since, waits if effort.waits else None)
     activity = with_effort(state.job.activity, fact, state.now)
     state = replace(state, job=replace(state.job, efforts=efforts, activity=activity))
-    return state if fact.reason else with_picture(state)
+    if fact.reason or activity is None:
+        return state
+    activity, pictures = after_look(state, activity)
+    return replace(state, job=replace(state.job, activity=activity, pictures=pictures))
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
@@ -191,7 +194,9 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None
     slowed = memory.slowed_since if memory.slowed_since is not None else state.now
     slowed_since = slowed if gpu.slowed else None
-    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, None, loaded_since, slowed_since)
+    new = GpuMemory(
+        gpu, plateau, state.now, since, memory.power_high_w, None, loaded_since, slowed_since, memory.power_low_w
+    )
     return _with_power(new, memory.rests_since)
 
 
@@ -203,7 +208,8 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
     high = max(memory.power_high_w, power)
     rests = high > KNOWN_POWER_W and power < (RESTS if rests_since is None else WORKS) * high
     since = (rests_since if rests_since is not None else memory.look_t) if rests else None
-    return replace(memory, power_high_w=high, rests_since=since)
+    low = power if memory.power_low_w is None else min(power, memory.power_low_w)
+    return replace(memory, power_high_w=high, power_low_w=low, rests_since=since)
 
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:

@@ -28,6 +28,7 @@ MOVING_CORES = 0.5  # of environments and helpers together: those that poll take
 MOVING_BYTES_S = float(1 << 20)  # logs, heartbeats and metrics stay far below
 GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so it is unknown
 SHORTEST_S = 20.0  # two looks
+AT_WORK = 2.0  # times the least that a GPU draws
 KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
 PREFIX, SEEN = "still/", "seen"
 
@@ -59,10 +60,16 @@ def sees_processes(state: State) -> bool:
 
 
 def _sees_all(state: State) -> bool:
-    """Would a picture be seen now if there were one? A step of which this was never so teaches nothing."""
+    """Would a picture be seen now if there were one? A step of which this was never so teaches nothing.
+
+    Only of a GPU that was seen at rest and at work is it known which of them it does.
+    """
     trainers = [memory for memory in state.gpus.by_uuid.values() if memory.gpu.role == "trainer"]
-    measured = all(one.gpu.power_w is not None and one.power_high_w > KNOWN_POWER_W for one in trainers)
-    return bool(trainers) and measured and sees_processes(state) and knows_counters(state, Watch(state.now))
+    known = all(
+        one.power_low_w is not None and one.power_high_w > max(KNOWN_POWER_W, AT_WORK * one.power_low_w)
+        for one in trainers
+    )
+    return bool(trainers) and known and sees_processes(state) and knows_counters(state, Watch(state.now))
 
 
 def trainer_rests_since(state: State) -> float | None:
@@ -114,25 +121,22 @@ def picture_limit(state: State) -> float | None:
     return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
 
 
-def with_picture(state: State) -> State:
-    """After a look at the processes: what it shows, and for how long that has stood in this step at most.
+def after_look(state: State, activity: Activity) -> tuple[Activity, dict[str, float]]:
+    """After a look at the processes: what it shows, and for how long that has stood in this step at most (s).
 
-    That is learned once the step is done.
+    The times are learned once the step is done.
     """
-    activity, shows = state.job.activity, _look_at_trainer(state)
-    if activity is None or shows is None:
-        return state
+    shows, pictures = _look_at_trainer(state), state.job.pictures
+    if shows is None:
+        return activity, pictures
     picture = shows if shows == activity.shows else activity.picture
-    pictures = {**state.job.pictures, _key(state, SEEN): 1.0} if _sees_all(state) else state.job.pictures
     activity = replace(activity, shows=shows, picture=picture)
-    state = replace(state, job=replace(state.job, activity=activity, pictures=pictures))
+    times = {_key(state, SEEN): 1.0} if _sees_all(state) else {}
     since = still_since(state, Watch(state.now))
-    if since is None or not picture or state.now - since < SHORTEST_S:
-        return state
-    key, lasted_s = _key(state, picture), state.now - since
-    if state.job.pictures.get(key, 0.0) >= lasted_s:
-        return state
-    return replace(state, job=replace(state.job, pictures={**state.job.pictures, key: lasted_s}))
+    if since is not None and picture and state.now - since >= SHORTEST_S:
+        times[_key(state, picture)] = state.now - since
+    longer = {key: seconds for key, seconds in times.items() if pictures.get(key, 0.0) < seconds}
+    return activity, {**pictures, **longer} if longer else pictures
 
 
 def learn_pictures(learned: Learned, pictures: dict[str, float]) -> Learned:

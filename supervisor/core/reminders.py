@@ -88,12 +88,12 @@ def _shown_last(state: State) -> float:
 def _remind_of_still_start(state: State, age: float) -> str:
     lasts = span(state.now - _shown_last(state))
     return (
-        f"The first start has shown nothing new for {lasts}, and this pod is paid meanwhile. {_awaited(state)} "
+        f"The first start has shown nothing new for {lasts}, and this pod is paid meanwhile. {_describe_wait(state)} "
         "Look at the job's logs: supervisorctl tail. End it, if it is stuck, with: supervisorctl stop."
     )
 
 
-def _awaited(state: State) -> str:
+def _describe_wait(state: State) -> str:
     """What the start waits for, as far as anything shows it."""
     job, look = state.job, state.engine.look
     waits = [one.last.waits for one in job.efforts.values() if one.last.waits]

@@ -94,6 +94,7 @@ class GpuMemory:
     )
     loaded_since: float | None = None  # since when a kernel has run on it all the time, which may be one that waits
     slowed_since: float | None = None  # since when the driver has held its clocks down at each look
+    power_low_w: float | None = None  # the least that it was seen to draw
 
 
 @dataclass(frozen=True)

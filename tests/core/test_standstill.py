@@ -150,6 +150,7 @@ def seen_run(steps: int = 60, pause_s: float = 0.0, load: float = SPINS) -> Worl
     world = World()
     world.boot()
     world.job_up()
+    look(world, SPINS_W, tokens=False)
     for number in range(1, steps + 1):
         for t in range(0, int(STEP_S + pause_s), 10):
             world.t += 10

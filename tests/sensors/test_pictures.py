@@ -76,6 +76,7 @@ def run_of_sixty_steps() -> World:
     world = World()
     world.boot()
     world.job_up()
+    look(world, SPINS_W, tokens=False)
     for number in range(1, 61):
         for _ in range(int(STEP_S / 40)):
             world.t += 40
