@@ -17,7 +17,7 @@ from supervisor.core.words import span
 SLOW, FAST = 1.5, 1.25  # times the usual: from here on slow, and below this fast again
 LATEST, USUAL, KNOWN_AFTER = 9, 50, 16  # steps
 LEAST_STEPS, LEAST_S = 12, 1500.0
-REGULAR = 1.05 * SOFT_MEDIANS  # medians: a run whose late steps stay below has no rows of slow ones by chance
+REGULAR = 1.05 * SOFT_MEDIANS  # medians: where late steps stay below, no row of slow ones comes by chance
 
 
 @dataclass(frozen=True)
