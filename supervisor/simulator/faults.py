@@ -205,10 +205,12 @@ def _launcher_killed(world: World, p: Values) -> None:
     "restart",
     "a collective of the trainer never ends",
     watchdog_s=(3600.0, "NCCL's own time-out after which it crashes, 0: never"),
+    straggles=(False, "does the rank that others wait for use its CPU, with its GPU at rest?"),
 )
 def _nccl_hang(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("nccl-hang")
+    job.straggles = bool(p["straggles"])
     job.jam("trainer")
     watchdog_s = float(p["watchdog_s"])
     if watchdog_s > 0:
@@ -221,11 +223,12 @@ def _nccl_hang(world: World, p: Values) -> None:
     "restart",
     "the orchestrator lives and sends nothing more",
     silent=(False, "does its pipeline line stop as well?"),
+    loops=(False, "does it use a whole core meanwhile?"),
 )
 def _orchestrator_wedge(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("orchestrator-wedge")
-    job.silent = bool(p["silent"])
+    job.silent, job.busy_loop = bool(p["silent"]), bool(p["loops"])
     job.jam("orchestrator")
 
 
@@ -239,6 +242,32 @@ def _env_death(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("env-death")
     job.vanish("env")
+
+
+@_kind("env-hang", "restart", "the environment server lives and answers nothing more; rollouts never finish")
+def _env_hang(world: World, p: Values) -> None:
+    job = _living_job(world)
+    world.struck("env-hang")
+    job.jam("env")
+
+
+@_kind("env-stall", "nothing", "what the environment asks does not answer for a while", seconds=(90.0, "how long"))
+def _env_stall(world: World, p: Values) -> None:
+    job = _living_job(world)
+    _for_a_while(world, "env-stall", p, lambda: job.wait("env", on=False))
+    job.wait("env", on=True)
+
+
+@_kind(
+    "collective-stall",
+    "nothing",
+    "a collective of the trainer waits for a link that comes back: a hang that lifts by itself",
+    seconds=(60.0, "how long"),
+)
+def _collective_stall(world: World, p: Values) -> None:
+    job = _living_job(world)
+    _for_a_while(world, "collective-stall", p, lambda: job.wait("trainer", on=False))
+    job.wait("trainer", on=True)
 
 
 @_kind(

@@ -8,7 +8,8 @@ ranges are those of prime-rl's runs, not of what the detector copes with:
   step), or all of them (metrics.jsonl alone);
 - with steps of asynchrony the trainer ends a step while the orchestrator evaluates;
 - /metrics, NVML, connections and the pipeline line may each be missing, and up to 5 % of all looks fail;
-- the last rollouts wait for their environment while the engine idles.
+- the last rollouts wait for their environment while the engine idles, and in half of the worlds no process shows that;
+- what GPUs and processes show is noisy; in half of the worlds ranks that wait for a batch look like a hung collective.
 
 What else is odd (an overloaded engine, slow saves, log gaps, a host that stands still) comes from scenario "healthy".
 """
@@ -78,6 +79,9 @@ def healthy_physics(number: int) -> dict[str, Any]:
         "sockets": strata.chance("sockets", 0.7),
         "keepalive": strata.chance("keepalive", 0.3),
         "nvml": strata.chance("nvml", 0.8),
+        "proc": strata.chance("proc", 0.8),
+        "waits_spin": strata.chance("waits-spin", 0.5),
+        "env_shows": strata.chance("env-shows", 0.5),
         "pipeline": lines < STEPS_ONLY and strata.chance("pipeline", 0.7),
         "lines": "debug" if lines < 0.35 else "info" if lines < STEPS_ONLY else "steps",
         "step_begins": strata.chance("step-begins", 0.5),

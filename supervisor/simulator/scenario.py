@@ -56,6 +56,9 @@ class Physics:
     sockets: bool = True  # connections to the engine can be counted
     keepalive: bool = False  # and stay open while nothing is asked
     nvml: bool = True  # the GPU driver answers
+    proc: bool = True  # /proc tells what the job's processes do
+    waits_spin: bool = False  # the trainer's ranks wait for a batch in a collective, so their GPUs are "100 % busy"
+    env_shows: bool = True  # a slow environment uses CPU here; False: it waits for a service elsewhere
     pipeline: bool = True  # the orchestrator tells its count of rollouts
     lines: str = "debug"  # what the logs show: "debug" all, "info" few phases and hardly an end, "steps" no phase
     step_begins: bool = True  # at "info": does the orchestrator say that it begins a step? Its era tells

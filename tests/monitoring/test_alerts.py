@@ -125,10 +125,13 @@ def test_a_daemon_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_gave_up_and_ended_needs_a_person(tmp_path: Path) -> None:
-    """It ends between two looks of Prometheus: that it gave up was never read, only that an incident was open."""
-    found = fired(tmp_path, often("engine-crash", 5, 700))
+    """It ends between two looks of Prometheus: that it gave up was never read, only that an incident was open.
+
+    Where not even that was read, ``SupervisorAbsent`` tells that it is gone.
+    """
+    found = fired(tmp_path, often("engine-crash", 6, 550))
     assert "SupervisorAbsent" not in found
-    assert 35 < found["PersonNeeded"] < 60
+    assert 25 < found["PersonNeeded"] < 60, "the supervisor gives up at the third or fourth crash without a step"
 
 
 def test_a_daemon_that_gave_up_and_still_publishes_needs_a_person(tmp_path: Path) -> None:

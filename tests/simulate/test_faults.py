@@ -104,6 +104,20 @@ def test_an_environment_server_that_is_gone_stops_the_rollouts_and_is_found() ->
     assert told.goes_on
 
 
+def test_an_environment_server_that_lives_and_hangs_is_found_by_its_picture() -> None:
+    told = after(fault("env-hang", "6h"), hours=8)
+    assert told.detected_s("env-hang") < 900
+    assert "no environment, file or network moved" in told.said("verdict")[0]
+    assert told.goes_on
+
+
+@pytest.mark.parametrize("kind", ["env-stall", "collective-stall"])
+def test_what_stands_still_for_a_minute_and_lifts_is_left_alone(kind: str) -> None:
+    told = after(fault(kind, "6h", seconds=70.0), hours=8)
+    assert told.account.restarts == 0
+    assert told.goes_on
+
+
 def test_a_resume_that_deadlocks_is_given_up_after_its_budget_and_tried_again() -> None:
     told = after(fault("resume-deadlock"), fault("trainer-crash", "2h1min"), hours=8)
     assert told.detected_s("resume-deadlock") < 3700
