@@ -201,10 +201,10 @@ ASKED: Mapping[str, tuple[float | None, float | None]] = {
     # name: (what is asked, what holds from now on)
     "lines": (60_000, None),
     "loose files at the top": (3, 3),
-    # The tier (980 lines) is loaded only where one is set; a stop in seconds; [setup] side by side; other machines keep
-    # evidence, too.
-    "the daemon: lines in all": (27_000, 37_200),
-    "the daemon: lines at start": (None, 31_150),
+    # The tier (980 lines) is loaded only where one is set; a stop in seconds; [setup] side by side; pictures of a
+    # standstill; other machines keep evidence, too.
+    "the daemon: lines in all": (27_000, 37_640),
+    "the daemon: lines at start": (None, 31_560),
     "supervisorctl: lines in all": (3_000, 3_000),
     "shim: files in all": (None, 3),
     "nanny: files in all": (None, 3),

@@ -100,6 +100,7 @@ def make_document(answer: Mapping[str, Any]) -> Document:
             Section("Pods", [Table(_pod_rows(pods, stamp_utc), numbers=True)] if pods else []),
             Section("Incidents", [_incident_table(answer)]),
             Section("Money and what was saved", [Bullets(_money_sentences(answer))]),
+            Section("What would have saved time", [Bullets(_would_bring_sentences(answer))]),
             Section("Checkpoints", [Bullets([sentence for sentence in last if sentence])]),
         ),
     )
@@ -134,6 +135,8 @@ def text(answer: Mapping[str, Any]) -> list[str]:
         lines += ["", "Pods", *(f"  {line}" for line in table(_pod_rows(answer["pods"], clock)))]
     lines += ["", *_incident_lines(answer)]
     lines += ["", *(line for sentence in _money_sentences(answer) for line in wrap(sentence))]
+    lines += ["", "What would have saved time (each by itself, not the sum)"]
+    lines += [line for sentence in _would_bring_sentences(answer) for line in wrap(sentence, "  ", hang="    ")]
     lines += ["", *wrap(answer["interval"]["sentence"])]
     if answer["interval"]["warning"]:
         lines += wrap(f"Note: {answer['interval']['warning']}")
@@ -260,6 +263,13 @@ def _money_sentences(answer: Mapping[str, Any]) -> list[str]:
     worth = f", {dollars_in_words(saved['dollars'])}" if saved["dollars"] is not None else ""
     told = f"What the supervisor saved: about {span(saved['seconds'])} of pod time{worth}, in the {each}."
     return [*sentences, told, baseline]
+
+
+def _would_bring_sentences(answer: Mapping[str, Any]) -> list[str]:
+    return [
+        one["sentence"] + (f" {dollars_in_words(one['dollars'])}." if one["dollars"] is not None else "")
+        for one in answer["would_bring"]
+    ]
 
 
 def _percent_in_words(share: float) -> str:

@@ -31,7 +31,7 @@ from supervisor.core import goodput as g
 from supervisor.core import time_kinds as k
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger, Outage
-from supervisor.core.state import Incident, State
+from supervisor.core.state import Incident, Phase, State
 
 READ_LATE_S = 1.0
 SAVING = "checkpoint"  # the phase, in ``supervisor.jobs.base.PHASES``
@@ -199,11 +199,18 @@ def _phases(ledger: Ledger, before: State, after: State) -> Ledger:
             continue
         saves = new is not None and new.phase == SAVING
         if ledger.saving is not None and not saves:
-            ledger = _end_save(ledger, after.now)
+            ledger = _end_save(ledger, _save_ended(ledger.saving, old, after))
         elif ledger.saving is None and new is not None and saves and after.live:
             again = old is not None and (old.phase, old.step) == (new.phase, new.step)
             ledger = ledger if again else replace(ledger, saving=after.now)
     return ledger
+
+
+def _save_ended(begun: float, phase: Phase | None, state: State) -> float:
+    """When the newest file of the saved step was written, if the sensor saw it: it waits for quiet, the trainer not."""
+    saved = (s for s in state.local.steps if phase and s.step == phase.step and s.state == "complete")
+    written = next((state.now - (state.wall - s.changed_wall) for s in saved), state.now)
+    return written if begun <= written <= state.now else state.now
 
 
 def _end_save(ledger: Ledger, until: float) -> Ledger:

@@ -126,6 +126,8 @@ def longest_pause(state: State) -> float:
 
 def asked_from(state: State) -> float:
     """For so many seconds after a step it is not asked whether something is stuck."""
+    if state.job.activity is not None:
+        return 0.0  # a picture may show it at any time
     soft, found = step_limits(state)[0], standstill_limits(state)
     return soft if found is None else min(soft, found[1])
 
@@ -254,6 +256,12 @@ def excuse(state: State, watch: Watch | None = None) -> str:
         if step.state == "writing" and not watch.over(state.now - age, STILL_WRITTEN_S):
             return f"the checkpoint of step {step.step} is being written"
     return ""
+
+
+def explanation_ended(state: State, watch: Watch) -> float:
+    """Until when a known reason explained silence, at most now; the last step's end where none did."""
+    spans = [ends for _, _, ends in _present(state, watch)] + [ended for _, ended in state.job.explained[-1:]]
+    return min(state.now, max(spans, default=state.progress.t))
 
 
 def unsaid(state: State, watch: Watch) -> float:

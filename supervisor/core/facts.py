@@ -110,7 +110,7 @@ class Gpu:
     role: Literal["inference", "trainer", "shared", "other"] = "other"
     pids: tuple[int, ...] | None = None  # None where the driver hides them (containers)
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
-    power_w: float | None = None  # what it draws, None where the driver does not say
+    power_w: float | None = None  # the most that it drew since the look before, None where the driver does not say
     load: float | None = None  # percent of the last second or so in which a kernel ran: one that only waits counts, too
 
     @property
@@ -170,10 +170,13 @@ class Effort:
 
 @dataclass(frozen=True)
 class EffortLook(Fact):
-    """What the job's key processes do, by role, each minute; ``reason`` where it is unknown."""
+    """What the job's processes do, the key ones by role; ``reason`` where it is unknown. A rate is None where it is."""
 
     efforts: tuple[Effort, ...] = ()
     reason: str = ""
+    helper_cores: float | None = None  # CPU cores that its other processes use: workers of environments, compilers
+    file_bytes_s: float | None = None  # bytes a second that its processes read and write
+    net_bytes_s: float | None = None  # bytes a second that the machine receives, loopback left out, InfiniBand included
 
 
 @dataclass(frozen=True)

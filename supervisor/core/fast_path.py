@@ -13,6 +13,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import asked_from
 from supervisor.core.launcher import STOPPING
+from supervisor.core.pictures import name_picture, sees_processes
 from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
@@ -75,6 +76,11 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
     return same or _in_time(after)
 
 
+def _effort(before: State, after: State, fact: f.EffortLook) -> bool:
+    # Who is stuck needs no ladder; that processes can be seen, or show another picture, brings a limit nearer.
+    return sees_processes(before) == sees_processes(after) and name_picture(before) == name_picture(after)
+
+
 def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:
     return _in_time(after) and fact.phase != STOPPING and not (fact.phase == "checkpoint" and disk_short(after))
 
@@ -106,7 +112,7 @@ _LOOKS: dict[type, Callable[[State, State, Any], bool]] = {
     f.PhaseSeen: _phase,
     f.ProcessSeen: _always,
     f.GpuLook: _gpus,
-    f.EffortLook: _always,  # it says who is stuck, not whether
+    f.EffortLook: _effort,
     f.EngineLook: _engine,
     f.WorkSeen: _work,
     f.DiskLook: _disk,

@@ -101,6 +101,8 @@ def rebase(state: State) -> State:
             growth={what: replace(growth, t=now) for what, growth in state.job.growth.items()},
             work=replace(state.job.work, t=now, moved_t=now) if state.job.work else None,
             efforts={},
+            activity=None,
+            pictures={},
             gone=tuple(replace(gone, t=now) for gone in state.job.gone),
         ),
         gpus=replace(
@@ -166,6 +168,8 @@ def suspend(state: State, seconds: float) -> State:
             growth={what: replace(growth, t=later(growth.t)) for what, growth in state.job.growth.items()},
             work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
             efforts={},
+            activity=None,
+            pictures={},
             gone=tuple(replace(gone, t=later(gone.t)) for gone in state.job.gone),
         ),
         gpus=replace(

@@ -11,6 +11,7 @@ from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
+from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -26,14 +27,13 @@ from supervisor.core.state import (
     State,
     Work,
 )
-from supervisor.core.tier import observe_memory
+from supervisor.core.tier import end_out_of_memory, learn_peak
 
 NEAR_ZERO = 0.10  # of the plateau: what "memory fell to nothing" means on a GPU that only the engine uses
 SHARED_DROP = 0.75  # of the plateau: below it one of two tenants of a shared GPU must have left
-RESTS = 0.5  # of the most that a GPU was seen to draw: below it, it does not compute
+RESTS, WORKS = 0.5, 0.6  # of the most that a GPU was seen to draw: below it does not compute, above it does again
 LOADED = 90.0  # percent of the time
 WHOLE_CORE = 0.8
-KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
@@ -156,20 +156,25 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
         waits = old.waits_since if old is not None and old.last.waits == effort.waits else state.now
         busy_since = busy if effort.least_cores >= WHOLE_CORE else None
         efforts[effort.role] = RoleEffort(effort, busy_since, waits if effort.waits else None)
-    return replace(state, job=replace(state.job, efforts=efforts))
+    activity = with_effort(state.job.activity, fact, state.now)
+    state = replace(state, job=replace(state.job, efforts=efforts, activity=activity))
+    if fact.reason or activity is None:
+        return state
+    activity, pictures = after_look(state, activity)
+    return replace(state, job=replace(state.job, activity=activity, pictures=pictures))
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
-    state = replace(state, host=replace(state.host, look=fact))
+    state = replace(state, host=replace(state.host, look=fact, peak_bytes=learn_peak(state, fact)))
     if fact.oom_kills is None:
-        return observe_memory(state, fact, out_of_memory=False)
+        return state
     known = state.host.oom_kills
     rose = known is not None and fact.oom_kills > known  # backwards: another cgroup, a new base
-    state = observe_memory(state, fact, out_of_memory=rose)
-    return replace(
+    state = replace(
         state,
         host=replace(state.host, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.host.oom_t),
     )
+    return end_out_of_memory(state) if rose else state
 
 
 def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
@@ -189,7 +194,11 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
     loaded = memory.loaded_since if memory.loaded_since is not None else memory.look_t
     loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None
-    new = GpuMemory(gpu, plateau, state.now, since, memory.power_high_w, loaded_since=loaded_since)
+    slowed = memory.slowed_since if memory.slowed_since is not None else state.now
+    slowed_since = slowed if gpu.slowed else None
+    new = GpuMemory(
+        gpu, plateau, state.now, since, memory.power_high_w, None, loaded_since, slowed_since, memory.power_low_w
+    )
     return _with_power(new, memory.rests_since)
 
 
@@ -199,9 +208,10 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
     if power is None:
         return memory
     high = max(memory.power_high_w, power)
-    rests = high > KNOWN_POWER_W and power < RESTS * high
+    rests = high > KNOWN_POWER_W and power < (RESTS if rests_since is None else WORKS) * high
     since = (rests_since if rests_since is not None else memory.look_t) if rests else None
-    return replace(memory, power_high_w=high, rests_since=since)
+    low = power if memory.power_low_w is None else min(power, memory.power_low_w)
+    return replace(memory, power_high_w=high, power_low_w=low, rests_since=since)
 
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
@@ -313,6 +323,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             books=replace(state.books, learned=learn(state.books.learned, STEP, interval - explained_s(state))),
         )
     state = _phase_over(state, fact.role)
+    settle(state, books=replace(state.books, learned=learn_pictures(state.books.learned, state.job.pictures)))
     return replace(
         state,
         progress=Progress(
@@ -327,7 +338,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             loss=fact.loss if fact.loss is not None else progress.loss,
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),
-        job=replace(state.job, explained=()),
+        job=replace(state.job, explained=(), pictures={}),
     )
 
 

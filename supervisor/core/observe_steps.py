@@ -15,6 +15,7 @@ from supervisor.core.state import (
     State,
 )
 from supervisor.core.tier import observe_tier
+from supervisor.core.time_kinds import SAVE
 from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
 
@@ -39,7 +40,7 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
     """The files tell when a save ended; older logs, at level "info", say nothing until the next step."""
     phase = state.job.phases.get("trainer")
     if phase is None or phase.phase != "checkpoint":
-        return state
+        return _save_unsaid(state, fact)
     saved = next((s for s in fact.steps if s.step == phase.step and s.state == "complete"), None)
     took = 0.0 if saved is None else state.now - (state.wall - saved.changed_wall) - phase.t
     if saved is None or took < 0:  # older than the save: another lineage's step, that is still to be written anew
@@ -52,6 +53,21 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
         books=replace(state.books, learned=learned),
         job=replace(state.job, phases=others, explained=explained),
     )
+
+
+def _save_unsaid(state: State, fact: f.LocalSteps) -> State:
+    """A save that no line tells of: from the first sight of its files to the newest of them, so rather too short."""
+    if state.books.ledger.seconds.get(SAVE):
+        return state  # the lines of this run tell
+    step, since = state.local.writing
+    saved = next((s for s in fact.steps if s.step == step and s.state == "complete"), None)
+    if saved is not None:
+        learned = learn(state.books.learned, "trainer/checkpoint", saved.changed_wall - since)
+        state = replace(state, books=replace(state.books, learned=learned))
+    new = max((s.step for s in fact.steps if s.state == "writing" and state.live), default=-1)
+    if saved is None and new <= step:
+        return state
+    return replace(state, local=replace(state.local, writing=(new, state.wall)))
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from supervisor.core.evolve import replace
+from supervisor.core.phases import SOFT_MEDIANS
 from supervisor.core.records import PhaseTimes
 from supervisor.core.words import span
 
 SLOW, FAST = 1.5, 1.25  # times the usual: from here on slow, and below this fast again
 LATEST, USUAL, KNOWN_AFTER = 9, 50, 16  # steps
-LEAST_STEPS, LEAST_S = 12, 1800.0
+LEAST_STEPS, LEAST_S = 12, 1500.0
+REGULAR = 1.05 * SOFT_MEDIANS  # medians: where late steps stay below, no row of slow ones comes by chance
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def with_step(pace: Pace, took_s: float, learned: PhaseTimes | None, t: float, w
         began = next(ended - one for one, ended in latest if one >= SLOW * before_s)
         pace = replace(pace, before_s=before_s, since=began)
     pace = replace(pace, steps=pace.steps + 1)
-    if pace.said or pace.steps < LEAST_STEPS or t - pace.since < LEAST_S or now_s < SLOW * before_s:
+    regular = learned is not None and learned.late_s <= REGULAR * learned.median_s
+    least = 1 if regular else LEAST_STEPS
+    if pace.said or pace.steps < least or t - pace.since < LEAST_S or now_s < SLOW * before_s:
         return pace, ""
     hour, minute = divmod(int(wall - (t - pace.since)) // 60 % 1440, 60)
     told = f"Steps take {span(now_s)} since {hour:02}:{minute:02} UTC, {span(before_s)} before."

@@ -410,6 +410,8 @@ def _choose_interval(state: State) -> tuple[State, Actions]:
     others = state.books.others.values()
     run = sum_ledgers({**state.books.others, state.journal: state.books.ledger})
     measured = measure_run(run, lost_pods=sum(one.last != STOPPED for one in others))
+    if not measured.save_s and (saves := state.books.learned.phases.get("trainer/checkpoint")) is not None:
+        measured = replace(measured, save_s=saves.median_s)  # no line tells of saves, but their files do
     steps, sentence = choose_interval(measured, bounds, state.attempt.interval)
     return replace(state, attempt=replace(state.attempt, interval=steps)), [say("checkpoint-interval", sentence)]
 

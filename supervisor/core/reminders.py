@@ -12,19 +12,22 @@ from supervisor.core import fencing
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger
 from supervisor.core.moves import Actions, say
+from supervisor.core.pictures import MOVING_CORES
 from supervisor.core.state import BEING_LISTED, Reminder, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import numbers, size, span
 
 FIRST_S, SECOND_S, THEN_EVERY_S = 600.0, 3600.0, 3 * 3600.0
 WAITING = ("surveying", "restoring", "backing-off")
+STILL_START = "start-shows-nothing-new"
+STILL_START_S = FIRST_S  # and FIRST_S more until it is said
 DOWNLOADING = "downloading"  # many a healthy start does that for ten minutes: said from the hour on
 PODS = 2  # so many in a row that published nothing are worth a word
 
 
 def remind(state: State, watch: Watch) -> tuple[State, Actions]:
     """Say it if it is time."""
-    what = _what(state)
+    what = _what(state, watch)
     known = state.reminder
     if what != (known.what if known else ""):
         known = Reminder(what, state.now, times=1 if what == DOWNLOADING else 0) if what else None
@@ -35,7 +38,8 @@ def remind(state: State, watch: Watch) -> tuple[State, Actions]:
     while age >= _moment(known.times):
         known = replace(known, times=known.times + 1)
     watch.over(known.since, _moment(known.times))
-    sentence = {"two-pods": _two_pods, DOWNLOADING: _remind_of_download}.get(what, _remind_of_idle_pod)(state, age)
+    told = {"two-pods": _two_pods, DOWNLOADING: _remind_of_download, STILL_START: _remind_of_still_start}
+    sentence = told.get(what, _remind_of_idle_pod)(state, age)
     return replace(state, reminder=known), [say(what, sentence, "error")]
 
 
@@ -44,7 +48,7 @@ def _moment(times: int) -> float:
     return FIRST_S if times == 0 else SECOND_S + THEN_EVERY_S * (times - 1)
 
 
-def _what(state: State) -> str:
+def _what(state: State, watch: Watch) -> str:
     if state.orders.paused or state.leave.asked:
         return ""
     if state.live:
@@ -55,13 +59,60 @@ def _what(state: State) -> str:
         asking = fence.asked and fence.generation is None and state.reminder is not None
         if asking and state.reminder and state.reminder.what == "two-pods":
             return "two-pods"
-        return DOWNLOADING if state.mode == "starting" and _downloads(state) else ""
+        if state.mode != "starting":
+            return ""
+        if _downloads(state):
+            return DOWNLOADING
+        return STILL_START if _is_first(state) and watch.over(_shown_last(state), STILL_START_S) else ""
     return "waiting" if state.mode in WAITING else ""
 
 
 def _downloads(state: State) -> bool:
     growth = state.job.growth.get("download")
     return growth is not None and growth.grown_s > 0 and state.now - growth.t < FIRST_S
+
+
+def _is_first(state: State) -> bool:
+    """Has no attempt of this run made a step yet? Of later starts it is known how long they take."""
+    return state.progress.highest is None
+
+
+def _shown_last(state: State) -> float:
+    """When the start last showed something new: a phase, files that grow, tokens, rollouts."""
+    job = state.job
+    shown = [state.attempt.started, state.engine.worked_t]
+    shown += [phase.t for phase in job.phases.values()] + [growth.t for growth in job.growth.values()]
+    return max(shown + ([job.work.moved_t] if job.work is not None else []))
+
+
+def _remind_of_still_start(state: State, age: float) -> str:
+    lasts = span(state.now - _shown_last(state))
+    return (
+        f"The first start has shown nothing new for {lasts}, and this pod is paid meanwhile. {_describe_wait(state)} "
+        "Look at the job's logs: supervisorctl tail. End it, if it is stuck, with: supervisorctl stop."
+    )
+
+
+def _describe_wait(state: State) -> str:
+    """What the start waits for, as far as anything shows it."""
+    job, look = state.job, state.engine.look
+    waits = [one.last.waits for one in job.efforts.values() if one.last.waits]
+    if waits:
+        return f"A process waits for a disk or a driver: {waits[0]}."
+    download = job.growth.get("download")
+    if download is not None and download.grown_s > 0:
+        return f"It seems to wait for a download, which stands at {size(download.size_bytes)}."
+    picture = job.activity.picture if job.activity is not None else ""
+    if picture in ("spins", "mixed"):
+        return "The trainer's ranks wait for each other: one of them may not have come up, or cannot be reached."
+    trainer = job.efforts.get("trainer")
+    if trainer is not None and trainer.last.cores >= MOVING_CORES:
+        return f"The trainer uses {trainer.last.cores:.0f} cores and no GPU: it may compile, or prepare its data."
+    if state.settings.has_engine and look is not None and not state.engine.ever_ok:
+        return f"The inference server has not opened its port: {look.endpoint} says {look.health}."
+    if not any(one.role == "trainer" for one in job.processes.values()):
+        return "No trainer process was seen yet."
+    return "Nothing shows what it waits for."
 
 
 def _remind_of_download(state: State, age: float) -> str:

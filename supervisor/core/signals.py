@@ -27,6 +27,7 @@ from supervisor.core.deadlines import (
 from supervisor.core.facts import is_gpu_empty
 from supervisor.core.observe_job import TOLD_S
 from supervisor.core.phases import STEP, limits
+from supervisor.core.pictures import name_picture, picture_limit, still_since, trainer_rests_since
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -41,7 +42,9 @@ TELLS_OF_TRAINING = {"trainer/rollouts", "trainer/training", "orchestrator/barri
 EXCUSED = ("checkpoint", "weight-update")  # each has a time limit of its own
 SILENT_LONGEST = 3.0
 
-Kind = Literal["http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu", "power", "machine"]
+Kind = Literal[
+    "http", "slow", "memory", "counters", "request", "rollouts", "step", "log", "gpu", "power", "machine", "processes"
+]
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,33 @@ def still_rollouts(state: State, watch: Watch) -> Signal | None:
 
 
 def standstill(state: State, watch: Watch) -> list[Signal]:
-    """What shows that all stand still, before the step is late; [] where one of them works, or cannot be seen.
+    """What shows that all stand still, before the step is late; [] where one of them works, or cannot be seen."""
+    return _known_standstill(state, watch) or _slow_standstill(state, watch)
+
+
+def _known_standstill(state: State, watch: Watch) -> list[Signal]:
+    """GPUs and processes are seen too, and their picture stands for longer than any that was healthy in this run."""
+    if not state.settings.has_engine:
+        return []
+    since, limit_s = still_since(state, watch), picture_limit(state)
+    if since is None or limit_s is None or not watch.over(since, limit_s) or excuse(state, watch):
+        return []
+    lasts, name = span(state.now - since), name_picture(state)
+    watts = sum(m.gpu.power_w or 0.0 for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer")
+    gpus = {
+        "spins": f"the trainer's GPUs are busy and draw little ({watts:.0f} W together), as in a collective that never "
+        "ends",
+        "mixed": "some of the trainer's GPUs wait for one that rests",
+    }.get(name, "the trainer's GPUs have rested")
+    return [
+        Signal("counters", f"the engine made no token for {span(state.now - state.engine.worked_t)}"),
+        Signal("power", f"{gpus} for {lasts}"),
+        Signal("processes", f"no environment, file or network moved for {lasts}; the limit here is {span(limit_s)}"),
+    ]
+
+
+def _slow_standstill(state: State, watch: Watch) -> list[Signal]:
+    """The same by engine, rollouts and the trainer's own words, with limits that allow for what is not seen.
 
     The engine makes no token, the trainer's GPUs rest or it says that it waits, and no rollout ends: all of it for
     much longer than any pause so far.
@@ -227,13 +256,6 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
     if still is not None:
         signals.append(still)
     return signals if len(signals) > 1 else []
-
-
-def trainer_rests_since(state: State) -> float | None:
-    """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
-    trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
-    known = [since for since in trainers if since is not None]
-    return max(known) if known and len(known) == len(trainers) else None
 
 
 def _idle_trainer(state: State) -> float | None:

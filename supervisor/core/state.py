@@ -93,6 +93,8 @@ class GpuMemory:
         None  # since when it has drawn little, without a break; None: it works, or it is unknown
     )
     loaded_since: float | None = None  # since when a kernel has run on it all the time, which may be one that waits
+    slowed_since: float | None = None  # since when the driver has held its clocks down at each look
+    power_low_w: float | None = None  # the least that it was seen to draw
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,17 @@ class RoleEffort:
     last: Effort
     busy_since: float | None = None  # each of them has used a whole core
     waits_since: float | None = None  # one has sat in a call that no signal ends
+
+
+@dataclass(frozen=True)
+class Activity:
+    """When it was last seen what the job's processes do, and when environments, helpers, files or network moved."""
+
+    seen_t: float
+    moved_t: float
+    moves: bool = False  # at the last look
+    shows: str = ""  # what the trainer showed at the last look (``pictures.Name``)
+    picture: str = ""  # the same at two looks in a row, which is what counts
 
 
 @dataclass(frozen=True)
@@ -428,6 +441,8 @@ class Job:
     gone: tuple[Gone, ...] = ()
     growth: dict[str, Growth] = field(default_factory=dict)
     efforts: dict[str, RoleEffort] = field(default_factory=dict)  # by role, of the present attempt
+    activity: Activity | None = None  # None: unknown
+    pictures: dict[str, float] = field(default_factory=dict)  # for how long each stood in this step, at most (s)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
     explained: tuple[tuple[float, float], ...] = ()  # from when to when known reasons explained silence, in this step
@@ -513,6 +528,7 @@ class Local:
     reason: str = NOT_LISTED
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     asked: float | None = None
+    writing: tuple[int, float] = (-1, 0.0)  # a step saved without a log line, and when its files came
 
     def being_listed(self, now: float) -> Local:
         """A survey is asked for: what is known may be minutes old, and only its answer counts."""

@@ -23,19 +23,23 @@ def observe_tier(state: State, fact: f.TierLook) -> State:
     return replace(state, tier=tier)
 
 
-def observe_memory(state: State, fact: f.HostLook, *, out_of_memory: bool) -> State:
-    """Learn how much memory the run needs, and end the use of a tier that took the last of it.
+def end_out_of_memory(state: State) -> State:
+    """End the use of a tier in memory: the kernel has just ended a process because memory was full."""
+    if not state.tier.in_memory or state.tier.over:
+        return state
+    return replace(state, tier=replace(state.tier, over=OUT_OF_MEMORY))
+
+
+def learn_peak(state: State, fact: f.HostLook) -> int | None:
+    """The most memory that the run has needed, in bytes, as far as it is known.
 
     Nothing is learned while a tier lies in memory (it would count as the job's need), nor before an attempt's first
     step (a job that loads has not used yet what it needs).
     """
-    if out_of_memory and state.tier.in_memory and not state.tier.over:
-        state = replace(state, tier=replace(state.tier, over=OUT_OF_MEMORY))
-    total, left = fact.memory_total_bytes, fact.memory_available_bytes
+    known, total, left = state.host.peak_bytes, fact.memory_total_bytes, fact.memory_available_bytes
     if total is None or left is None or state.tier.in_memory or state.progress.step is None:
-        return state
-    peak = max(state.host.peak_bytes or 0, total - left)
-    return replace(state, host=replace(state.host, peak_bytes=peak))
+        return known
+    return max(known or 0, total - left)
 
 
 def only_there(state: State) -> str:

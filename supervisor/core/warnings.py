@@ -14,6 +14,7 @@ HIGH_PRESSURE = 40.0  # percent of the last ten seconds
 MANY_FILES = 0.85
 LITTLE_SHM = 0.05
 BLIND_S = 120.0
+SLOWED_S = 600.0  # a short peak of heat is usual
 GONE_BELOW = 0.8  # a warning is taken back only well below its threshold, so that it is not said again and again
 
 
@@ -38,6 +39,7 @@ _OVER = {
     "pressure": "The host's tasks no longer wait for memory.",
     "files": "Open files are well below their limit again.",
     "shm": "Shared memory has room again.",
+    "slowed": "A GPU that was slowed runs at its clocks again.",
     "blind": "The GPU driver answers again.",
     "gpu": "A new attempt: what was said of its GPU is no longer held against it.",
 }
@@ -75,5 +77,10 @@ def _gpus(state: State) -> Iterator[tuple[str, str]]:
     since = state.gpus.unseen_since
     if since is not None and state.gpus.by_uuid and state.now - since >= BLIND_S:
         yield "blind", f"The GPU driver has not answered for {span(state.now - since)}: {state.gpus.reason}"
+    for memory in state.gpus.by_uuid.values():
+        slowed = memory.slowed_since
+        if slowed is not None and state.now - slowed >= SLOWED_S and memory.gpu.role != "other":
+            reads = f"GPU {memory.gpu.index} has been slowed for {span(state.now - slowed)}: {memory.gpu.slowed}"
+            yield f"slowed:{memory.gpu.uuid}", f"{reads}. The whole step waits for it. Look at its cooling and power."
     for trouble in state.gpus.trouble:
         yield f"gpu:{trouble.text}", f"The driver reports: {trouble.text}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ LOG_INTERVAL_S = 1.0
 SCAN_PROCESSES_S = 3.0
 SCANS_WITHOUT_CALL = 4  # the housekeeping calls for scans; should it die, they go on more slowly
 HOST_S = 5.0
-EFFORT_S = 60.0
+EFFORT_S = 10.0
 GROWTH_S = 10.0  # what takes long grows for minutes
 KNOWN_ROLES = ("inference", "trainer", "shared")
 
@@ -161,7 +161,7 @@ class ActiveSensors:
             self._attempt.append(self._start_sensor(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
         self._attempt.append(self._start_sensor(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
-        self._attempt.append(self._start_sensor(EffortSensor(self._key_processes), EFFORT_S))
+        self._attempt.append(self._start_sensor(EffortSensor(self._all_processes), EFFORT_S))
         snapshot = read_snapshot(folder)
         self._configs = ConfigWatch(snapshot) if snapshot else None
 
@@ -174,8 +174,12 @@ class ActiveSensors:
         """The run's living processes: (pid, role)."""
         return [(process.pid, process.role) for process in self._state().job.processes_here()]
 
-    def _key_processes(self) -> list[tuple[f.Role, int, int]]:
-        return [(one.role, one.pid, one.start_ticks) for one in self._state().job.processes_here() if one.key]
+    def _all_processes(self) -> Iterator[tuple[f.Role | None, int, int, bool]]:
+        """Those with a role, and the helpers of the attempt's tree."""
+        named = self._state().job.processes_here()
+        yield from ((one.role, one.pid, one.start_ticks, one.key) for one in named)
+        known = {(one.pid, one.start_ticks) for one in named}
+        yield from ((None, *other, False) for other in self.identities() if other not in known)
 
     def _attached_processes(
         self, job: Job, attempt: int, found: Sequence[ShimState], known: set[int]

@@ -51,11 +51,11 @@ class Turn:
             return False
         if len(self.recorded) != len(self.actions):
             return True
-        # An action may have got fields since then: nothing was decided about those.
+        # An action may have got fields since then: nothing was decided about those, nor on how time is counted.
         then, now = [json.loads(text) for text in self.recorded], [encode(action) for action in self.actions]
         known = [encode(decode(one)) for one in then]
         return any(
-            old["@"] != new["@"] or any(old[name] != new[name] for name in old.keys() & one.keys())
+            old["@"] != new["@"] or any(old[name] != new[name] for name in (old.keys() & one.keys()) - {"ledger"})
             for one, old, new in zip(then, known, now, strict=True)
         )
 

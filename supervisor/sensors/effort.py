@@ -1,4 +1,4 @@
-"""What the job's processes do: CPU time they use, and calls that no signal ends. It tells who is stuck."""
+"""What the job's processes do: CPU time, files, network, and calls that no signal ends. It shows who stands still."""
 
 from __future__ import annotations
 
@@ -11,45 +11,94 @@ from supervisor.base.proc_stat import read_stat
 from supervisor.core.facts import Effort, EffortLook, Fact, Role
 from supervisor.sensors.base import Clock
 
-Watched = Callable[[], Iterable[tuple[Role, int, int]]]
-"""The key processes of the attempt: (role, pid, start time in ticks)."""
+Watched = Callable[[], Iterable[tuple[Role | None, int, int, bool]]]
+"""The attempt's processes: (role, pid, start time in ticks, is it a key process). No role: a helper."""
+
+HEARTBEAT_S = 30.0
+NEWS_CORES, NEWS_TIMES = 0.3, 4.0  # by which cores, or a rate, must differ to be another fact
+LITTLE_BYTES_S = 64 << 10  # rates below are told as 0: logs and heartbeats
+ACKNOWLEDGED = 0.04  # of what is sent comes back as acknowledgements (66 bytes for two segments of 1514), at most
+IB_WORD = 4  # port_rcv_data counts words of four bytes (InfiniBand Architecture, PortCounters)
 
 
 class EffortSensor:
-    """Posts ``EffortLook`` at each look but the first, which only begins to count. Look about once a minute."""
+    """Posts ``EffortLook`` when what the processes do has changed, and every 30 s; the first look begins to count.
+
+    Look every ten seconds. Files are counted of all processes but the engine's, by calls and by page faults; where the
+    kernel hides that of one (/proc/PID/io is for the same user), ``file_bytes_s`` is None.
+    """
 
     name = "effort"
 
-    def __init__(self, processes: Watched, *, proc: Path = Path("/proc"), clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        processes: Watched,
+        *,
+        proc: Path = Path("/proc"),
+        net: Path = Path("/proc/net/dev"),
+        infiniband: Path = Path("/sys/class/infiniband"),
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._processes = processes
         self._proc = proc
+        self._net = net
+        self._ports = [*infiniband.glob("*/ports/*/counters/port_rcv_data")]
         self._clock = clock
-        self._before: dict[tuple[int, int], float] = {}  # CPU seconds of each process at the last look
+        self._before: dict[tuple[int, int], tuple[float, int | None]] = {}  # CPU seconds, bytes at the last look
         self._before_at = 0.0
+        self._received: int | None = None
+        self._said: EffortLook | None = None
+        self._said_at = 0.0
 
     def look(self) -> Sequence[Fact]:
         now = self._clock()
-        found: dict[tuple[int, int], float] = {}
+        found: dict[tuple[int, int], tuple[float, int | None]] = {}
         cores: dict[Role, list[float]] = {}
         waits: dict[Role, str] = {}
-        for role, pid, ticks in self._processes():
+        helpers, moved, hidden = 0.0, 0, False
+        past_s = now - self._before_at
+        for role, pid, ticks, is_key in self._processes():
             used = self._read_cpu_use(pid, ticks)
             if used is None:
                 continue
             seconds, state = used
-            found[pid, ticks] = seconds
-            if state == "D":
+            moved_bytes = self._read_bytes(pid) if role != "inference" else 0
+            found[pid, ticks] = seconds, moved_bytes
+            if state == "D" and role is not None and is_key:
                 waits.setdefault(role, f"pid {pid} in {self._channel(pid)}")
-            if (pid, ticks) in self._before and now > self._before_at:
-                cores.setdefault(role, []).append((seconds - self._before[pid, ticks]) / (now - self._before_at))
-        self._before, self._before_at = found, now
-        told = [
-            Effort(role, round(sum(each), 1), round(min(each), 1), waits.get(role, "")) for role, each in cores.items()
-        ]
-        return [EffortLook(tuple(told))] if told else []
+            before = self._before.get((pid, ticks))
+            if before is None or past_s <= 0:
+                continue
+            share = (seconds - before[0]) / past_s
+            if role is not None and is_key:
+                cores.setdefault(role, []).append(share)
+            elif role not in ("inference", "trainer"):  # their workers wait in loops as well
+                helpers += share
+            if moved_bytes is None or before[1] is None:
+                hidden = True
+            else:
+                moved += max(0, moved_bytes - before[1])
+        received, received_before = self._count_received(), self._received
+        self._before, self._before_at, self._received = found, now, received
+        if not cores:
+            return []
+        net = None if received is None or received_before is None else max(0, received - received_before) / past_s
+        told = EffortLook(
+            tuple(
+                Effort(role, round(sum(each), 1), round(min(each), 1), waits.get(role, ""))
+                for role, each in cores.items()
+            ),
+            helper_cores=round(helpers, 1),
+            file_bytes_s=None if hidden else _round_rate(moved / past_s),
+            net_bytes_s=None if net is None else _round_rate(net),
+        )
+        if self._said is not None and now - self._said_at < HEARTBEAT_S and not _is_news(self._said, told):
+            return []
+        self._said, self._said_at = told, now
+        return [told]
 
     def unknown(self, reason: str) -> Sequence[Fact]:
-        self._before = {}
+        self._before, self._said = {}, None
         return (EffortLook(reason=reason),)
 
     def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str] | None:
@@ -60,6 +109,29 @@ class EffortSensor:
         fields = found[1]
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
 
+    def _read_bytes(self, pid: int) -> int | None:
+        """What it has read and written so far, by calls (rchar, wchar) and from disks (read_bytes): proc(5)."""
+        try:
+            with open(f"{self._proc}/{pid}/io", "rb", buffering=0) as file:  # noqa: PTH123 - of each process, often
+                counts = dict(line.split(b": ") for line in file.read(512).splitlines())
+            return sum(int(counts[name]) for name in (b"rchar", b"wchar", b"read_bytes"))
+        except (OSError, KeyError, ValueError):
+            return None
+
+    def _count_received(self) -> int | None:
+        """Bytes that this machine has received so far, without acknowledgements of what it sends; None: unknown."""
+        total = 0.0
+        try:
+            for line in self._net.read_text().splitlines()[2:]:
+                name, _, rest = line.partition(":")
+                counts = rest.split()
+                if name.strip() != "lo":
+                    total += max(0.0, int(counts[0]) - ACKNOWLEDGED * int(counts[8]))
+            total += sum(IB_WORD * int(port.read_text()) for port in self._ports)
+        except (OSError, ValueError, IndexError):
+            return None
+        return int(total)
+
     def _channel(self, pid: int) -> str:
         """The kernel function that it waits in; it is hidden ("0") from those who may not trace the process."""
         try:
@@ -67,3 +139,19 @@ class EffortSensor:
         except OSError:
             channel = ""
         return channel if channel not in ("", "0") else "an uninterruptible call"
+
+
+def _round_rate(rate: float) -> float:
+    return 0.0 if rate < LITTLE_BYTES_S else float(f"{rate:.1e}")
+
+
+def _is_news(said: EffortLook, look: EffortLook) -> bool:
+    if [(one.role, one.waits) for one in said.efforts] != [(one.role, one.waits) for one in look.efforts]:
+        return True
+    cores = [(said.helper_cores, look.helper_cores)]
+    cores += [(a.cores, b.cores) for a, b in zip(said.efforts, look.efforts, strict=True)]
+    cores += [(a.least_cores, b.least_cores) for a, b in zip(said.efforts, look.efforts, strict=True)]
+    rates = [(said.file_bytes_s, look.file_bytes_s), (said.net_bytes_s, look.net_bytes_s)]
+    return any(abs((a or 0.0) - (b or 0.0)) >= NEWS_CORES for a, b in cores) or any(
+        (a is None) != (b is None) or max(a or 0.0, b or 0.0) > NEWS_TIMES * min(a or 0.0, b or 0.0) for a, b in rates
+    )

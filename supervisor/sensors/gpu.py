@@ -41,6 +41,7 @@ class _Device:
     pids: tuple[int, ...] | None = None
     seen: bool = False  # could it ever be read?
     failures: int = 0  # looks in a row in which it could not
+    peak_w: float | None = None  # the most that it drew since that was told: one that computes has pauses
 
 
 class GpuSensor:
@@ -248,7 +249,9 @@ class GpuSensor:
         device.seen, device.failures = True, 0
         used, total = int(memory.used), int(memory.total)
         power_w, load = _power_w(nvml, device.handle), _load(nvml, device.handle)
-        return Gpu(uuid, device.index, used, total, device.role, device.pids, power_w=power_w, load=load)
+        if power_w is not None:
+            device.peak_w = max(power_w, device.peak_w or 0.0)
+        return Gpu(uuid, device.index, used, total, device.role, device.pids, power_w=device.peak_w, load=load)
 
     def _remarks(self) -> list[Fact]:
         fresh = [note for note in dict.fromkeys(self._notes) if note not in self._noted]
@@ -284,6 +287,7 @@ class GpuSensor:
         for gpu in fact.gpus:
             device = self._devices[gpu.uuid]
             device.pids = _pids(nvml, device.handle, gpu.used_bytes)
+            device.peak_w = None
             gpus.append(replace(gpu, pids=device.pids, slowed=_slowdown(nvml, device.handle)))
         return self._say(GpuLook(gpus=tuple(gpus), lost=fact.lost), now, always=True)
 

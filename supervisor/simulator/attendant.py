@@ -32,7 +32,6 @@ class Attendant(Owner):
         settings: f.Settings,
         *,
         sensor_random: Random,
-        hands_random: Random,
         sent_bytes: dict[tuple[int, float], float],
     ) -> None:
         self.world, self.pod, self.policy, self.settings = world, pod, policy, settings
@@ -41,7 +40,7 @@ class Attendant(Owner):
         self.sent_bytes = sent_bytes  # of transfers that were broken off, by step and version
         self.transfers: list[Transfer] = []
         self.sensing = Sensing(pod, sensor_random, self.see)
-        self.hands = Hands(self, hands_random)
+        self.hands = Hands(self)
 
     def begin(self) -> None:
         """Take over what is there, then look."""

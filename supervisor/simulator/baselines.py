@@ -11,8 +11,8 @@ import random
 
 from supervisor.core import facts as f
 from supervisor.simulator.given import Given
-from supervisor.simulator.oracle import Oracle
-from supervisor.simulator.policy import AutoIntervalPolicy, CorePolicy, PolicyFactory
+from supervisor.simulator.oracle import Oracle, TierOracle
+from supervisor.simulator.policy import AutoIntervalPolicy, AutoTierPolicy, CorePolicy, PolicyFactory, TierPolicy
 
 
 class SeedScripts(Given):
@@ -230,5 +230,8 @@ POLICIES: dict[str, PolicyFactory] = {
 
 ALL: dict[str, PolicyFactory] = {CorePolicy.name: CorePolicy, **POLICIES}
 """What is compared: all of these save at the scenario's interval."""
-NAMED: dict[str, PolicyFactory] = {**ALL, AutoIntervalPolicy.name: AutoIntervalPolicy}
-"""Every policy: of the one that chooses its interval the oracle, which does not, is no bound."""
+NAMED: dict[str, PolicyFactory] = {
+    **ALL,
+    **{policy.name: policy for policy in (AutoIntervalPolicy, TierPolicy, AutoTierPolicy, TierOracle)},
+}
+"""Every policy: of one that chooses its interval no oracle, which does not, is a bound."""

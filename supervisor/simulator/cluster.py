@@ -44,6 +44,8 @@ SILENT = 2 / 3  # of the deaths of engines: exit code 0
 RACK = 4
 MACHINES_A_SPARE = 64
 
+SAVES = ("trainer_gpus=8", "checkpoint_gb=45", "volume_gb_s=1.5")  # assumed: a volume that many machines share
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -97,7 +99,7 @@ def count_spares(machines: int) -> int:
 
 def draw_cluster(seed: int, machines: int, days: float) -> Cluster:
     """The cluster of a seed."""
-    job, end_s = load_scenario().physics, days * DAY_S
+    job, end_s = load_scenario("default", SAVES).physics, days * DAY_S
     random = Random(f"{seed}/{machines}/steps")
     enough = int(2 * end_s / job.step_s) + 1
     steps = tuple(random.lognormvariate(log(job.step_s), job.step_sigma) for _ in range(enough))
@@ -120,7 +122,7 @@ class Track:
     """Where a job is that trains for some seconds: steps and the saves between them, one after the other."""
 
     def __init__(self, cluster: Cluster) -> None:
-        job = load_scenario().physics
+        job = load_scenario("default", SAVES).physics
         self.steps, self.interval, self.load_s = cluster.steps, job.interval, job.load_s
         ends = list(accumulate(cluster.steps, initial=0.0))
         self._ends = [end + (n - 1) // job.interval * job.save_s if n else 0.0 for n, end in enumerate(ends)]

@@ -1,8 +1,7 @@
 """All policies in the same world: the same seeds, the same fault times, one table.
 
-Common random numbers: the faults of the mix strike at the same times whatever a policy does. Step lengths, replacement
-times and the failures of young attempts are drawn from the same streams, but first come, first served, so that over few
-hours luck may move a row by some tenths of a percentage point, and even put the core above the oracle.
+Common random numbers: whatever a policy does, faults strike at the same times, a step takes as long, and what begins at
+a moment (a load, a replacement) takes as long (``chance``). So who is ahead stays ahead, and the oracle is a bound.
 """
 
 from __future__ import annotations

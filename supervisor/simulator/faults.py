@@ -205,10 +205,12 @@ def _launcher_killed(world: World, p: Values) -> None:
     "restart",
     "a collective of the trainer never ends",
     watchdog_s=(3600.0, "NCCL's own time-out after which it crashes, 0: never"),
+    straggles=(False, "does the rank that others wait for use its CPU, with its GPU at rest?"),
 )
 def _nccl_hang(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("nccl-hang")
+    job.straggles = bool(p["straggles"])
     job.jam("trainer")
     watchdog_s = float(p["watchdog_s"])
     if watchdog_s > 0:
@@ -221,11 +223,12 @@ def _nccl_hang(world: World, p: Values) -> None:
     "restart",
     "the orchestrator lives and sends nothing more",
     silent=(False, "does its pipeline line stop as well?"),
+    loops=(False, "does it use a whole core meanwhile?"),
 )
 def _orchestrator_wedge(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("orchestrator-wedge")
-    job.silent = bool(p["silent"])
+    job.silent, job.busy_loop = bool(p["silent"]), bool(p["loops"])
     job.jam("orchestrator")
 
 
@@ -239,6 +242,32 @@ def _env_death(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("env-death")
     job.vanish("env")
+
+
+@_kind("env-hang", "restart", "the environment server lives and answers nothing more; rollouts never finish")
+def _env_hang(world: World, p: Values) -> None:
+    job = _living_job(world)
+    world.struck("env-hang")
+    job.jam("env")
+
+
+@_kind("env-stall", "nothing", "what the environment asks does not answer for a while", seconds=(90.0, "how long"))
+def _env_stall(world: World, p: Values) -> None:
+    job = _living_job(world)
+    _for_a_while(world, "env-stall", p, lambda: job.wait("env", on=False))
+    job.wait("env", on=True)
+
+
+@_kind(
+    "collective-stall",
+    "nothing",
+    "a collective of the trainer waits for a link that comes back: a hang that lifts by itself",
+    seconds=(60.0, "how long"),
+)
+def _collective_stall(world: World, p: Values) -> None:
+    job = _living_job(world)
+    _for_a_while(world, "collective-stall", p, lambda: job.wait("trainer", on=False))
+    job.wait("trainer", on=True)
 
 
 @_kind(
@@ -255,6 +284,7 @@ def _host_oom(world: World, p: Values) -> None:
         raise ConfigError(f"host-oom kills trainer, orchestrator, inference, env or any, not {role!r}.")
     world.struck("host-oom")
     pod.oom_kills += 1
+    pod.tier = False  # what is whole is drained, and no step goes there any more
     pod.memory_free_part = 0.02
     pod.watcher.host_changed()
     world.clock.after(20.0, lambda: setattr(pod, "memory_free_part", 0.6), pod)
@@ -271,6 +301,9 @@ def _host_oom(world: World, p: Values) -> None:
     gpu=(0, "which one, counted from 0, the engines' first"),
 )
 def _gpu_lost(world: World, p: Values) -> None:
+    if world.pod is None:
+        world.take_pods_away(world.struck("gpu-lost"))  # of the one that was to come
+        return
     pod = world.here()
     number = int(p["gpu"])
     if not 0 <= number < len(pod.cards):
@@ -288,6 +321,44 @@ def _gpu_lost(world: World, p: Values) -> None:
         text = text if role == "trainer" else "EngineCore encountered a fatal error."
         after_s = world.fault_random.uniform(2.0, 20.0)
         world.clock.after(after_s, lambda: job.crash(role, 1, name, text), job)  # type: ignore[arg-type]
+
+
+@_kind("gpu-stumbles", "restart", "a GPU fails and works again after a restart; its host may not be done with it")
+def _gpu_stumbles(world: World, p: Values) -> None:
+    job = _living_job(world)
+    world.struck("gpu-stumbles")
+    text = "Fatal error in train: CUDA error: uncorrectable ECC error encountered"
+    job.crash("trainer", 1, "fatal-error", text)
+
+
+@_kind("code-error", "restart", "the job's own code raises: a batch, a file, a judge that it did not expect")
+def _code_error(world: World, p: Values) -> None:
+    job = _living_job(world)
+    world.struck("code-error")
+    job.crash("orchestrator", 1, "fatal-error", "Fatal error in orchestrate: KeyError: 'answer'")
+
+
+@_kind("start-fails", "restart", "the next start ends while it loads: a hub, a port, a mount that is not there")
+def _start_fails(world: World, p: Values) -> None:
+    world.fail_next_start(_call_that_strikes(world, "start-fails"))
+
+
+@_kind("memory-stays", "nothing", "the GPU memory of the next job that ends comes back late", seconds=(90.0, "late"))
+def _memory_stays(world: World, p: Values) -> None:
+    world.here().memory_stays_s = float(p["seconds"])
+    world.struck("memory-stays")
+
+
+@_kind("slow-stop", "nothing", "the next stop takes long: a process that waits for a volume", seconds=(120.0, "longer"))
+def _slow_stop(world: World, p: Values) -> None:
+    world.here().slow_stop_s = float(p["seconds"])
+    world.struck("slow-stop")
+
+
+@_kind("host-reboot", "nothing", "the machine boots anew: memory is lost, the disk stays", seconds=(240.0, "until up"))
+def _host_reboot(world: World, p: Values) -> None:
+    world.here()
+    world.reboot(float(p["seconds"]), world.struck("host-reboot"))
 
 
 @_kind("nvml-hang", "nothing", "the GPU driver does not answer", seconds=(600.0, "how long"))
@@ -313,6 +384,8 @@ def _nvml_hang(world: World, p: Values) -> None:
 def _disk_full(world: World, p: Values) -> None:
     pod = world.here()
     _for_a_while(world, "disk-fills", p, lambda: pod.set_foreign(0.0))
+    if world.policy.omniscient:
+        return  # a bound has room: whether to prune, to stop or to risk the save is what others have to decide
     room = max(0.0, pod.disk_free() - float(p["leaves_gb"]) * GB)
     rate = float(p["growth_gb_s"]) * GB
     if rate > 0:
@@ -395,21 +468,19 @@ def _slow_link(world: World, p: Values) -> None:
     warning_s=(0.0, "seconds between SIGTERM and the end, 0: none"),
 )
 def _spot_loss(world: World, p: Values) -> None:
-    world.here()
     strike = world.struck("spot-loss")
     warning_s = float(p["warning_s"])
     if warning_s > 0:
         world.warn()
-        world.clock.after(warning_s, lambda: world.lose_pod(strike), world.pod)
+        world.clock.after(warning_s, lambda: world.take_pods_away(strike))
     else:
-        world.lose_pod(strike)
+        world.take_pods_away(strike)
 
 
 @_kind("host-vanishes", "nothing", "the pod is gone without a word", unnoticed_s=(300.0, "until the provider notices"))
 def _host_vanishes(world: World, p: Values) -> None:
-    world.here()
     strike = world.struck("host-vanishes")
-    world.lose_pod(strike, unnoticed_s=float(p["unnoticed_s"]))
+    world.take_pods_away(strike, unnoticed_s=float(p["unnoticed_s"]))
 
 
 @_kind("clock-jump", "nothing", "the host stands still", seconds=(600.0, "how long"))

@@ -17,8 +17,7 @@ from supervisor.core import facts as f
 from supervisor.simulator.policy import FOREVER
 
 LOOK_AGAIN_S = 20.0
-RETRY_S = 30.0
-PUBLISH_RETRY_CAP_S = 600.0
+STALE_AGAIN_S = 600.0
 HELPED_AFTER = 10
 LEAVE_S = 60.0
 EXIT_OK, EXIT_PERSON, EXIT_UNFIT = 0, 93, 94
@@ -35,7 +34,9 @@ class Given:
 
     name = "given"
     omniscient = False
+    tier = False
     restart_delay_s = 0.0
+    retry_s, publish_retry_cap_s = 30.0, 600.0
 
     def __init__(self) -> None:
         self.t = 0.0
@@ -125,7 +126,7 @@ class Given:
             case f.AttemptStarted() if fact.attempt == self.attempt and self.stage == "starting":
                 self.stage, self.started = "live", self.t
             case f.StartFailed() if fact.attempt == self.attempt and self.stage == "starting":
-                self.stage, self.wait_until = "waiting", self.t + RETRY_S
+                self.stage, self.wait_until = "waiting", self.t + self.retry_s
                 if fact.unfit or fact.permanent:
                     return self._exit_with(EXIT_UNFIT, fact.reason)
             case f.StepDone(role="trainer" | "job") if self.stage == "live":
@@ -139,7 +140,7 @@ class Given:
                 return self._start_at(fact.step)
             case f.RestoreFailed() if self.stage == "restoring":
                 self._damaged |= {fact.step} if fact.damaged else set()
-                self.stage, self.wait_until = "waiting", self.t + (0.0 if fact.damaged else RETRY_S)
+                self.stage, self.wait_until = "waiting", self.t + (0.0 if fact.damaged else self.retry_s)
             case _:
                 self._housekeeper_learns(fact)
         return []
@@ -159,7 +160,7 @@ class Given:
                 self._damaged.discard(fact.step)
             case f.PublishFailed():
                 first = self.settings.publish_retry_s
-                self._publish_wait = min(PUBLISH_RETRY_CAP_S, 2 * self._publish_wait or first)
+                self._publish_wait = min(self.publish_retry_cap_s, 2 * self._publish_wait or first)
                 self._publishing = None
                 self._publish_after = self.t + (0.0 if fact.step_changed else self._publish_wait)
                 if fact.step_changed and self._local is not None:
@@ -357,7 +358,7 @@ class Given:
         ]
         self._pruning = bool(safe) or self.t >= self._stale_after
         if self.t >= self._stale_after:
-            self._stale_after = self.t + PUBLISH_RETRY_CAP_S
+            self._stale_after = self.t + STALE_AGAIN_S
             return [a.PruneStale(min((s for s in local if s not in safe), default=0))]
         return [a.PruneLocal(safe[0])] if safe else []
 

@@ -7,7 +7,6 @@ know is an error at once: a policy must never believe that something was done wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import TYPE_CHECKING
 
 from supervisor.core import actions as a
@@ -32,9 +31,9 @@ Work = Callable[[Callable[[], None]], None]
 class Hands(Owner):
     """The effects of one daemon."""
 
-    def __init__(self, attendant: Attendant, random: Random) -> None:
+    def __init__(self, attendant: Attendant) -> None:
         self.attendant, self.pod, self.world = attendant, attendant.pod, attendant.world
-        self.clock, self.random = attendant.pod.clock, random
+        self.clock = attendant.pod.clock
         self.observe = attendant.settings.mode == "observe"
         self.busy_with = ""  # for the ledger: "stop", "start", "restore", "survey" or ""
         self._lanes: dict[str, list[Work]] = {}
@@ -110,7 +109,7 @@ class Hands(Owner):
         self._begin_next(lane)
 
     def _draw_between(self, low: float, high: float) -> float:
-        return self.random.uniform(low, high)
+        return self.pod.chance.between_at(self.clock.now, low, high, f"{low}-{high}")
 
     def _call_in(self, seconds: float, call: Callable[[], None]) -> None:
         self.clock.after(seconds, call, self)
@@ -204,13 +203,17 @@ class Hands(Owner):
             seconds = self._draw_between(0.5, 2.0)  # only what is left has to be looked for
         elif job.hung_for_good:
             seconds += 5.0 if action.at_once else 60.0  # it does not listen: SIGKILL after the era's patience
-        seconds = min(seconds, action.budget_s)
+        # A stop waits for the GPU memory of what it ended, within its budget, as the daemon's does.
+        late = self.pod.slow_stop_s + self.pod.memory_stays_s
+        self.pod.slow_stop_s = self.pod.memory_stays_s = 0.0
+        back = seconds + late <= action.budget_s
+        seconds = min(seconds + late, action.budget_s)
 
         def end() -> None:
             self.pod.end_job()
             self._set_busy("")
             done()
-            self._tell_fact(f.AttemptStopped(action.attempt, seconds, gpu_free=None if self.pod.nvml_hangs else True))
+            self._tell_fact(f.AttemptStopped(action.attempt, seconds, gpu_free=None if self.pod.nvml_hangs else back))
 
         self._call_in(seconds, end)
 

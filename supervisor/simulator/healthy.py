@@ -8,7 +8,8 @@ ranges are those of prime-rl's runs, not of what the detector copes with:
   step), or all of them (metrics.jsonl alone);
 - with steps of asynchrony the trainer ends a step while the orchestrator evaluates;
 - /metrics, NVML, connections and the pipeline line may each be missing, and up to 5 % of all looks fail;
-- the last rollouts wait for their environment while the engine idles.
+- the last rollouts wait for their environment while the engine idles, and in half of the worlds no process shows that;
+- what GPUs and processes show is noisy; in half of the worlds ranks that wait for a batch look like a hung collective.
 
 What else is odd (an overloaded engine, slow saves, log gaps, a host that stands still) comes from scenario "healthy".
 """
@@ -26,6 +27,7 @@ SAVED_S = 3600.0  # between two checkpoints, at most; and a save takes no more t
 SAVED_PART = 5.0
 
 STEP_S, EVAL_S, SAVE_S, LOAD_S = (5.0, 2400.0), (60.0, 10800.0), (2.0, 900.0), (60.0, 1800.0)
+CHECKPOINT_GB = 47.0  # as in mix.toml
 STEPS_ONLY = 0.8
 ENV_S, MOST_FLAKY = (1.0, 300.0), 0.05
 
@@ -67,7 +69,8 @@ def healthy_physics(number: int) -> dict[str, Any]:
         "eval_every": max(1, round(DAY_S ** strata.part("rate") / step_s ** strata.part("rate"))),
         "eval_first": strata.chance("eval-first", 0.5),
         "overlaps": strata.chance("overlaps", 0.5),
-        "save_s": round(save_s, 1),
+        "volume_gb_s": round(CHECKPOINT_GB / save_s, 4),
+        "writer_gb_s": CHECKPOINT_GB / STEP_S[0],  # so that the volume alone decides
         "interval": max(1, round(max(SAVED_PART * save_s, SAVED_S * strata.part("interval")) / step_s)),
         "load_s": round(strata.between("load", *LOAD_S), 1),
         "engines": 1 + int(3 * strata.part("engines")),
@@ -76,6 +79,9 @@ def healthy_physics(number: int) -> dict[str, Any]:
         "sockets": strata.chance("sockets", 0.7),
         "keepalive": strata.chance("keepalive", 0.3),
         "nvml": strata.chance("nvml", 0.8),
+        "proc": strata.chance("proc", 0.8),
+        "waits_spin": strata.chance("waits-spin", 0.5),
+        "env_shows": strata.chance("env-shows", 0.5),
         "pipeline": lines < STEPS_ONLY and strata.chance("pipeline", 0.7),
         "lines": "debug" if lines < 0.35 else "info" if lines < STEPS_ONLY else "steps",
         "step_begins": strata.chance("step-begins", 0.5),

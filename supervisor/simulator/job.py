@@ -32,6 +32,20 @@ ENGINE_UP_PART = 0.75  # of the start-up: then the server listens
 COMMAND = "rl @ rl.toml"
 # Of a GPU's limit; assumed: training draws most of it, and a kernel that only spins ("100 % busy") far less.
 POWER_BUSY, POWER_SPINS, POWER_IDLE = 0.75, 0.3, 0.17
+COMPILES_PART = 0.4  # of what follows the engine's start: the last part of it, the first one reads the checkpoint
+GpuWork = Literal["computes", "spins", "rests"]
+
+
+class Effort(NamedTuple):
+    """What the processes do now, as the kernel would count it: CPU cores of each role, and bytes a second."""
+
+    trainer: float  # of each rank
+    orchestrator: float
+    env: float
+    helpers: float
+    file_bytes_s: float
+
+
 LAST_ONES = 3  # rollouts that wait for their environment
 SELDOM_SHOWN = ("training", "rollouts")  # phases that prime-rl tells at level "debug" only
 
@@ -102,6 +116,9 @@ class Job(Owner):
         self.slow = 1.0  # how fast the engine is of what it could be
         self.shows_running = True  # a stopped engine's own count of running requests may read 0
         self.silent = False  # the orchestrator prints its count of rollouts no more
+        self.waiting: set[Role] = set()  # roles that stand still and will go on by themselves
+        self.straggles = False  # one rank that hangs computes on its CPU, and keeps its GPU at rest
+        self.busy_loop = False  # the orchestrator that hangs does so in a loop
         self.activity: Activity = "absent"
         self.phase = ""
         self.phase_s = 0.0
@@ -142,7 +159,7 @@ class Job(Owner):
     @property
     def is_blocked(self) -> bool:
         """Can the present phase not go on?"""
-        return self.exit is not None or self.ending or not self.broken.isdisjoint(NEEDS[self.phase])
+        return self.exit is not None or self.ending or not NEEDS[self.phase].isdisjoint(self.broken | self.waiting)
 
     def progress(self) -> float:
         """How much of the present phase is done, 0 to 1."""
@@ -166,13 +183,35 @@ class Job(Owner):
         waits = self.phase == "weight-update" or self.activity == "stuck"
         return INFLIGHT if waits else 0, int(BATCH * self._part_ahead()), BATCH
 
-    def power(self, role: str) -> float:
-        """What a GPU of ``role`` draws, as a part of what it may: a collective that never ends only spins."""
+    def gpu_work(self, role: str, *, first: bool = True) -> GpuWork:
+        """What a GPU of ``role`` does: a collective that never ends only spins, and so does one that waits."""
         if role == "inference":
-            return POWER_BUSY if self.activity == "working" else POWER_IDLE
-        if "trainer" in self.broken:
-            return POWER_SPINS if "trainer" not in self.missing else POWER_IDLE
-        return POWER_BUSY if self.phase == "training" and self.exit is None else POWER_IDLE
+            return "computes" if self.activity == "working" else "rests"
+        if "trainer" in self.missing or self.exit is not None:
+            return "rests"
+        if "trainer" in self.broken | self.waiting:
+            return "rests" if self.straggles and first else "spins"
+        if self.phase == "training":
+            return "computes"
+        barrier = self.phase in ("checkpoint", "weight-update")  # one rank writes or sends, the others wait for it
+        return "spins" if barrier or (self.pod.physics.waits_spin and self.phase not in ("load", "resume")) else "rests"
+
+    def effort(self) -> Effort:
+        """What the processes do in the present phase. Those of a part that hangs do as little as while they wait."""
+        phase, well = self.phase, not self.is_blocked
+        spins = self.gpu_work("trainer") != "rests" or self.straggles
+        compiles = phase == "resume" and well and self.progress() > 1 - COMPILES_PART
+        reads = (phase == "load" or (phase == "resume" and not compiles)) and well
+        serves = well and phase in ("rollouts", "eval", "environment") and "env" not in self.broken
+        shows = serves and (phase != "environment" or self.pod.physics.env_shows)
+        loops = "orchestrator" in self.broken and self.busy_loop
+        return Effort(
+            trainer=1.0 if spins or compiles else 0.3 if reads else 0.03,
+            orchestrator=1.0 if loops else 0.6 if well and phase in ("rollouts", "eval") else 0.08,
+            env=1.5 if shows else 0.05,
+            helpers=3.0 if compiles else 2.0 if shows else 0.1,
+            file_bytes_s=5e8 if reads or (phase == "checkpoint" and well) else 3e3,
+        )
 
     @property
     def evaluates_beside(self) -> bool:
@@ -195,7 +234,7 @@ class Job(Owner):
 
     def begin(self) -> None:
         """The launcher runs; the rest comes up."""
-        load_s = self.pod.draw_around(self.pod.physics.load_s, 0.15)
+        load_s = self.pod.chance.around_at(self.clock.now, self.pod.physics.load_s, 0.15, "load")
         self.write(Line("trainer", "phase", "startup", text="Starting RL trainer"))
         self.write(Line("orchestrator", "phase", "startup", text="Waiting for inference pool to be ready"))
         self._enter_phase("load", load_s * ENGINE_UP_PART, lambda: self._after_load(load_s * (1 - ENGINE_UP_PART)))
@@ -221,7 +260,7 @@ class Job(Owner):
         if physics.max_steps and self.step >= physics.max_steps:
             self._finish_run()  # it was started although nothing is left to train
             return
-        self.step_s = self.pod.next_step_s()
+        self.step_s = self.pod.next_step_s(self.step + 1)
         left = (
             self._begin_evaluation(self.step + 1)
             if self.eval_until is None
@@ -243,12 +282,13 @@ class Job(Owner):
             return 0.0
         self.pod.next_eval_s = 0.0
         self.write(Line("orchestrator", "phase", "eval", number, text=f"Running evals for step {number}"))
-        return long or self.pod.draw_around(physics.eval_s, 0.3)
+        return long or self.pod.chance.around(physics.eval_s, 0.3, "eval", number)
 
     def _await_environment(self, then: Callable[[], None]) -> None:
         """The last rollouts wait for what their environment does: tests, a sandbox, a judge."""
         if self.pod.physics.env_s:
-            self._enter_phase("environment", self.pod.draw_around(self.pod.physics.env_s, 0.5), then)
+            seconds = self.pod.chance.around(self.pod.physics.env_s, 0.5, "environment", self.step, self.phase)
+            self._enter_phase("environment", seconds, then)
         else:
             then()
 
@@ -422,6 +462,12 @@ class Job(Owner):
                     one.health = "stuck"
         self.broken.add(role)
         self.hung_for_good = True
+        self._refresh()
+
+    def wait(self, role: Role, *, on: bool) -> None:
+        """A role begins to wait for something that will come, or goes on."""
+        self._advance_phase()
+        (self.waiting.add if on else self.waiting.discard)(role)
         self._refresh()
 
     def vanish(self, role: Role, engine: int | None = None) -> None:

@@ -10,12 +10,14 @@ class Oracle(Given):
     """Stops the job at the moment of the fault and starts it at the last good step, without delay and without limit.
 
     It knows what a fault takes: a poisoned step is not resumed from a second time, a pod that lost a GPU is left at
-    once. It cannot undo anything: a pod that is lost is lost, a replacement takes as long, the job loads as slowly. So
-    what is between it and 100 % is what detection and policy cannot change.
+    once. Its disk is never full, and it knows when the store is back. It cannot undo anything: a pod that is lost is
+    lost, a replacement takes as long, the job loads as slowly. So what is between it and 100 % is what detection and
+    policy cannot change. It saves at the scenario's interval, so it is no bound for a policy that chooses another one.
     """
 
     name = "oracle"
     omniscient = True
+    retry_s, publish_retry_cap_s = 1.0, 5.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,3 +37,10 @@ class Oracle(Given):
         if struck:
             return f"It is known that this job is broken: {struck}."
         return "The job has ended." if self.ended is not None else ""
+
+
+class TierOracle(Oracle):
+    """The same where the trainer saves into memory: the bound of policies with a tier."""
+
+    name = "oracle-tier"
+    tier = True

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, Protocol
 
+from supervisor.simulator.chance import Chance
 from supervisor.simulator.clockwork import Clockwork, Owner
 from supervisor.simulator.job import Job, Line, Process
 from supervisor.simulator.link import Checkpoint, Link, Store
-from supervisor.simulator.scenario import GB, GIB, Physics
+from supervisor.simulator.scenario import GB, GIB, TIER_HOLDS, Physics
 
 WALL = 1_700_000_000.0  # Unix time at t = 0: only a label
 ENGINE_GIB, TRAINER_GIB, EMPTY_GIB, GPU_GIB = 72.0, 61.0, 0.5, 80.0
@@ -69,6 +70,7 @@ class Folder:
     state: Literal["complete", "writing", "incomplete"]
     changed: float  # virtual time of the newest write
     written_bytes: float
+    in_memory: bool = False  # in the tier alone, not on the volume yet
 
 
 class Pod(Owner):
@@ -81,10 +83,15 @@ class Pod(Owner):
         *,
         physics: Physics,
         physics_random: Random,
+        chance: Chance,
+        tier: bool = False,
         store: Store,
         truth: Truth,
     ) -> None:
         self.number, self.clock, self.physics, self.physics_random = number, clock, physics, physics_random
+        self.chance = chance
+        self.tier = tier and physics.has_tier  # does the trainer save into memory?
+        self.draining: Folder | None = None
         self.store, self.truth = store, truth
         self.watcher = NO_WATCHER
         self.unread: list[Line] = []
@@ -109,6 +116,7 @@ class Pod(Owner):
         # armed by faults for a moment that comes by itself
         self.tear_next_save: Callable[[], None] | None = None
         self.jam_next_resume: Callable[[], None] | None = None
+        self.memory_stays_s = self.slow_stop_s = 0.0
         self.next_save_s = 0.0
         self.next_eval_s = 0.0
         self.heavy_steps: list[float] = []
@@ -120,16 +128,13 @@ class Pod(Owner):
         self.pid += 7
         return self.pid
 
-    def draw_around(self, median: float, sigma: float) -> float:
-        """A duration: lognormal with this median."""
-        return median * math.exp(self.physics_random.gauss(0.0, sigma))
-
-    def next_step_s(self) -> float:
+    def next_step_s(self, number: int) -> float:
+        """How long step ``number`` takes, whoever does it and how often."""
+        random = self.chance.of("step", number)
         least = min(10.0, self.physics.step_s / 4) + self.physics.step_s / 20
-        seconds = max(least, self.draw_around(self.physics.step_s, self.physics.step_sigma))
-        tail = self.physics_random.random()
-        if tail < self.physics.step_tail:
-            seconds *= min(8.0, self.physics_random.paretovariate(1.5) + 1.0)
+        seconds = max(least, self.physics.step_s * math.exp(random.gauss(0.0, self.physics.step_sigma)))
+        if random.random() < self.physics.step_tail:
+            seconds *= min(8.0, random.paretovariate(1.5) + 1.0)
         if self.heavy_steps:
             seconds *= self.heavy_steps.pop()
         return seconds
@@ -141,23 +146,22 @@ class Pod(Owner):
         return int(self.physics.disk_gb * GB)
 
     def disk_free(self) -> int:
-        steps = sum(folder.written_bytes for folder in self.folders.values())
-        used = self.physics.base_gb * GB + steps + self.foreign() + self.aside_bytes + self.aside_whole_bytes
-        return max(0, int(self.disk_total - used))
+        foreign = self.foreign()
+        return int(max(0.0, self._room_beside(foreign)))
+
+    def _room_beside(self, foreign: float) -> float:
+        steps = sum(folder.written_bytes for folder in self.folders.values() if not folder.in_memory)
+        used = self.physics.base_gb * GB + steps + foreign + self.aside_bytes + self.aside_whole_bytes
+        return self.disk_total - used
 
     def foreign(self) -> float:
         now = self.clock.now
         if self.foreign_rate:
             grown = (now - self._foreign_t) * self.foreign_rate
             self._foreign_t = now
-            self.foreign_bytes += max(0.0, min(grown, self._room_for_foreign()))
+            self.foreign_bytes += max(0.0, min(grown, self._room_beside(self.foreign_bytes)))
         self._foreign_t = now
         return self.foreign_bytes
-
-    def _room_for_foreign(self) -> float:
-        steps = sum(folder.written_bytes for folder in self.folders.values())
-        used = self.physics.base_gb * GB + steps + self.foreign_bytes + self.aside_bytes + self.aside_whole_bytes
-        return max(0.0, self.disk_total - used)
 
     def set_foreign(self, size_bytes: float, rate: float = 0.0) -> None:
         """Files of others take so much, and grow by ``rate`` bytes a second."""
@@ -170,15 +174,16 @@ class Pod(Owner):
     def begin_save(self, job: Job) -> float:
         """The trainer begins to write the step it just did; seconds that it will take."""
         size = self.physics.checkpoint_gb * GB
-        seconds = self.next_save_s or self.draw_around(self.physics.save_s, 0.1)
+        median = self.physics.tier_save_s if self.tier else self.physics.save_s
+        seconds = self.next_save_s or self.chance.around(median, 0.1, "save", job.step)
         self.next_save_s = 0.0
         poison = job.poison if job.poison is not None and job.poison > job.step else None
-        room = self.disk_free()
+        room = self.disk_free() if not self.tier else size + 1
         torn, self.tear_next_save = self.tear_next_save, None
         whole = torn is None and room > size
         written = size if whole else min(size / 2, room)
         checkpoint = Checkpoint(job.step, int(size), poison, ruined=job.ruined)
-        self.folders[job.step] = Folder(checkpoint, "writing", self.clock.now, written)
+        self.folders[job.step] = Folder(checkpoint, "writing", self.clock.now, written, in_memory=self.tier)
         if torn is not None:
             self.clock.after(seconds / 2, lambda: self._tear(job, torn), job)
         elif not whole:
@@ -195,12 +200,33 @@ class Pod(Owner):
     def end_save(self, job: Job) -> None:
         folder = self.folders[job.step]
         folder.state, folder.changed = "complete", self.clock.now
+        self._drain()
         keep = self.physics.trainer_keep
         if keep:
             whole = sorted(step for step, other in self.folders.items() if other.state == "complete")
             for step in whole[:-keep]:
                 del self.folders[step]
         self.watcher.steps_changed()
+
+    def _drain(self) -> None:
+        """Copy the newest whole step of the tier to the volume; older ones that came faster than that are left out."""
+        waiting = [step for step, one in self.folders.items() if one.in_memory and one.state == "complete"]
+        for step in sorted(waiting)[:-TIER_HOLDS]:
+            if self.folders[step] is not self.draining:
+                del self.folders[step]
+        if self.draining is not None or not waiting:
+            return
+        self.draining = folder = self.folders[max(waiting)]
+        self.clock.after(folder.written_bytes / GB / self.physics.volume_gb_s, lambda: self._end_drain(folder), self)
+
+    def _end_drain(self, folder: Folder) -> None:
+        folder.in_memory, self.draining = False, None
+        self._drain()
+
+    def lose_memory(self) -> None:
+        """The machine booted anew: what lay in memory alone is gone."""
+        self.folders = {step: one for step, one in self.folders.items() if not one.in_memory}
+        self.draining = None
 
     def folder_being_written(self) -> Folder | None:
         """The folder that is being written now."""

@@ -25,6 +25,8 @@ class Policy(Protocol):
     name: str
     omniscient: bool
     """True for the oracle alone: it is told of faults at the moment they strike."""
+    tier: bool
+    """Does the trainer save into memory, where two steps fit there?"""
 
     def see(self, observation: Observation) -> tuple[Sequence[Action], float]:
         """What to do after ``observation``, and the time ``t`` at which a ``Tick`` is wanted if nothing else happens.
@@ -51,6 +53,7 @@ class CorePolicy:
 
     name = "core"
     omniscient = False
+    tier = False
 
     def __init__(self) -> None:
         self.state = State()
@@ -75,3 +78,17 @@ class AutoIntervalPolicy(CorePolicy):
             settings = replace(fact.settings, interval_between=(1, 100))
             observation = replace(observation, fact=replace(fact, settings=settings))
         return super().see(observation)
+
+
+class TierPolicy(CorePolicy):
+    """The real core, and the trainer saves into memory."""
+
+    name = "core-tier"
+    tier = True
+
+
+class AutoTierPolicy(AutoIntervalPolicy):
+    """Both."""
+
+    name = "core-auto-tier"
+    tier = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.core.time_kinds import CATEGORIES
-from supervisor.simulator.faults import with_defaults
+from supervisor.simulator.faults import KINDS, with_defaults
 from supervisor.simulator.ledger import Account, Score, quantile, score
 from supervisor.simulator.policy import CorePolicy, PolicyFactory
-from supervisor.simulator.scenario import Rate, Scenario
+from supervisor.simulator.scenario import Scenario
 from supervisor.simulator.world import Planned, World
 
 HOUR = 3600.0
@@ -22,6 +22,8 @@ IN_ATTEMPT = frozenset(
     ("engine-hang", "nccl-hang", "orchestrator-wedge", "engine-exit-0", "engine-crash", "trainer-crash", "host-oom")
 )
 """Kinds that strike more often while an attempt is young (73 % of failed tasks fail in ten minutes: Aegis, NSDI'25)."""
+OF_HOST = frozenset(("gpu-stumbles", "host-reboot"))
+POD_LOST = frozenset(("spot-loss", "host-vanishes", "gpu-lost"))
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def _round_s(value: float | None) -> float | None:
 
 def plan(scenario: Scenario, hours: float, seed: int) -> list[Planned]:
     """Faults of the scenario's rates, drawn once for all policies: at the same times, whatever the policy does."""
-    faults = []
+    faults: list[Planned] = []
     for rate in scenario.rates:
         if rate.per_1000_h <= 0:
             continue
@@ -97,29 +99,38 @@ def plan(scenario: Scenario, hours: float, seed: int) -> list[Planned]:
         while t < hours * HOUR:
             faults.append(Planned(t, rate.kind, parameters))
             t += random.expovariate(rate.per_1000_h / 1000.0 / HOUR)
-    return sorted(faults, key=lambda fault: (fault.at, fault.kind))
+    more = [*_early(scenario, seed, faults), *_relapses(scenario, seed, faults)]
+    return sorted((*faults, *more), key=lambda fault: (fault.at, fault.kind))
 
 
-class EarlyFailures:
-    """What more goes wrong in the first minutes of an attempt: a Weibull hazard with k < 1 that meets the later rate.
+def _early(scenario: Scenario, seed: int, faults: Sequence[Planned]) -> Iterator[Planned]:
+    """What more goes wrong soon after a fault, while the next attempt is young.
 
-    The expected number in excess of the constant rate r over the first T seconds is r T (1/k - 1).
+    A Weibull hazard with k < 1 that meets the later rate: the expected number in excess of the constant rate r over the
+    first T seconds is r T (1/k - 1). It begins where a run that reacts at once would have its next attempt, and strikes
+    each policy at the same time: one that starts more often does not meet more of it.
     """
+    physics = scenario.physics
+    rates = [rate for rate in scenario.rates if rate.kind in IN_ATTEMPT and rate.per_1000_h > 0]
+    total = sum(rate.per_1000_h for rate in rates) / 1000.0 / HOUR
+    expected = total * physics.early_s * (1.0 / physics.early_shape - 1.0)
+    for fault in faults:
+        random = Random(f"{seed}/early/{fault.kind}/{fault.at}")
+        if (KINDS[fault.kind].needs == "nothing" and fault.kind not in POD_LOST) or random.random() >= expected:
+            continue
+        rate = random.choices(rates, [r.per_1000_h for r in rates])[0]
+        away_s = physics.replacement_s if fault.kind in POD_LOST else 0.0
+        after_s = away_s + physics.early_s * random.random() ** (1.0 / physics.early_shape)
+        yield Planned(fault.at + after_s, rate.kind, with_defaults(rate.kind, rate.parameters))
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
-        self._random = Random(f"{seed}/early")
-        self._rates: list[Rate] = [r for r in scenario.rates if r.kind in IN_ATTEMPT and r.per_1000_h > 0]
-        self._shape, self._first_s = scenario.physics.early_shape, scenario.physics.early_s
 
-    def draw(self) -> Planned | None:
-        """For one attempt: a fault some seconds after its launch, or none."""
-        total = sum(rate.per_1000_h for rate in self._rates) / 1000.0 / HOUR
-        expected = total * self._first_s * (1.0 / self._shape - 1.0)
-        if self._random.random() >= expected:
-            return None
-        rate = self._random.choices(self._rates, [r.per_1000_h for r in self._rates])[0]
-        after_s = self._first_s * self._random.random() ** (1.0 / self._shape)
-        return Planned(after_s, rate.kind, with_defaults(rate.kind, rate.parameters))
+def _relapses(scenario: Scenario, seed: int, faults: Sequence[Planned]) -> Iterator[Planned]:
+    """A host that failed fails again within a day, with a chance of ``relapse``, if the run is still on it."""
+    for fault in faults:
+        random = Random(f"{seed}/relapse/{fault.kind}/{fault.at}")
+        if fault.kind in OF_HOST and random.random() < scenario.physics.relapse:
+            after_s = random.random() * 24 * HOUR
+            yield Planned(fault.at + after_s, fault.kind, fault.parameters, host_of=fault.at)
 
 
 def simulate(
@@ -136,17 +147,10 @@ def simulate(
     ``faults``: exactly these, instead of the scenario's rates. ``trace`` takes the observations as lines of JSON.
     """
     planned = plan(scenario, hours, seed) if faults is None else list(faults)
-    early = EarlyFailures(scenario, seed) if faults is None else None
     if trace is not None:
         trace(json.dumps(_trace_head(scenario, hours, seed)))
-    world = World(
-        scenario,
-        seed,
-        factory,
-        planned=planned,
-        trace=_trace_writer(trace) if trace is not None else None,
-        early=early,
-    )
+    writer = _trace_writer(trace) if trace is not None else None
+    world = World(scenario, seed, factory, planned=planned, trace=writer)
     world.run_until(hours * HOUR)
     return Outcome(world.policy.name, scenario.name, hours, seed, world)
 

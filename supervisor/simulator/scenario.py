@@ -17,17 +17,25 @@ FILE = Path(__file__).with_name("mix.toml")
 GB = 10**9
 GIB = 1 << 30
 WORLD = "world-"
+TIER_HOLDS, TIER_MARGIN = 2, 0.1  # whole steps in the tier at most, and what is left free beside them
 LINES = ("debug", "info", "steps")
 
 
 @dataclass(frozen=True)
 class Physics:
-    """A job, its pod, link and store. Sizes in GB (10^9 bytes), times in seconds, links in Gbit/s."""
+    """A job, its pod, link and store. Sizes in GB (10^9 bytes), times in seconds, rates in GB/s, links in Gbit/s."""
 
     step_s: float = 240.0  # median of a step
     step_sigma: float = 0.4  # of its logarithm
     step_tail: float = 0.0  # part of the steps that are several times as long (Pareto), for heavy tails
-    save_s: float = 30.0
+    writer_gb_s: float = 1.0  # what one rank of the trainer writes at most, whatever takes it
+    volume_gb_s: float = 0.7  # what the volume of the checkpoints takes from all ranks, synced
+    tier_gb_s: float = 1.0  # what the memory file system takes from all ranks
+    shm_gb: float = 64.0  # size of /dev/shm
+    may_mount: bool = False  # may a memory file system of any size be mounted?
+    ram_gb: float = 512.0  # of the machine
+    memory_limit_gb: float = 512.0  # of the container
+    job_memory_gb: float = 200.0  # the job's own peak
     interval: int = 5  # steps between two checkpoints
     checkpoint_gb: float = 47.0
     load_s: float = 300.0  # launch to first step: model load and compilation
@@ -48,6 +56,9 @@ class Physics:
     sockets: bool = True  # connections to the engine can be counted
     keepalive: bool = False  # and stay open while nothing is asked
     nvml: bool = True  # the GPU driver answers
+    proc: bool = True  # /proc tells what the job's processes do
+    waits_spin: bool = False  # the trainer's ranks wait for a batch in a collective, so their GPUs are "100 % busy"
+    env_shows: bool = True  # a slow environment uses CPU here; False: it waits for a service elsewhere
     pipeline: bool = True  # the orchestrator tells its count of rollouts
     lines: str = "debug"  # what the logs show: "debug" all, "info" few phases and hardly an end, "steps" no phase
     step_begins: bool = True  # at "info": does the orchestrator say that it begins a step? Its era tells
@@ -55,10 +66,28 @@ class Physics:
     replacement_s: float = 600.0  # median until another pod is there
     replacement_sigma: float = 0.5
     person_s: float = 3600.0  # median until a person comes after exit 93
+    relapse: float = 0.0  # part of a host's faults that are followed by another one within a day, if the run stays
     max_steps: int = 0  # 0: the run does not end
     early_shape: float = 0.5  # Weibull k of failures in the first ten minutes of an attempt, 1: as later
     early_s: float = 600.0
     thinned: bool = True  # while all is calm, sensors look less often than real ones do
+
+    @property
+    def save_s(self) -> float:
+        """For how long a save into the volume stalls the trainer."""
+        return self.checkpoint_gb / min(self.writer_gb_s * self.trainer_gpus, self.volume_gb_s)
+
+    @property
+    def tier_save_s(self) -> float:
+        """The same into the tier."""
+        return self.checkpoint_gb / min(self.writer_gb_s * self.trainer_gpus, self.tier_gb_s)
+
+    @property
+    def has_tier(self) -> bool:
+        """Do two steps, and a margin, fit into memory beside the job?"""
+        room = max(self.shm_gb, self.ram_gb if self.may_mount else 0.0)
+        beside = min(self.ram_gb, self.memory_limit_gb) - self.job_memory_gb
+        return TIER_HOLDS * self.checkpoint_gb * (1 + TIER_MARGIN) <= min(room, beside)
 
 
 @dataclass(frozen=True)
@@ -181,7 +210,18 @@ def _with_field(thing: Any, name: str, value: str, prefix: str) -> Any:
 def _check_possible(physics: Physics) -> None:
     if physics.lines not in LINES:
         raise ConfigError(f"lines is one of {', '.join(LINES)}, not {physics.lines!r}.")
-    for name in ("step_s", "interval", "checkpoint_gb", "load_s", "link_gbit", "disk_gb", "engines", "trainer_gpus"):
+    rates = ("writer_gb_s", "volume_gb_s", "tier_gb_s")
+    for name in (
+        *rates,
+        "step_s",
+        "interval",
+        "checkpoint_gb",
+        "load_s",
+        "link_gbit",
+        "disk_gb",
+        "engines",
+        "trainer_gpus",
+    ):
         if getattr(physics, name) <= 0:
             raise ConfigError(f"{name} must be more than 0.")
     if not 0 < physics.early_shape <= 1:

@@ -14,7 +14,7 @@ from random import Random
 from supervisor.core import facts as f
 from supervisor.simulator.clockwork import NEVER, Alarm
 from supervisor.simulator.engine_look import EngineEyes
-from supervisor.simulator.job import POWER_IDLE, Job, Line, Process
+from supervisor.simulator.job import POWER_BUSY, POWER_IDLE, POWER_SPINS, Job, Line, Process
 from supervisor.simulator.pod import ENGINE_GIB, WALL, GpuCard, Pod, Watcher
 from supervisor.simulator.scenario import GB, GIB
 
@@ -23,6 +23,9 @@ DISK_LOOK_S, DISK_HEARTBEAT_S, DISK_CHANGE = 5.0, 600.0, 0.002
 GPU_HEARTBEAT_S, GPU_ODD_S, GPU_DEADLINE_S, GPU_UNKNOWN_S = 120.0, 10.0, 10.0, 30.0
 HOST_HEARTBEAT_S = 300.0
 POWER_W = 700.0
+DIPS, ODD_LOADS = 0.2, 0.03  # looks that find a training GPU between two kernels, and a spinning one below 90 %
+EFFORT_S, EFFORT_CALM_S = 10.0, 60.0
+BURSTS, STALLS = 0.03, 0.1  # looks that find a stray burst of work, and reads or writes that rest for a moment
 WORK_S, WORK_CALM_S = 10.0, 120.0
 MEMORY_TOTAL = 512 * GIB
 
@@ -60,6 +63,7 @@ class Sensing(Watcher):
         self._disk_alarm = Alarm(self.clock, self._look_at_disk, self)
         self._gpu_alarm = Alarm(self.clock, self._look_at_gpus, self)
         self._work_alarm = Alarm(self.clock, self._look_at_work, self)
+        self._effort_alarm = Alarm(self.clock, self._look_at_effort, self)
         self._work_said: tuple[int, int, int] | None = None
         self._faults_told: set[str] = set()
         self._engine: EngineEyes | None = None
@@ -147,8 +151,8 @@ class Sensing(Watcher):
             return
         if self._engine is not None and self._engine.job is job:
             self._engine.look_soon()
-        if job.is_blocked or job.phase == "training":
-            self._gpu_soon(GPU_ODD_S / 2)
+        self._gpu_soon(GPU_ODD_S / 2)
+        self._effort_alarm.not_after(self._next_on_grid(EFFORT_S))
         if job.phase in ("load", "resume"):
             return
         # The rhythm of the real lines from the moment at which the numbers may stand still.
@@ -197,30 +201,59 @@ class Sensing(Watcher):
             self._tell_lost_gpus(lost)
             return
         jitter = self.random.uniform(-0.02, 0.02) * GIB
-        gpus = tuple(
-            f.Gpu(
-                *(c.uuid, c.index, int(c.used_bytes + jitter), c.total_bytes, c.role),
-                power_w=self._power_w(c),
-                load=self._gpu_load(c),
-            )
-            for c in pod.cards
-        )
-        self._tell(f.GpuLook(gpus), "gpu")
+        gpus = []
+        for c in pod.cards:
+            power_w, load = self._gpu_reading(c)
+            used = int(c.used_bytes + jitter)
+            gpus.append(f.Gpu(c.uuid, c.index, used, c.total_bytes, c.role, power_w=power_w, load=load))
+        self._tell(f.GpuLook(tuple(gpus)), "gpu")
         low = pod.job is not None and any(
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
         )
         low = low or (pod.job is not None and pod.job.is_blocked)
         self._gpu_soon(GPU_HEARTBEAT_S if self.pod.physics.thinned and not low else GPU_ODD_S)
 
-    def _power_w(self, card: GpuCard) -> float:
-        job = self.pod.job
-        part = job.power(card.role) if job is not None and job.alive else POWER_IDLE
-        return float(round(POWER_W * part * self.random.uniform(0.9, 1.1)))
+    def _gpu_reading(self, card: GpuCard) -> tuple[float, float]:
+        """Watts and percent of the time: a kernel that only spins fills it, and one that computes has pauses."""
+        job, random = self.pod.job, self.random
+        first = card.index == self.pod.physics.engines
+        work = job.gpu_work(card.role, first=first) if job is not None and job.alive else "rests"
+        if work == "computes":
+            dips = card.role == "trainer" and random.random() < DIPS
+            part, load = (random.uniform(0.25, 0.5), random.uniform(30.0, 100.0)) if dips else (POWER_BUSY, 100.0)
+        elif work == "spins":
+            part, load = POWER_SPINS * random.uniform(0.75, 1.4), 100.0 if random.random() > ODD_LOADS else 80.0
+        else:
+            part, load = POWER_IDLE * random.uniform(0.8, 1.2), random.uniform(0.0, 20.0)
+        return float(round(POWER_W * part * random.uniform(0.9, 1.1))), float(round(load))
 
-    def _gpu_load(self, card: GpuCard) -> float:
-        """A kernel that only spins fills it, too."""
-        job = self.pod.job
-        return 0.0 if job is None or not job.alive or job.power(card.role) <= POWER_IDLE else 100.0
+    def _look_at_effort(self) -> None:
+        """What the job's processes do: CPU, files and network, each with stray bursts and moments of rest."""
+        job, random, physics = self.pod.job, self.random, self.pod.physics
+        if job is None or not job.alive or job.exit is not None or not physics.proc:
+            return
+        if self._look_fails():
+            self._tell(f.EffortLook(reason="the look failed"), "effort")
+            self._effort_alarm.not_after(self.clock.now + EFFORT_S)
+            return
+        does, ranks = job.effort(), physics.trainer_gpus
+        trainer = does.trainer * random.uniform(0.85, 1.0)
+        stray, rests = random.random() < BURSTS, random.random() < STALLS
+        self._tell(
+            f.EffortLook(
+                (
+                    f.Effort("trainer", round(trainer * ranks, 1), round(trainer, 1)),
+                    f.Effort("orchestrator", does.orchestrator, does.orchestrator),
+                    *([] if "env" in job.missing else [f.Effort("env", does.env, does.env)]),
+                ),
+                helper_cores=round(does.helpers * random.uniform(0.5, 1.5) + stray * random.uniform(0.3, 1.5), 1),
+                file_bytes_s=round(0.0 if rests else does.file_bytes_s * random.uniform(0.3, 1.0)),
+                net_bytes_s=round(2e4 * random.uniform(0.1, 3.0) + 3e6 * (random.random() < BURSTS / 2)),
+            ),
+            "effort",
+        )
+        calm = physics.thinned and job.activity == "working" and not job.is_blocked
+        self._effort_alarm.not_after(self.clock.now + (EFFORT_CALM_S if calm else EFFORT_S))
 
     def _tell_lost_gpus(self, lost: tuple[str, ...]) -> None:
         for card in self.pod.cards:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -23,6 +23,7 @@ from supervisor.core.time_kinds import (
     WAITING,
 )
 from supervisor.simulator.attendant import Attendant
+from supervisor.simulator.chance import Chance
 from supervisor.simulator.clockwork import Clockwork, Owner
 from supervisor.simulator.faults import KINDS, NotNowError, draw_parameters
 from supervisor.simulator.job import Job
@@ -35,6 +36,7 @@ from supervisor.simulator.scenario import Scenario
 START_T = 1000.0
 EXIT_FINISHED, EXIT_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 AGAIN_S = 30.0
+START_FAILS_S = 40.0  # after the launch
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,7 @@ class Planned:
     at: float
     kind: str
     parameters: dict[str, Any]
-
-
-class Early(Protocol):
-    """More faults, of young attempts."""
-
-    def draw(self) -> Planned | None:
-        """One that strikes so many seconds (``at``) after a launch, or none."""
+    host_of: float | None = None  # only if the run is still on the pod that it was on then
 
 
 @dataclass(frozen=True)
@@ -73,18 +69,16 @@ class World:
         *,
         planned: Sequence[Planned] = (),
         trace: Callable[[f.Observation], None] | None = None,
-        early: Early | None = None,
     ) -> None:
-        self._early = early
         self.scenario, self.factory, self.trace = scenario, factory, trace
         self.clock = Clockwork(START_T)
         self.physics = scenario.physics
-        # Streams of their own, so that what one part draws does not change what strikes another.
+        self.chance = Chance(seed)
+        # What costs no policy any time: how noisy curves are, and when a look is due.
         self.physics_random = Random(f"{seed}/physics")
         self.fault_random = Random(f"{seed}/faults")
         self._sensor_random = Random(f"{seed}/sensors")
-        self._hands_random = Random(f"{seed}/hands")
-        self._pods_random = Random(f"{seed}/pods")
+        self._no_pod_until = 0.0  # the market has none before that
         self.store = Store()
         self.account = Account(START_T)
         self.said_sentences: list[Said] = []
@@ -100,6 +94,7 @@ class World:
         self._sent_bytes: dict[tuple[int, float], float] = {}
         self.policy = factory()
         self._jam_next_resume: Callable[[], None] | None = None
+        self.failing_starts: list[Callable[[], None]] = []
         for fault in planned:
             self.clock.at(START_T + fault.at, self._call_that_strikes(fault))
         self._new_pod()
@@ -137,6 +132,9 @@ class World:
         return self.pod
 
     def _new_pod(self) -> None:
+        if self.clock.now < self._no_pod_until:
+            self.clock.at(self._no_pod_until, self._new_pod)
+            return
         self._pods += 1
         self.account.pods = self._pods
         self.pod = Pod(
@@ -144,6 +142,8 @@ class World:
             self.clock,
             physics=self.physics,
             physics_random=self.physics_random,
+            chance=self.chance,
+            tier=self.policy.tier,
             store=self.store,
             truth=self,
         )
@@ -163,7 +163,6 @@ class World:
             self.policy,
             self.scenario.settings,
             sensor_random=self._sensor_random,
-            hands_random=self._hands_random,
             sent_bytes=self._sent_bytes,
         )
         self.recount()
@@ -189,12 +188,44 @@ class World:
         self._open.clear()
         if strike is not None:
             strike.natural = now
-        wait_s = unnoticed_s + self.physics.replacement_s * math.exp(
-            self._pods_random.gauss(0.0, self.physics.replacement_sigma)
-        )
         self.account.abandon_step(now)
         self.recount()
-        self.clock.after(wait_s, self._new_pod)
+        self.clock.at(self._pod_comes(now + unnoticed_s), self._new_pod)
+
+    def _pod_comes(self, asked: float) -> float:
+        """When the pod that is asked for then is there."""
+        physics = self.physics
+        wait_s = self.chance.around_at(asked, physics.replacement_s, physics.replacement_sigma, "replacement")
+        return max(asked + wait_s, self._no_pod_until)
+
+    def take_pods_away(self, strike: Strike, *, unnoticed_s: float = 0.0) -> None:
+        """The market takes every pod, and has none for as long as another one takes from now on.
+
+        Also who waits for a pod just then waits on: else a policy gained by having none when it is taken.
+        """
+        self._no_pod_until = self._pod_comes(self.clock.now + unnoticed_s)
+        strike.natural = self.clock.now
+        self.lose_pod(strike, unnoticed_s=unnoticed_s)
+
+    def reboot(self, seconds: float, strike: Strike) -> None:
+        """The machine boots anew: all processes and what lay in memory are gone, the disk stays."""
+        pod = self.here()
+        if self.attendant is not None:
+            self.attendant.close()
+            self.attendant = None
+        if pod.job is not None:
+            self.account.abandon_step(self.clock.now)
+            pod.end_job()
+        pod.lose_memory()
+        self._open.clear()
+        self.policy = self.factory()  # the clock of the journal begins anew, and it is read as another pod's
+
+        def back() -> None:
+            strike.natural = self.clock.now
+            self._boot_daemon()
+
+        self.recount()
+        self.clock.after(seconds, back, pod)
 
     def jam_next_resume(self, told: Callable[[], None]) -> None:
         """The next resume, on this pod or on the one that is awaited, never gets to its first step."""
@@ -202,9 +233,15 @@ class World:
         if self.pod is not None:
             self.pod.jam_next_resume = told
 
+    def fail_next_start(self, told: Callable[[], None]) -> None:
+        """The next start, on this pod or on the one that is awaited, ends while it loads."""
+        self.failing_starts.append(told)
+
     def warn(self) -> None:
         """The provider says that the pod will be taken away: the daemon gets SIGTERM."""
-        self.here().doomed = True
+        if self.pod is None or self.pod.paused:
+            return
+        self.pod.doomed = True
         if self.attendant is not None:
             self.attendant.see(f.Command("shutdown", "SIGTERM"), "signal")
 
@@ -276,7 +313,7 @@ class World:
             self._close_open_strikes(reason)
             self.account.gave_up += 1 if code == EXIT_PERSON else 0
             self.gone_for_a_person = True
-            after_s = self.physics.person_s * math.exp(self._pods_random.gauss(0.0, 0.5))
+            after_s = self.chance.around_at(self.clock.now, self.physics.person_s, 0.5, "person")
             self.clock.after(after_s, self._person_comes, pod)
         self.recount()
 
@@ -300,7 +337,10 @@ class World:
     def _call_that_strikes(self, fault: Planned) -> Callable[[], None]:
         def strike() -> None:
             kind = KINDS[fault.kind]
+            self.fault_random = self.chance.of("fault", fault.kind, fault.at)
             try:
+                if fault.host_of is not None and self.here().started_at > START_T + fault.host_of:
+                    raise NotNowError("the run left that host")
                 kind.strike(self, draw_parameters(fault.parameters, kind.parameters, self.fault_random))
             except NotNowError as why:
                 self.not_struck.append((fault, str(why)))
@@ -349,9 +389,14 @@ class World:
         self.account.starts += 1
         self._close_open_strikes("started anew")
         self.account.goes_on_from(self.clock.now, step)
-        fault = self._early.draw() if self._early is not None else None
-        if fault is not None:
-            self.clock.after(fault.at, self._call_that_strikes(fault), self.pod)
+        if self.failing_starts:
+            self.clock.after(START_FAILS_S, self._fail_start, self.pod)
+
+    def _fail_start(self) -> None:
+        job = self.pod.job if self.pod is not None else None
+        if self.failing_starts and job is not None and job.exit is None and not job.ending:
+            self.failing_starts.pop(0)()
+            job.crash("inference", 1, "fatal-error", "OSError: the model could not be read: Connection reset by peer")
 
     def _close_open_strikes(self, sentence: str) -> bool:
         """Close the books on every fault that was open; were there any that a restart answers?"""
@@ -379,6 +424,8 @@ class World:
         if doing == "stop":
             return STOPPING
         job = pod.job
+        if job is None and self.attendant is None and not self.gone_for_a_person:
+            return INFRASTRUCTURE
         if job is None:
             if self.gone_for_a_person:
                 return STOPPED if self.account.gave_up == 0 else WAITING

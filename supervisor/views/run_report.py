@@ -31,6 +31,7 @@ from supervisor.effects.transfers import Transfers, request
 from supervisor.journal.journal import open_read_only
 from supervisor.storage.base import StoreError
 from supervisor.views.interval_advice import advise
+from supervisor.views.would_bring import would_bring
 
 PERSON_EVERY_H = 8.0
 STALL_S = 120.0
@@ -189,6 +190,10 @@ def report(
             "loss": advice.loss,
             "present_loss": advice.present_loss,
         },
+        "would_bring": [
+            {**one._asdict(), "dollars": None if price is None or one.seconds is None else one.seconds / 3600 * price}
+            for one in would_bring(run, advice, lost)
+        ],
         "notes": list(found.notes),
     }
 

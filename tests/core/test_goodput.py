@@ -75,6 +75,18 @@ def test_a_checkpoint_save_inside_a_step_is_told_apart_from_it(world: World) -> 
     adds_up(world.state, 1000)
 
 
+def test_a_save_ends_with_its_newest_file_and_not_when_the_sensor_is_sure(world: World) -> None:
+    world.running_at(2)
+    phase(world, "checkpoint", 2)
+    world.t += 30
+    written = 1.7e9 + world.t
+    world.t += 25
+    world.see(f.LocalSteps((f.LocalStep(2, "complete", "", 1, written),)))
+    world.step(3)
+    assert (spent(world)[k.SAVE], world.state.books.ledger.saves) == (30, 1)
+    adds_up(world.state, 1000)
+
+
 def test_a_save_that_no_line_ends_ends_where_the_next_step_begins_by_its_own_account(world: World) -> None:
     world.running_at(2)
     phase(world, "checkpoint", 2)

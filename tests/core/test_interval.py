@@ -200,6 +200,28 @@ def test_each_start_is_told_its_interval_and_lost_pods_make_saves_more_frequent(
     assert again.interval < alone
 
 
+def test_a_save_that_no_line_tells_of_is_timed_by_its_files() -> None:
+    world = World(replace(SETTINGS, interval_between=(1, 100)))
+    world.boot()
+    world.running_at(0)
+    for number in range(1, 21):
+        world.step(number)
+        if number % 10 == 0:
+            world.see(
+                f.LocalSteps((f.LocalStep(number, "writing", "its files are being written", 1, 1.7e9 + world.t),))
+            )
+            world.after(60)
+            written = 1.7e9 + world.t
+            world.after(20)  # the sensor waits for quiet before it calls the step complete
+            world.see(f.LocalSteps((f.LocalStep(number, "complete", "", 2, written),)))
+    assert world.state.books.ledger.saves == 0
+    world.actions.clear()
+    world.engine_process_dies()
+    world.after(60)
+    (sentence,) = world.said("checkpoint-interval")
+    assert ": a save takes 60 s, " in sentence
+
+
 def test_without_auto_nothing_is_told_to_the_start() -> None:
     world = World()
     world.boot()

@@ -383,3 +383,52 @@ def test_one_pod_without_a_step_or_an_old_one_is_no_news() -> None:
     world.boot()
     world.see(f.StoreRecords(Learned(), {"a": pod(1e9, 0), "b": pod(1.1e9, 0), "c": pod(1.2e9, 1), "d": pod(1.3e9, 0)}))
     assert not world.said("pods")
+
+
+# ---------------------------------------------------------------- a first start that shows nothing new
+
+SPINNING = f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=210.0, load=100.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (
+            (f.EngineLook("http://127.0.0.1:8000", "refused"),),
+            "has not opened its port: http://127.0.0.1:8000 says refused",
+        ),
+        (
+            (f.EffortLook((f.Effort("trainer", 0.0, 0.0, "pid 9 in nfs4_wait"),)),),
+            "waits for a disk or a driver: pid 9",
+        ),
+        ((f.EffortLook((f.Effort("trainer", 4.0, 1.0),)),), "it may compile"),
+        (
+            (f.GpuLook((SPINNING,)), f.EffortLook((f.Effort("trainer", 1.0, 1.0),), "", 0.0, 0.0, 0.0)),
+            "ranks wait for each other",
+        ),
+    ],
+)
+def test_a_first_start_that_shows_nothing_new_for_twenty_minutes_says_what_it_waits_for(
+    facts: tuple[f.Fact, ...], says: str
+) -> None:
+    world = World()
+    world.boot()
+    for role in ("launcher", "trainer"):
+        world.see(f.ProcessSeen(world.state.attempt.number, role, 114, 5, role))  # type: ignore[arg-type]
+    began = world.t
+    while not world.said("start-shows-nothing-new") and world.t < began + 7200:
+        world.t += 10
+        for fact in facts:
+            world.see(fact)
+    assert 1190 <= world.t - began <= 1230 and not world.asked(a.Stop)
+    (sentence,) = world.said("start-shows-nothing-new")
+    assert says in sentence and "supervisorctl stop" in sentence
+
+
+def test_a_first_start_that_goes_on_is_left_alone() -> None:
+    world = World()
+    world.boot()
+    for number in range(60):
+        world.t += 60
+        world.see(f.PhaseSeen("trainer", "startup", number // 10))
+    assert not world.said("start-shows-nothing-new")

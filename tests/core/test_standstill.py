@@ -5,11 +5,14 @@ That is told before a step is late, and only where each of them can be seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.deadlines import standstill_limits, step_limits
+from supervisor.core.evolve import replace
 
 from .world import GIB, SETTINGS, World
 
@@ -18,11 +21,11 @@ STEP_S = 240.0
 BUSY_W, SPINS_W = 520.0, 210.0
 
 
-def look(world: World, watts: float | None, *, tokens: bool, readable: bool = True) -> None:
-    """One look of all sensors; ``watts`` is what the trainer's GPU draws."""
+def look(world: World, watts: float | None, *, tokens: bool, readable: bool = True, load: float | None = None) -> None:
+    """One look of all sensors; ``watts`` and ``load`` are what the trainer's GPU draws, and how busy it is."""
     gpus = (
         f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=500.0 if tokens else 120.0),
-        f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=watts),
+        f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=watts, load=load),
     )
     world.see(f.GpuLook(gpus))
     count = world.t if tokens else world.state.engine.count
@@ -134,3 +137,107 @@ def test_a_first_start_and_a_first_resume_may_load_for_as_long_as_they_like() ->
         look(world, BUSY_W, tokens=True)
     assert standstill_limits(world.state) is None
     assert still(world, SPINS_W, 20 * MIN) == 20 * MIN
+
+
+# ---------------------------------------------------------------- pictures: processes are seen, too
+
+QUIET = f.EffortLook((f.Effort("trainer", 0.0, 0.0), f.Effort("env", 0.1, 0.1)), "", 0.1, 0.0, 2e5)
+SPINS, RESTS = 100.0, 5.0  # percent: how busy a GPU is that waits for another one, or for nothing
+
+
+def seen_run(steps: int = 60, pause_s: float = 0.0, load: float = SPINS) -> World:
+    """As ``run``, and processes are seen; ``load`` is that of the trainer's GPU in the pause before each step."""
+    world = World()
+    world.boot()
+    world.job_up()
+    look(world, SPINS_W, tokens=False)
+    for number in range(1, steps + 1):
+        for t in range(0, int(STEP_S + pause_s), 10):
+            world.t += 10
+            waits = t < pause_s
+            look(world, SPINS_W if waits else BUSY_W, tokens=not waits, load=load if waits else SPINS)
+            world.see(QUIET)
+        world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
+    assert not world.asked(a.Stop)
+    world.actions.clear()
+    return world
+
+
+def stands(
+    world: World,
+    load: float,
+    limit_s: float,
+    effort: Callable[[int], f.EffortLook] = lambda number: QUIET,
+    watts: float = SPINS_W,
+) -> float:
+    """As ``still``, with what processes do at each look."""
+    began, number = world.t, 0
+    while not world.asked(a.Stop) and world.t < began + limit_s:
+        world.t += 10
+        look(world, watts, tokens=False, load=load)
+        world.see(effort(number))
+        number += 1
+    return world.t - began
+
+
+@pytest.mark.parametrize(("load", "limit_s"), [(SPINS, 90.0), (RESTS, 180.0)])
+def test_a_picture_that_was_never_healthy_has_a_short_limit(load: float, limit_s: float) -> None:
+    world = seen_run()
+    assert limit_s <= stands(world, load, 3600.0) <= limit_s + 20
+    (sentence,) = world.said("verdict")
+    assert "the engine made no token" in sentence and "no environment, file or network moved" in sentence
+    assert ("as in a collective that never ends" in sentence) == (load == SPINS)
+
+
+def test_each_picture_has_the_limit_that_its_own_pauses_taught() -> None:
+    assert stands(seen_run(pause_s=100.0, load=RESTS), SPINS, 3600.0) <= 110
+    world = seen_run(pause_s=100.0, load=SPINS)
+    assert stands(world, SPINS, 250.0) == 250, "ranks that wait for their batch look like that here"
+    assert stands(world, SPINS, 3600.0) <= 90 and world.asked(a.Stop)
+
+
+def test_a_hang_that_lifts_by_itself_makes_the_limit_of_its_picture_longer() -> None:
+    world = seen_run()
+    assert stands(world, SPINS, 80.0) == 80
+    world.see(f.StepDone("trainer", 61, STEP_S, loss=0.1))
+    assert stands(world, SPINS, 190.0) == 190
+
+
+@pytest.mark.parametrize(
+    "moving",
+    [
+        replace(QUIET, helper_cores=3.0),  # a compiler, the tests of an environment
+        replace(QUIET, efforts=(f.Effort("env", 1.0, 1.0),)),
+        replace(QUIET, file_bytes_s=5e8),  # a checkpoint is read
+        replace(QUIET, net_bytes_s=5e7),
+        replace(QUIET, file_bytes_s=None),  # hidden: the slower rules hold
+        f.EffortLook(reason="the look took too long"),
+    ],
+)
+def test_what_moves_or_cannot_be_seen_is_no_standstill(moving: f.EffortLook) -> None:
+    assert stands(seen_run(), SPINS, 290.0, lambda number: moving) == 290
+
+
+def test_one_look_that_fails_or_shows_a_burst_changes_nothing() -> None:
+    for odd in (f.EffortLook(reason="the look took too long"), replace(QUIET, helper_cores=2.0)):
+        took = stands(seen_run(), SPINS, 3600.0, lambda number, odd=odd: odd if number in (3, 6) else QUIET)  # type: ignore[misc]
+        assert took <= 110
+
+
+def test_a_rank_that_computes_on_its_cpu_while_its_gpu_rests_has_more_time() -> None:
+    works = replace(QUIET, efforts=(f.Effort("trainer", 1.0, 1.0),))
+    assert stands(seen_run(), RESTS, 290.0, lambda number: works) == 290
+
+
+def test_a_gpu_that_computes_shows_no_picture() -> None:
+    assert stands(seen_run(), SPINS, 550.0, watts=BUSY_W) == 550
+
+
+def test_a_resume_that_deadlocks_is_found_by_its_picture_once_a_start_was_seen() -> None:
+    world = seen_run()
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+    world.after(60.0)
+    world.job_up()
+    world.actions.clear()
+    took = stands(world, SPINS, 3600.0)
+    assert 180 <= took <= 210 and world.said("verdict")[0].startswith("The start is stuck")

@@ -8,10 +8,12 @@ import pytest
 
 from supervisor.core.time_kinds import CATEGORIES, DETECTION, INFRASTRUCTURE, PRODUCTIVE, SAVE
 from supervisor.simulator import sensitivity
-from supervisor.simulator.baselines import ALL
+from supervisor.simulator.baselines import ALL, NAMED
 from supervisor.simulator.compare import compare, distance, run_all, sentences, table
 from supervisor.simulator.ledger import Account, score
+from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.schedule import parse_faults
 
 HOUR = 3600.0
 
@@ -80,12 +82,10 @@ def test_no_policy_beats_the_oracle_and_the_core_beats_all_others(rough) -> None
     by_name = {s.policy: s for s in rough}
     assert set(by_name) == set(ALL)
     others = [s for s in rough if s.policy not in ("core", "oracle")]
-    # The same seed is not the same luck to the last draw: a step that one policy never began is drawn by another. So
-    # the nearest of them, the plain watcher, may be ahead in so few hours; but none finds what broke as soon.
     assert by_name["oracle"].ettr > max(s.ettr for s in others)
     assert by_name["core"].ettr > max(s.ettr for s in others if s.policy != "plain-watcher")
     assert by_name["core"].seconds[DETECTION] < 0.7 * min(s.seconds[DETECTION] for s in others)
-    assert by_name["core"].ettr < by_name["oracle"].ettr + 0.01
+    assert by_name["core"].ettr <= by_name["oracle"].ettr
 
 
 def test_the_ledgers_of_all_policies_add_up(rough) -> None:  # type: ignore[no-untyped-def]
@@ -99,6 +99,16 @@ def test_the_same_seed_gives_the_same_faults_to_every_policy() -> None:
     first = [run_all([(scenario, 30, 7, name)], 1)[0] for name in ("core", "torchrun", "oracle")]
     spots = [[s.t for s in account.strikes if s.kind == "spot-loss"] for account in first]
     assert spots[0] and spots[0] == spots[1] == spots[2]
+
+
+def test_a_tier_stalls_less_and_a_reboot_takes_what_it_held() -> None:
+    slow = load_scenario("network-volume", ["load_s=60"])
+    assert slow.physics.has_tier and not load_scenario("container").physics.has_tier
+    assert slow.physics.save_s == pytest.approx(47 / 0.3) and slow.physics.tier_save_s == pytest.approx(47)
+    reboot = parse_faults([{"at": "7300s", "kind": "host-reboot"}], "test")
+    tier, volume = (simulate(slow, 5, 3, NAMED[name], faults=reboot) for name in ("core-tier", "core"))
+    assert tier.account.seconds[SAVE] < 0.4 * volume.account.seconds[SAVE]
+    assert all(one.account.starts == 2 and one.world.pod is not None for one in (tier, volume))
 
 
 def test_two_processes_give_what_one_gives() -> None:

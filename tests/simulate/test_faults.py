@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core import facts as f
+from supervisor.core.time_kinds import STOPPING
 from supervisor.simulator.faults import KINDS
 from tests.simulate.worlds import after, fault
 
@@ -100,6 +101,20 @@ def test_an_orchestrator_that_stands_still_is_stuck_once_the_step_is_overdue(sil
 def test_an_environment_server_that_is_gone_stops_the_rollouts_and_is_found() -> None:
     told = after(fault("env-death"))
     assert told.detected_s("env-death") < 3000
+    assert told.goes_on
+
+
+def test_an_environment_server_that_lives_and_hangs_is_found_by_its_picture() -> None:
+    told = after(fault("env-hang", "6h"), hours=8)
+    assert told.detected_s("env-hang") < 900
+    assert "no environment, file or network moved" in told.said("verdict")[0]
+    assert told.goes_on
+
+
+@pytest.mark.parametrize("kind", ["env-stall", "collective-stall"])
+def test_what_stands_still_for_a_minute_and_lifts_is_left_alone(kind: str) -> None:
+    told = after(fault(kind, "6h", seconds=70.0), hours=8)
+    assert told.account.restarts == 0
     assert told.goes_on
 
 
@@ -270,6 +285,30 @@ def test_a_log_that_cannot_be_read_for_a_while_is_no_silence_of_the_job(seed: in
     told = after(fault("log-gap", seconds=900), seed=seed)
     assert told.account.restarts == 0
     assert told.goes_on
+
+
+@pytest.mark.parametrize("kind", ["gpu-stumbles", "code-error"])
+def test_a_job_that_ends_by_itself_goes_on_on_its_pod(kind: str) -> None:
+    told = after(fault(kind), hours=4)
+    assert told.detected_s(kind) < 40
+    assert told.goes_on and told.account.pods == 1 and len(told.resumed_at()) == 2
+
+
+def test_a_start_that_fails_is_tried_again() -> None:
+    told = after(fault("start-fails", 7100), fault("job-killed"), hours=5)
+    assert len(told.resumed_at()) == 3 and told.goes_on
+
+
+@pytest.mark.parametrize("kind", ["memory-stays", "slow-stop"])
+def test_a_stop_that_takes_longer_costs_its_time_and_no_pod(kind: str) -> None:
+    told = after(fault(kind, 7100, seconds=60), fault("job-killed"), hours=5)
+    assert told.account.seconds[STOPPING] > 60 and told.goes_on and told.account.pods == 1
+
+
+def test_a_host_reboot_ends_the_job_and_leaves_the_disk() -> None:
+    told = after(fault("host-reboot", seconds=300), hours=5)
+    first, second = told.resumed_at()
+    assert first is None and second is not None and told.goes_on and told.account.pods == 1
 
 
 def test_each_kind_of_fault_has_a_test_here() -> None:

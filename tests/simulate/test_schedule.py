@@ -100,7 +100,7 @@ def test_a_number_that_cannot_be_set_is_refused(text: str, says: str) -> None:
 
 
 def test_an_unknown_scenario_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="default, healthy, no-spot"):
+    with pytest.raises(ConfigError, match="default, flaky"):
         load_scenario("quiet")
 
 

@@ -70,7 +70,8 @@ class Listening:
 
     def __init__(self, policy: Any, facts: list[f.Fact]) -> None:
         self._policy, self._facts = policy, facts
-        self.name, self.omniscient, self.learn_fault = policy.name, policy.omniscient, policy.learn_fault
+        self.name, self.omniscient, self.tier = policy.name, policy.omniscient, policy.tier
+        self.learn_fault = policy.learn_fault
 
     def see(self, observation: f.Observation) -> Any:
         self._facts.append(observation.fact)

@@ -1,0 +1,150 @@
+"""Pictures of a standstill: what GPUs and processes show while no token, rollout, file or byte moves, and for how long.
+
+A collective that never ends, an orchestrator that waits for ever, a barrier of a save and a slow environment look much
+the same. What tells them apart is what this run has shown while it was healthy: each picture has its own longest time,
+learned from steps that were done (``still/NAME`` in ``Learned``). A picture that was never seen healthy has a short
+limit. Where any part cannot be seen, there is no picture, and the slower rules of ``deadlines`` hold alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from supervisor.core.deadlines import FRESH_S, PAUSE_LONGEST, explanation_ended, knows_counters
+from supervisor.core.evolve import replace
+from supervisor.core.facts import EffortLook
+from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
+from supervisor.core.records import Learned
+from supervisor.core.state import Activity, State
+from supervisor.core.watch import Watch
+
+Name = Literal["spins", "rests", "mixed", "cpu"]
+FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
+"""Seconds that a picture may stand in a step though it was never seen before. Ranks that all spin wait for each other;
+one whose GPU rests may do what only its CPU shows (``mixed``, ``cpu``)."""
+START = 2.0  # times the floor, in a start: it loads, compiles and connects
+FEW = 2.0  # times the floor, where less than KEEP steps were seen: the run may just not have paused yet
+MOVING_CORES = 0.5  # of environments and helpers together: those that poll take less
+MOVING_BYTES_S = float(1 << 20)  # logs, heartbeats and metrics stay far below
+GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so it is unknown
+SHORTEST_S = 20.0  # two looks
+AT_WORK = 2.0  # times the least that a GPU draws
+KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
+PREFIX, SEEN = "still/", "seen"
+
+
+def with_effort(activity: Activity | None, fact: EffortLook, now: float) -> Activity | None:
+    """``activity`` after a look. One that fails, or cannot see files or network, tells nothing."""
+    if fact.reason or fact.helper_cores is None or fact.file_bytes_s is None or fact.net_bytes_s is None:
+        return activity
+    cores = fact.helper_cores + sum(effort.cores for effort in fact.efforts if effort.role == "env")
+    moves = cores >= MOVING_CORES or max(fact.file_bytes_s, fact.net_bytes_s) >= MOVING_BYTES_S
+    gap_s = now - activity.seen_t if activity is not None else GAP_S
+    if activity is None or gap_s > GAP_S:
+        return Activity(now, now, moves)
+    # Work shows at two looks in a row; a heartbeat, a log that is rotated or a collector of garbage at one. The sensor
+    # speaks on change, so what it told last stood until now.
+    moved = activity.moves and (moves or gap_s > SHORTEST_S)
+    return replace(activity, seen_t=now, moved_t=now if moved else activity.moved_t, moves=moves)
+
+
+def name_picture(state: State) -> str:
+    """The present picture, "" while there is none."""
+    return state.job.activity.picture if state.job.activity is not None else ""
+
+
+def sees_processes(state: State) -> bool:
+    """Is it known at present what the job's processes do? Of those on other machines it is not."""
+    activity = state.job.activity
+    return activity is not None and not state.machines and state.now - activity.seen_t <= GAP_S
+
+
+def _sees_all(state: State) -> bool:
+    """Would a picture be seen now if there were one? A step of which this was never so teaches nothing.
+
+    Only of a GPU that was seen at rest and at work is it known which of them it does.
+    """
+    trainers = [memory for memory in state.gpus.by_uuid.values() if memory.gpu.role == "trainer"]
+    known = all(
+        one.power_low_w is not None and one.power_high_w > max(KNOWN_POWER_W, AT_WORK * one.power_low_w)
+        for one in trainers
+    )
+    return bool(trainers) and known and sees_processes(state) and knows_counters(state, Watch(state.now))
+
+
+def trainer_rests_since(state: State) -> float | None:
+    """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
+    trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
+    known = [since for since in trainers if since is not None]
+    return max(known) if known and len(known) == len(trainers) else None
+
+
+def _look_at_trainer(state: State) -> Name | None:
+    """What the trainer shows, given that its GPUs draw little; None: unknown."""
+    loaded = [m.loaded_since is not None for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
+    effort = state.job.efforts.get("trainer")
+    if not loaded or effort is None:
+        return None
+    if any(loaded):
+        return "spins" if all(loaded) else "mixed"
+    return "cpu" if effort.last.cores >= MOVING_CORES else "rests"
+
+
+def still_since(state: State, watch: Watch) -> float | None:
+    """Since when no part has moved and nothing known explained it; None: one moves, or cannot be seen."""
+    rests = trainer_rests_since(state)
+    activity, engine, job = state.job.activity, state.engine, state.job
+    if rests is None or activity is None or not sees_processes(state) or not knows_counters(state, watch):
+        return None
+    began = state.attempt.started if state.progress.step is None else state.progress.t
+    moved = [began, rests, activity.moved_t, engine.worked_t, explanation_ended(state, watch)]
+    moved += [growth.t for growth in job.growth.values()]
+    # A count that is not told at present says nothing; the other parts do.
+    moved += [job.work.moved_t] if job.work is not None and not watch.over(job.work.t, FRESH_S) else []
+    return max(moved)
+
+
+def picture_limit(state: State) -> float | None:
+    """For how many seconds the present picture may stand; None: there is none, or too little is known of this run."""
+    learned, name = state.books.learned.phases, name_picture(state)
+    if not name:
+        return None
+    seen, times = learned.get(_key(state, SEEN)), learned.get(_key(state, name))
+    if seen is None:
+        return None
+    if state.mode == "starting":
+        floor_s = START * FLOORS_S[name]
+    elif seen.count < EACH_AT_FIRST:
+        return None
+    else:
+        floor_s = FLOORS_S[name] * (FEW if seen.count < KEEP else 1.0)
+    return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
+
+
+def after_look(state: State, activity: Activity) -> tuple[Activity, dict[str, float]]:
+    """After a look at the processes: what it shows, and for how long that has stood in this step at most (s).
+
+    The times are learned once the step is done.
+    """
+    shows, pictures = _look_at_trainer(state), state.job.pictures
+    if shows is None:
+        return activity, pictures
+    picture = shows if shows == activity.shows else activity.picture
+    activity = replace(activity, shows=shows, picture=picture)
+    times = {_key(state, SEEN): 1.0} if _sees_all(state) else {}
+    since = still_since(state, Watch(state.now))
+    if since is not None and picture and state.now - since >= SHORTEST_S:
+        times[_key(state, picture)] = state.now - since
+    longer = {key: seconds for key, seconds in times.items() if pictures.get(key, 0.0) < seconds}
+    return activity, {**pictures, **longer} if longer else pictures
+
+
+def learn_pictures(learned: Learned, pictures: dict[str, float]) -> Learned:
+    """A step is done: what stood meanwhile was healthy, or lifted by itself."""
+    for key, seconds in pictures.items():
+        learned = learn(learned, key, seconds)
+    return learned
+
+
+def _key(state: State, name: str) -> str:
+    return f"{PREFIX}{'start/' if state.mode == 'starting' else ''}{name}"
