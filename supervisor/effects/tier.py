@@ -464,7 +464,7 @@ def _look_at_memory() -> f.HostLook:
 
 
 def _is_own(folder: Path) -> bool:
-    """A folder of this user's, and no link: /dev/shm is everybody's, and a stranger's step would run their code."""
+    """Is it a folder of this user, and no link? Each user can write to /dev/shm, and a resume runs a step's code."""
     try:
         look = folder.lstat()
     except OSError:
