@@ -35,7 +35,6 @@ SELF_HEALING: dict[str, Faults] = {
     "another pod after ten minutes": [(2 * HOUR, "host-vanishes", {})],
     "a pod that is unfit": often("gpu-lost", 1, 0),
     "a checkpoint that always crashes": often("poison-step", 1, 0),
-    # Three hours of it end in a restart in most worlds, which is a matter of verdicts and not of alerts.
     "no log line for half an hour": [(2 * HOUR, "log-gap", {"seconds": 0.5 * HOUR})],
     "an engine that hangs while the store is away": [
         (2 * HOUR, "store-outage", {"seconds": 1500.0}),
@@ -47,6 +46,13 @@ SELF_HEALING: dict[str, Faults] = {
 @pytest.mark.parametrize("faults", SELF_HEALING.values(), ids=SELF_HEALING)
 def test_no_alert_for_what_the_supervisor_mends_by_itself(faults: Faults, tmp_path: Path) -> None:
     assert alerts(pages_of("healthy", 8, faults), tmp_path) == {}
+
+
+@pytest.mark.xfail(
+    reason="Checkpoints that appear while no line can be read are taken for no progress: after two hours"
+)
+def test_no_alert_for_three_hours_without_a_log_line(tmp_path: Path) -> None:
+    assert alerts(pages_of("healthy", 8, [(2 * HOUR, "log-gap", {"seconds": 3 * HOUR})]), tmp_path) == {}
 
 
 def fired(
