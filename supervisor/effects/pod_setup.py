@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError, TryAgainError
+from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.effects import move_aside
 from supervisor.effects.run_context import RunContext
@@ -121,44 +122,49 @@ def run_shell(command: str, timeout_s: float, env: Mapping[str, str], log: Path)
 # ---------------------------------------------------------------- a step that is fetched ahead
 
 
-def early_folder(output_dir: Path, job_dir: Path | None, run_id: str) -> Path | None:
-    """Where a step waits for its place; None where it could not be moved there by a rename.
+def early_folder(run_file: RunFile, step: int) -> Path | None:
+    """Where ``step`` waits for its place; None where it could not be moved there by a rename.
 
-    Not in the job's folder, which the commands may be about to clone into.
+    Not in the job's folder, which the commands may be about to clone into. What is there of another step is deleted.
     """
-    folder = (job_dir or output_dir).absolute().parent
+    folder = (run_file.job.dir or run_file.output_dir).absolute().parent
     while not folder.is_dir():
         folder = folder.parent
-    there = output_dir.absolute()
+    there = run_file.output_dir.absolute()
     while not there.is_dir():
         there = there.parent
-    early = folder / f"{EARLY}{run_id}"
+    ours = folder / f"{EARLY}{run_file.run.id}"
     with contextlib.suppress(OSError):
         if folder.stat().st_dev != there.stat().st_dev:
             return None
-        early.mkdir(mode=0o700, exist_ok=True)
-        found = early.lstat()
+        ours.mkdir(mode=0o700, exist_ok=True)
+        found = ours.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            for other in ours.iterdir():
+                if other.name != str(step):
+                    shutil.rmtree(other, ignore_errors=True)
+            early = ours / str(step)
+            early.mkdir(exist_ok=True)
             return early
     return None
 
 
 def place_early(early: Path, job: Job, step: int) -> None:
-    """Move what was fetched ahead to its place, and delete the rest. The restore that follows checks every byte.
+    """Move what was fetched ahead to its place. The restore that follows checks every byte. Raises OSError."""
+    primary = job.output_dir / job.place(step, "x").parent
+    moves = [(early / f"step_{step}", primary)]
+    moves += [
+        (path, job.output_dir / path.relative_to(early))
+        for path in early.rglob("*")
+        if path.is_file() and not path.is_relative_to(early / f"step_{step}")
+    ]
+    for source, target in moves:
+        if source.exists() and not os.path.lexists(target):
+            move_aside.make_for_job(target.parent)
+            source.rename(target)
 
-    Raises OSError.
-    """
-    try:
-        primary = job.output_dir / job.place(step, "x").parent
-        moves = [(early / f"step_{step}", primary)]
-        moves += [
-            (path, job.output_dir / path.relative_to(early))
-            for path in early.rglob("*")
-            if path.is_file() and not path.is_relative_to(early / f"step_{step}")
-        ]
-        for source, target in moves:
-            if source.exists() and not os.path.lexists(target):
-                move_aside.make_for_job(target.parent)
-                source.rename(target)
-    finally:
-        shutil.rmtree(early, ignore_errors=True)
+
+def forget_early(run_file: RunFile) -> None:
+    """Delete what a step that was fetched ahead left, also where a daemon was killed before it could use it."""
+    for folder in (run_file.job.dir or run_file.output_dir).absolute().parents:
+        shutil.rmtree(folder / f"{EARLY}{run_file.run.id}", ignore_errors=True)
