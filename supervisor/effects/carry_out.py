@@ -23,7 +23,7 @@ from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
-from supervisor.effects.pod_setup import PodSetup, forget_early, run_shell
+from supervisor.effects.pod_setup import PodSetup, end_commands, forget_early, run_shell
 from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
@@ -153,6 +153,7 @@ class Effects:
 
         ``within_s``: so many seconds are left for all of it; ``release_s``: and for giving the run back.
         """
+        end_commands(self.run.state_dir.glob("setup*.pid"))  # a download beside [setup] commands that have failed
         self.store.close(within_s, release_s)
         self.logs.close()
         self.root_cause.close()

@@ -13,7 +13,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError, TryAgainError
@@ -23,6 +23,7 @@ from supervisor.effects import move_aside
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.jobs.environment import environment_of_commands
+from supervisor.process.survivors import alive, look_at
 
 COMMANDS = "commands"
 EARLY = ".rl-supervisor-early-"
@@ -95,10 +96,24 @@ class PodSetup:
             self._run.post(f.SetupDone(self._reason))
 
 
+def end_commands(records: Iterable[Path]) -> None:
+    """End what these files say was begun, if it is still that process."""
+    for record in records:
+        with contextlib.suppress(OSError, ValueError):
+            pid, ticks = map(int, record.read_text().split())
+            if alive((pid, ticks)):
+                os.killpg(pid, 9)  # it leads a group of its own
+
+
 def run_shell(command: str, timeout_s: float, env: Mapping[str, str], log: Path) -> str:
-    """Run a person's shell command with its output in ``log``; returns why it failed, or ""."""
+    """Run a person's shell command with its output in ``log``; returns why it failed, or "".
+
+    What a daemon that was killed left running with the same log is ended first: two of one install break each other.
+    """
     shell = shutil.which("bash") or "/bin/sh"
     home = env.get("HOME") or "/"
+    record = log.with_suffix(".pid")
+    end_commands([record])
     with log.open("ab") as output:
         child = subprocess.Popen(
             [shell, "-c", command],
@@ -110,6 +125,8 @@ def run_shell(command: str, timeout_s: float, env: Mapping[str, str], log: Path)
             start_new_session=True,
             umask=0o022,  # all users may read what it installs, unlike what we write
         )
+        if (started := look_at(child.pid)) is not None:
+            record.write_text(f"{child.pid} {started.start_ticks}\n")
         try:
             code = child.wait(timeout_s)
         except subprocess.TimeoutExpired:

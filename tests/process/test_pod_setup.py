@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +22,7 @@ from supervisor.core.state import State
 from supervisor.effects import pod_setup
 from supervisor.effects.pod_setup import PodSetup
 from supervisor.jobs.base import StepCheck
+from supervisor.process import survivors
 from supervisor.views import status
 from tests.core.world import World
 from tests.hands import effects_of
@@ -77,6 +81,37 @@ def test_commands_that_fail_wait_for_nothing_beside_them(tmp_path: Path) -> None
     assert "exit code 4" in done.reason
     wait_for(lambda: len(pod.ends()) == 2 or None, "the other part ends", 15)
     assert sum(isinstance(fact, f.SetupDone) for fact in pod.facts) == 1
+
+
+def test_a_command_that_a_killed_daemon_left_is_ended_before_it_begins_anew(tmp_path: Path) -> None:
+    log, inner = tmp_path / "setup.log", tmp_path / "inner"
+    command = f"sleep 300 & echo $! > {inner}; wait"
+    code = "from supervisor.effects.pod_setup import Path, run_shell; "
+    code += f"run_shell({command!r}, 300, {{}}, Path({str(log)!r}))"
+    daemon = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_for(lambda: (tmp_path / "setup.pid").exists() and inner.exists() and inner.read_text(), "it runs", 20)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    left = survivors.look_at(int(inner.read_text()))
+    assert left is not None and not left.dead, "it outlives its daemon"
+    assert pod_setup.run_shell("true", 30, dict(os.environ), log) == ""
+    wait_for(lambda: not survivors.alive(left.identity), "what was left is gone")
+    assert pod_setup.run_shell("exit 3", 30, dict(os.environ), log).startswith("'exit 3' ended with exit code 3")
+
+
+def test_a_daemon_that_ends_takes_a_download_along(tmp_path: Path) -> None:
+    run_file, ended = a_run(tmp_path), list[str]()
+    run_file.state_dir.mkdir()
+    effects = effects_of(run_file, [])
+    log = run_file.state_dir / "setup-1.log"
+    child = threading.Thread(target=lambda: ended.append(pod_setup.run_shell("sleep 300", 300, dict(os.environ), log)))
+    child.start()
+    wait_for(lambda: log.with_suffix(".pid").exists() and log.with_suffix(".pid").read_text(), "it runs")
+    effects.close()
+    child.join(15)
+    assert ended and "exit code -9" in ended[0]
 
 
 def test_status_has_a_line_for_each_part(tmp_path: Path) -> None:
