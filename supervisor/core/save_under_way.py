@@ -31,13 +31,15 @@ def save_of_trainer(state: State) -> Phase | None:
 def save_under_way(state: State, verdict: Verdict) -> Saving | None:
     """The save that a trainer which is well is in the midst of; None where there is none, or the trainer has failed.
 
-    Each kind of standstill but the engine's may be the save's own.
+    Each kind of standstill but the engine's may be the save's own. No save is wanted of a trainer that began from
+    scratch, or at a step that is quarantined.
     """
     phase = save_of_trainer(state)
     if phase is None or phase.step is None:
         return None
     failed = verdict.cause.startswith("trainer") or any(gone.role == "trainer" for gone in state.job.gone)
-    if failed or (verdict.kind == "hung" and not verdict.cause.startswith("engine")):
+    unwanted = verdict.cause == "fresh-start" or str(state.attempt.resume_step) in state.store.quarantined
+    if failed or unwanted or (verdict.kind == "hung" and not verdict.cause.startswith("engine")):
         return None
     writers = tuple(
         (one.pid, one.start_ticks) for one in state.job.processes_here() if one.role == "trainer" and one.key

@@ -23,7 +23,7 @@ from supervisor.effects.incident_evidence import IncidentEvidence
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.log_upkeep import LogUpkeep
 from supervisor.effects.own_engine import OwnEngine
-from supervisor.effects.pod_setup import PodSetup, run_shell
+from supervisor.effects.pod_setup import PodSetup, end_commands, forget_early, run_shell
 from supervisor.effects.root_cause import RootCause
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
@@ -155,6 +155,7 @@ class Effects:
 
         ``within_s``: so many seconds are left for all of it; ``release_s``: and for giving the run back.
         """
+        end_commands(self.run.state_dir.glob("setup*.pid"))  # a download beside [setup] commands that have failed
         self.store.close(within_s, release_s)
         self.logs.close()
         self.root_cause.close()
@@ -232,6 +233,7 @@ class Effects:
         if self.run.machines is not None:  # what a silent machine writes on would lie among what is set aside here
             self.run.machines.settle(action.attempt, job.stop_rules(), self._unwanted)
         self.store.bring_step(job, action.step)
+        forget_early(self.run.run_file)  # of a daemon that was killed while it fetched ahead
         moved = self._set_aside(job, action)
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
@@ -301,10 +303,8 @@ class Effects:
 
     def _stop_attempt(self, action: a.Stop) -> None:
         folder, run_id = attempt_dir(self.run.state_dir, action.attempt), self.run.run_file.run.id
-        try:
-            wait_for_what_is_kept(action, self.run.need_job(), folder, run_id, self._hurry)
-        except OSError as error:  # the stop must come
-            self.run.post(f.Remark("stop", f"No look at the checkpoints before the stop: {error}."))
+        if unseen := wait_for_what_is_kept(action, self.run.need_job(), folder, run_id, self._hurry):
+            self.run.post(f.Remark("stop", f"No look at the checkpoints before the stop: {unseen}."))
         stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief, at_once=action.at_once)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place
         self.run.post(stopped)

@@ -13,15 +13,17 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError, TryAgainError
+from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.effects import move_aside
 from supervisor.effects.run_context import RunContext
 from supervisor.jobs.base import Job
 from supervisor.jobs.environment import environment_of_commands
+from supervisor.process.survivors import alive, look_at
 
 COMMANDS = "commands"
 EARLY = ".rl-supervisor-early-"
@@ -94,10 +96,24 @@ class PodSetup:
             self._run.post(f.SetupDone(self._reason))
 
 
+def end_commands(records: Iterable[Path]) -> None:
+    """End what these files say was begun, if it is still that process."""
+    for record in records:
+        with contextlib.suppress(OSError, ValueError):
+            pid, ticks = map(int, record.read_text().split())
+            if alive((pid, ticks)):
+                os.killpg(pid, 9)  # it leads a group of its own
+
+
 def run_shell(command: str, timeout_s: float, env: Mapping[str, str], log: Path) -> str:
-    """Run a person's shell command with its output in ``log``; returns why it failed, or ""."""
+    """Run a person's shell command with its output in ``log``; returns why it failed, or "".
+
+    What a daemon that was killed left running with the same log is ended first: two of one install break each other.
+    """
     shell = shutil.which("bash") or "/bin/sh"
     home = env.get("HOME") or "/"
+    record = log.with_suffix(".pid")
+    end_commands([record])
     with log.open("ab") as output:
         child = subprocess.Popen(
             [shell, "-c", command],
@@ -109,6 +125,8 @@ def run_shell(command: str, timeout_s: float, env: Mapping[str, str], log: Path)
             start_new_session=True,
             umask=0o022,  # all users may read what it installs, unlike what we write
         )
+        if (started := look_at(child.pid)) is not None:
+            record.write_text(f"{child.pid} {started.start_ticks}\n")
         try:
             code = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -121,44 +139,49 @@ def run_shell(command: str, timeout_s: float, env: Mapping[str, str], log: Path)
 # ---------------------------------------------------------------- a step that is fetched ahead
 
 
-def early_folder(output_dir: Path, job_dir: Path | None, run_id: str) -> Path | None:
-    """Where a step waits for its place; None where it could not be moved there by a rename.
+def early_folder(run_file: RunFile, step: int) -> Path | None:
+    """Where ``step`` waits for its place; None where it could not be moved there by a rename.
 
-    Not in the job's folder, which the commands may be about to clone into.
+    Not in the job's folder, which the commands may be about to clone into. What is there of another step is deleted.
     """
-    folder = (job_dir or output_dir).absolute().parent
+    folder = (run_file.job.dir or run_file.output_dir).absolute().parent
     while not folder.is_dir():
         folder = folder.parent
-    there = output_dir.absolute()
+    there = run_file.output_dir.absolute()
     while not there.is_dir():
         there = there.parent
-    early = folder / f"{EARLY}{run_id}"
+    ours = folder / f"{EARLY}{run_file.run.id}"
     with contextlib.suppress(OSError):
         if folder.stat().st_dev != there.stat().st_dev:
             return None
-        early.mkdir(mode=0o700, exist_ok=True)
-        found = early.lstat()
+        ours.mkdir(mode=0o700, exist_ok=True)
+        found = ours.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            for other in ours.iterdir():
+                if other.name != str(step):
+                    shutil.rmtree(other, ignore_errors=True)
+            early = ours / str(step)
+            early.mkdir(exist_ok=True)
             return early
     return None
 
 
 def place_early(early: Path, job: Job, step: int) -> None:
-    """Move what was fetched ahead to its place, and delete the rest. The restore that follows checks every byte.
+    """Move what was fetched ahead to its place. The restore that follows checks every byte. Raises OSError."""
+    primary = job.output_dir / job.place(step, "x").parent
+    moves = [(early / f"step_{step}", primary)]
+    moves += [
+        (path, job.output_dir / path.relative_to(early))
+        for path in early.rglob("*")
+        if path.is_file() and not path.is_relative_to(early / f"step_{step}")
+    ]
+    for source, target in moves:
+        if source.exists() and not os.path.lexists(target):
+            move_aside.make_for_job(target.parent)
+            source.rename(target)
 
-    Raises OSError.
-    """
-    try:
-        primary = job.output_dir / job.place(step, "x").parent
-        moves = [(early / f"step_{step}", primary)]
-        moves += [
-            (path, job.output_dir / path.relative_to(early))
-            for path in early.rglob("*")
-            if path.is_file() and not path.is_relative_to(early / f"step_{step}")
-        ]
-        for source, target in moves:
-            if source.exists() and not os.path.lexists(target):
-                move_aside.make_for_job(target.parent)
-                source.rename(target)
-    finally:
-        shutil.rmtree(early, ignore_errors=True)
+
+def forget_early(run_file: RunFile) -> None:
+    """Delete what a step that was fetched ahead left, also where a daemon was killed before it could use it."""
+    for folder in (run_file.job.dir or run_file.output_dir).absolute().parents:
+        shutil.rmtree(folder / f"{EARLY}{run_file.run.id}", ignore_errors=True)

@@ -77,7 +77,7 @@ class StoreWork:
         self._sent: set[tuple[int, str]] = set()  # bundles of evidence: (attempt, name)
         self._owed: set[int] = set()  # the logs of these attempts did not reach the store at the last try
         self._missing: dict[int, int] = {}  # step -> how often it was listed and could not be found
-        self._early: Path | None = None  # the folder of a step that was fetched before its place was known
+        self._early: Path | None = None  # where a whole step is that was fetched before its place was known
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
         self._unkept = ""  # why the store does not know yet which steps are left
@@ -337,11 +337,12 @@ class StoreWork:
 
         def fetch() -> None:
             try:
-                self._early = pod_setup.early_folder(run_file.output_dir, run_file.job.dir, run_file.run.id)
-                if self._early is not None and self._run.disks is None:
+                early = None if self._run.disks is not None else pod_setup.early_folder(run_file, step)
+                if early is not None:
                     place = {"primary": f"step_{step}"}
-                    asked = self._ask_store("restore", step=step, output_dir=str(self._early), place=place)
+                    asked = self._ask_store("restore", step=step, output_dir=str(early), place=place)
                     self.transfers.run(asked, what="restore")
+                    self._early = early
             except (SupervisorError, OSError):
                 pass
             finally:
@@ -358,10 +359,11 @@ class StoreWork:
         try:
             job = self._run.need_job()
             move_aside.make_for_job(job.output_dir)
-            if self._early is not None:
-                early, self._early = self._early, None
+            early, self._early = self._early, None
+            if early is not None and early.name == str(action.step):
                 with contextlib.suppress(OSError, ValueError):  # what is not in its place is fetched again
                     pod_setup.place_early(early, job, action.step)
+            pod_setup.forget_early(self._run.run_file)  # it would take the room that is needed now
             answer = self._move_step(self._ask_to_restore(job, action.step), "restore")
             check = job.check_step(action.step, settled=True)
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")

@@ -99,7 +99,8 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     for signum, patience_s in signals:
         if not tree.jobs() or (hurry is not None and hurry.is_set()) or time.monotonic() >= end_of_patience:
             break
-        _ask_to_end(tree, signum, min(time.monotonic() + patience_s, end_of_patience), hurry, at_once=at_once)
+        until = min(time.monotonic() + patience_s, end_of_patience)
+        _ask_to_end(tree, signum, until, hurry, uploads_until=end_of_patience if at_once else None)
     killed, left = _kill_all(tree, max(begun + budget_s, time.monotonic() + LEAST_KILL_S))
     if not left:
         left = _end_shims(tree)
@@ -124,13 +125,17 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     )
 
 
-def _ask_to_end(tree: Belongings, signum: int, until: float, hurry: Event | None, *, at_once: bool = False) -> None:
+def _ask_to_end(
+    tree: Belongings, signum: int, until: float, hurry: Event | None, *, uploads_until: float | None = None
+) -> None:
     """Send one signal and wait until everything is gone or patience ends.
 
     It goes to the components' own processes alone: a launcher that is asked takes the rest down in its order. Once
-    those are gone, each orphan gets it too, since no other process tells it. ``at_once``: all others get SIGTERM right
-    after them. A launcher then writes down that it was told before it sees a part end, and joins what has ended.
+    those are gone, each orphan gets it too, since no other process tells it. ``uploads_until``: all of it is told at
+    once, and what sends rows on has until then at most. The others get SIGTERM right after the components: a launcher
+    then writes down that it was told before it sees a part end, and joins what has ended.
     """
+    at_once = uploads_until is not None
     told: set[Identity] = set()
     poll = FIRST_POLL_S
     alone = False
@@ -140,8 +145,8 @@ def _ask_to_end(tree: Belongings, signum: int, until: float, hurry: Event | None
             asked += [process for process in left if process not in asked and process.name not in UPLOADERS]
         if not asked and not alone:
             alone = True
-            patience_until = time.monotonic() + (UPLOAD_S if at_once else ORPHAN_PATIENCE_S)
-            until = patience_until if at_once else min(until, patience_until)
+            longest = until if uploads_until is None else uploads_until
+            until = min(longest, time.monotonic() + (UPLOAD_S if at_once else ORPHAN_PATIENCE_S))
         if not at_once:
             asked = asked or left
         for process in asked:

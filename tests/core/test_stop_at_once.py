@@ -86,3 +86,24 @@ def test_a_daemon_that_begins_anew_in_the_midst_of_the_stop_goes_on_with_it_at_o
     world.boot(adopted=world.state.attempt.number)
     world.after(2)
     assert [one.at_once for one in world.asked(a.Stop) if isinstance(one, a.Stop)] == [True, True]
+
+
+@pytest.mark.parametrize("scratch", [True, False], ids=["it began from scratch", "its checkpoint is quarantined"])
+def test_a_save_that_is_not_wanted_is_not_waited_for(world: World, scratch: bool) -> None:
+    """A fresh start is stopped before it overwrites checkpoints, and on a bad step no other is built."""
+    for step in (15, 1) if scratch else (11, 12):
+        number = world.state.attempt.number
+        world.see(f.StepDone("trainer", step, 200.0, loss=0.1))
+        world.see(f.PhaseSeen("trainer", "checkpoint", step + 1, f"Saving checkpoint at step {step + 1}"))
+        world.actions.clear()
+        if step == 1:  # told late: another log has it
+            world.see(f.FreshStartSeen("trainer", "Starting from scratch"))
+        else:
+            world.see(f.ErrorSeen("orchestrator", "fatal-error", "RuntimeError"))
+            world.see(f.ProcessGone(number, "orchestrator", world.pid + 2, 5002))
+        world.after(10)
+        if number == 1:
+            assert order(world).saving == step + 1, "there it is"
+            world.job_up()
+    assert (order(world).at_once, order(world).saving) == (True, None)
+    assert bool(world.state.store.quarantined) is not scratch

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +13,19 @@ from typing import Any
 
 import pytest
 
+from supervisor.base.errors import StoreError
+from supervisor.config.settings import RunFile
+from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.effects import pod_setup
 from supervisor.effects.pod_setup import PodSetup
+from supervisor.jobs.base import StepCheck
+from supervisor.process import survivors
 from supervisor.views import status
 from tests.core.world import World
+from tests.hands import effects_of
 from tests.process.conftest import wait_for
 
 
@@ -74,6 +83,37 @@ def test_commands_that_fail_wait_for_nothing_beside_them(tmp_path: Path) -> None
     assert sum(isinstance(fact, f.SetupDone) for fact in pod.facts) == 1
 
 
+def test_a_command_that_a_killed_daemon_left_is_ended_before_it_begins_anew(tmp_path: Path) -> None:
+    log, inner = tmp_path / "setup.log", tmp_path / "inner"
+    command = f"sleep 300 & echo $! > {inner}; wait"
+    code = "from supervisor.effects.pod_setup import Path, run_shell; "
+    code += f"run_shell({command!r}, 300, {{}}, Path({str(log)!r}))"
+    daemon = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_for(lambda: (tmp_path / "setup.pid").exists() and inner.exists() and inner.read_text(), "it runs", 20)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    left = survivors.look_at(int(inner.read_text()))
+    assert left is not None and not left.dead, "it outlives its daemon"
+    assert pod_setup.run_shell("true", 30, dict(os.environ), log) == ""
+    wait_for(lambda: not survivors.alive(left.identity), "what was left is gone")
+    assert pod_setup.run_shell("exit 3", 30, dict(os.environ), log).startswith("'exit 3' ended with exit code 3")
+
+
+def test_a_daemon_that_ends_takes_a_download_along(tmp_path: Path) -> None:
+    run_file, ended = a_run(tmp_path), list[str]()
+    run_file.state_dir.mkdir()
+    effects = effects_of(run_file, [])
+    log = run_file.state_dir / "setup-1.log"
+    child = threading.Thread(target=lambda: ended.append(pod_setup.run_shell("sleep 300", 300, dict(os.environ), log)))
+    child.start()
+    wait_for(lambda: log.with_suffix(".pid").exists() and log.with_suffix(".pid").read_text(), "it runs")
+    effects.close()
+    child.join(15)
+    assert ended and "exit code -9" in ended[0]
+
+
 def test_status_has_a_line_for_each_part(tmp_path: Path) -> None:
     from supervisor.cli import render
 
@@ -94,11 +134,25 @@ class Job:
     def place(self, step: int, name: str) -> Path:
         return Path("checkpoints") / f"step_{step}" / name
 
+    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+        return StepCheck("complete")
+
+
+def a_run(folder: Path) -> RunFile:
+    job = folder / "prime-rl"
+    return RunFile.model_validate(
+        {
+            "run": {"id": "run", "state_dir": str(folder / "state")},
+            "job": {"dir": str(job), "config": ["rl.toml"], "output_dir": str(job / "outputs")},
+        }
+    )
+
 
 def test_a_step_that_was_fetched_ahead_is_moved_to_its_place_and_never_over_another(tmp_path: Path) -> None:
+    run_file = a_run(tmp_path)
     job = tmp_path / "prime-rl"
-    early: Any = pod_setup.early_folder(job / "outputs", job, "run")
-    assert early is not None and early.parent == tmp_path and not job.exists(), "the commands may clone into it"
+    early: Any = pod_setup.early_folder(run_file, 4)
+    assert early is not None and early.parent.parent == tmp_path and not job.exists(), "the commands may clone into it"
     for name in ("step_4/trainer/a", "run_default/checkpoints/step_4/orchestrator/b"):
         (early / name).parent.mkdir(parents=True)
         (early / name).write_text(name)
@@ -107,12 +161,48 @@ def test_a_step_that_was_fetched_ahead_is_moved_to_its_place_and_never_over_anot
     mine.write_text("a person's")
     pod_setup.place_early(early, Job(job / "outputs"), 4)  # type: ignore[arg-type]
     assert (job / "outputs" / "checkpoints" / "step_4" / "trainer" / "a").read_text() == "step_4/trainer/a"
-    assert mine.read_text() == "a person's" and not early.exists()
+    assert mine.read_text() == "a person's"
+    pod_setup.forget_early(run_file)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prime-rl"]
+
+
+@pytest.mark.parametrize("cut", ["in the fetch", "by the daemon's death"])
+def test_half_of_a_step_that_was_fetched_ahead_reaches_no_folder_of_the_job(tmp_path: Path, cut: str) -> None:
+    """Step 9 was there, whole, and step 4 is the one that is taken in the end; its fetch fails, on a full disk."""
+    run_file, facts = a_run(tmp_path), list[f.Fact]()
+    outputs = run_file.output_dir
+    effects = effects_of(run_file, facts, lambda: Job(outputs))  # type: ignore[arg-type, return-value]
+    before: Any = pod_setup.early_folder(run_file, 9)
+    (before / "run_default" / "checkpoints" / "step_9").mkdir(parents=True)
+    (before / "run_default" / "checkpoints" / "step_9" / "b").write_text("of step 9")
+    asked: list[str] = []
+
+    def fetch(request: Any, what: str = "", **more: Any) -> dict[str, Any]:
+        asked.append(request["output_dir"])
+        if Path(asked[-1]) == outputs:
+            assert not list(tmp_path.glob(f"{pod_setup.EARLY}*")), "it has the room for itself"
+            return {"size_bytes": 3}
+        half = Path(asked[-1]) / ".restoring-step_4"
+        half.mkdir()
+        (half / "a").write_text("half")
+        raise StoreError("quota", "no room")
+
+    effects.store.transfers.run = fetch  # type: ignore[method-assign]
+    if cut == "in the fetch":
+        effects.store.restore(a.Restore(4), effects.store.fetch_ahead(4))
+        assert len(asked) == 2 and Path(asked[1]) == outputs
+    else:
+        effects.store.restore(a.Restore(4))
+    assert isinstance(facts[-1], f.Restored), facts
+    assert not [path for path in outputs.rglob("*") if path.is_file()], "nothing of either lies there"
+    effects.close()
 
 
 def test_another_users_folder_is_not_used(tmp_path: Path) -> None:
     target = tmp_path / "elsewhere"
     target.mkdir()
+    (target / "mine").touch()
     (tmp_path / f"{pod_setup.EARLY}run").symlink_to(target)
-    assert pod_setup.early_folder(tmp_path / "p" / "outputs", tmp_path / "p", "run") is None
-    assert not any(target.iterdir())
+    assert pod_setup.early_folder(a_run(tmp_path), 4) is None
+    pod_setup.forget_early(a_run(tmp_path))
+    assert [path.name for path in target.iterdir()] == ["mine"]

@@ -85,9 +85,7 @@ def test_rules_that_know_no_such_way_are_followed_after_a_failure_too(attempt: A
 
 
 def test_wandb_is_not_told_beside_its_parent_and_sends_what_it_has(attempt: Attempt) -> None:
-    attempt.start(
-        UPLOADER.replace("PARENT", "parent").replace("import ctypes", "import ctypes\nparent = os.getpid()", 1)
-    )
+    attempt.start(UPLOADER)
     attempt.told("uploader")
     attempt.told("up")
     report = attempt.stop(RULES, at_once=True)
@@ -128,6 +126,47 @@ def test_a_save_is_waited_for_until_it_is_whole_or_its_writer_is_gone(tmp_path: 
     assert wait(Steps(), tmp_path, saving=4, writers=(me,), save_s=30.0, brief=True) < 1, "the pod goes"
 
 
+def test_a_pod_that_goes_does_not_wait_for_wandb(attempt: Attempt) -> None:
+    """Its wandb-core is frozen, too: the seconds that are left are the publish's."""
+    attempt.start(UPLOADER)
+    uploader = attempt.told("uploader")
+    attempt.told("up")
+    os.kill(uploader[0], signal.SIGSTOP)
+    report = attempt.stop(RULES, budget_s=3.0, brief=True, at_once=True)
+    assert (report.survivors, attempt.alive()) == ((), [])
+    assert report.seconds < before_stop.SENDS_EACH_S / 2, "of ten that it would get"
+
+
+def test_a_disk_that_hangs_holds_up_no_stop(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one whose files cannot be understood. The volume comes back later, or never."""
+    monkeypatch.setattr(before_stop, "LOOK_S", 0.3)
+    monkeypatch.setattr(before_stop, "SENDS_EACH_S", 0.3)
+    attempt.start(UPLOADER)
+    attempt.told("uploader")
+    back, hurry = threading.Event(), threading.Event()
+
+    class Hangs(Steps):
+        def steps(self) -> list[int]:
+            back.wait(60)
+            raise ValueError("embedded null byte")
+
+    def look() -> str:
+        order = a.Stop(1, "", 60.0, at_once=True)
+        return before_stop.wait_for_what_is_kept(order, Hangs(), attempt.folder, attempt.run_id, hurry)  # type: ignore[arg-type]
+
+    try:
+        assert look() == "the disk does not answer"
+        monkeypatch.setattr(before_stop, "LOOK_S", 60.0)
+        threading.Timer(0.2, hurry.set).start()
+        begun = time.monotonic()
+        assert look() == "" and time.monotonic() - begun < 15, "a second word ends the patience with the disk, too"
+        back.set()
+        hurry.clear()
+        assert look() == "embedded null byte"
+    finally:
+        back.set()
+
+
 def test_rows_of_a_step_that_is_kept_are_sent_first_and_only_those(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,9 +175,7 @@ def test_rows_of_a_step_that_is_kept_are_sent_first_and_only_those(
     for job in (fresh, old):
         job.whole.set()
     assert wait(fresh, attempt.folder) < 0.5, "without W&B nothing is sent"
-    attempt.start(
-        UPLOADER.replace("PARENT", "parent").replace("import ctypes", "import ctypes\nparent = os.getpid()", 1)
-    )
+    attempt.start(UPLOADER)
     attempt.told("uploader")
     run = attempt.run_id
     order = a.Stop(1, "", 60.0, at_once=True)
