@@ -126,8 +126,6 @@ def longest_pause(state: State) -> float:
 
 def asked_from(state: State) -> float:
     """For so many seconds after a step it is not asked whether something is stuck."""
-    if state.job.activity is not None:
-        return 0.0  # a picture may show it at any time
     soft, found = step_limits(state)[0], standstill_limits(state)
     return soft if found is None else min(soft, found[1])
 

@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import asked_from
 from supervisor.core.launcher import STOPPING
-from supervisor.core.pictures import name_picture, sees_processes
+from supervisor.core.pictures import name_picture, picture_limit, sees_processes
 from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
@@ -26,7 +26,9 @@ def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
 
 def _in_time(state: State) -> bool:
     """While the step is not late, no rule asks for an excuse, or which part waits for which."""
-    return state.mode == "running" and state.now < state.progress.t + asked_from(state)
+    picture = picture_limit(state)  # no picture stands for longer than the step
+    asked = asked_from(state) if picture is None else min(picture, asked_from(state))
+    return state.mode == "running" and state.now < state.progress.t + asked
 
 
 def only_reacted_to(before: State, after: State, fact: f.Fact) -> bool:

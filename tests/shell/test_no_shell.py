@@ -20,12 +20,12 @@ READS_CODE = {"eval", "exec", "compile", "pickle.load", "pickle.loads", "marshal
 SHELL_NAMES = re.compile(r"(^|/)(sh|bash|dash|zsh|ksh)$")
 
 ALLOWED = {
-    "effects/carry_out.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
+    "effects/pod_setup.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
     "fleet/places/runpod.py": "the command of a pod at RunPod: base64 of our own start script, run there and not here",
     "practice/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }
 STARTED_IN = {
-    "effects/carry_out.py",
+    "effects/pod_setup.py",
     "evidence/collecting.py",  # py-spy and its like, by words
     "process/launch.py",  # the shim, by words
     "base/own_child.py",  # for those below that ask a child one thing, by words
