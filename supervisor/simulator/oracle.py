@@ -1,4 +1,4 @@
-"""The bound: a policy that is told of each fault at the moment it strikes. No policy that has to look can beat it."""
+"""Meant as the bound: a policy that is told of each fault at the moment it strikes, for all that have to look."""
 
 from __future__ import annotations
 
