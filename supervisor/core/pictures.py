@@ -22,6 +22,9 @@ Name = Literal["spins", "rests", "mixed", "cpu"]
 FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
 """Seconds that a picture may stand in a step though it was never seen before. Ranks that all spin wait for each other;
 one whose GPU rests may do what only its CPU shows (``mixed``, ``cpu``)."""
+ELSEWHERE_S = 1200.0
+"""At least so long all may rest in a step: environments that wait for a judge or a sandbox elsewhere look like a hang,
+and no pause of before is a bound for theirs."""
 START = 2.0  # times the floor, in a start: it loads, compiles and connects
 FEW = 2.0  # times the floor, where less than KEEP steps were seen: the run may just not have paused yet
 MOVING_CORES = 0.5  # of environments and helpers together: those that poll take less
@@ -118,6 +121,7 @@ def picture_limit(state: State) -> float | None:
         return None
     else:
         floor_s = FLOORS_S[name] * (FEW if seen.count < KEEP else 1.0)
+        floor_s = max(floor_s, ELSEWHERE_S) if name == "rests" else floor_s
     return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
 
 

@@ -180,13 +180,19 @@ def stands(
     return world.t - began
 
 
-@pytest.mark.parametrize(("load", "limit_s"), [(SPINS, 90.0), (RESTS, 180.0)])
-def test_a_picture_that_was_never_healthy_has_a_short_limit(load: float, limit_s: float) -> None:
+def test_a_picture_that_was_never_healthy_has_a_short_limit() -> None:
     world = seen_run()
-    assert limit_s <= stands(world, load, 3600.0) <= limit_s + 20
+    assert 90 <= stands(world, SPINS, 3600.0) <= 110
     (sentence,) = world.said("verdict")
     assert "the engine made no token" in sentence and "no environment, file or network moved" in sentence
-    assert ("as in a collective that never ends" in sentence) == (load == SPINS)
+    assert "as in a collective that never ends" in sentence
+
+
+def test_where_all_rest_the_slower_rules_hold_since_an_environment_may_wait_for_a_service_elsewhere() -> None:
+    world = seen_run()
+    assert 300 <= stands(world, RESTS, 3600.0) <= 400
+    (sentence,) = world.said("verdict")
+    assert "the engine made no token" in sentence and "no environment, file or network moved" not in sentence
 
 
 def test_each_picture_has_the_limit_that_its_own_pauses_taught() -> None:

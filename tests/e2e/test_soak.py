@@ -9,7 +9,7 @@ import pytest
 
 from .rig import Pod
 
-TRAINER = r"The trainer died: its process \d+ has been gone|The job ended with exit code"
+TRAINER = r"The trainer died: (its process \d+ has been gone|Error: Trainer failed)|The job ended with exit code"
 FAULTS = (
     (
         "engine-exit-0",
