@@ -154,8 +154,8 @@ def _sync(reader: int, writer: int, *, keep_cached: bool) -> None:
 
 
 def _sync_tree(folder: Path) -> None:
-    for path in (folder, *sorted({path.parent for path in _walk(folder)} - {folder})):
-        _sync_folder(path)
+    for place, _, _ in os.walk(folder):
+        _sync_folder(Path(place))
 
 
 def _put_in_place(staging: Path, target: Path) -> None:

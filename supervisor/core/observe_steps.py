@@ -7,15 +7,16 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import fencing
+from supervisor.core import time_kinds as k
 from supervisor.core.deadlines import with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import learn
+from supervisor.core.save_under_way import SAVE
 from supervisor.core.state import (
     BEING_LISTED,
     State,
 )
 from supervisor.core.tier import observe_tier
-from supervisor.core.time_kinds import SAVE
 from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
 
@@ -45,7 +46,7 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
     took = 0.0 if saved is None else state.now - (state.wall - saved.changed_wall) - phase.t
     if saved is None or took < 0:  # older than the save: another lineage's step, that is still to be written anew
         return state
-    learned = learn(state.books.learned, "trainer/checkpoint", took) if phase.timed else state.books.learned
+    learned = learn(state.books.learned, SAVE, took) if phase.timed else state.books.learned
     others = {role: p for role, p in state.job.phases.items() if role != "trainer"}
     explained = state.job.explained if phase.over else with_span(state.job.explained, phase.t, phase.t + took)
     return replace(
@@ -57,12 +58,12 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
 
 def _save_unsaid(state: State, fact: f.LocalSteps) -> State:
     """A save that no line tells of: from the first sight of its files to the newest of them, so rather too short."""
-    if state.books.ledger.seconds.get(SAVE):
+    if state.books.ledger.seconds.get(k.SAVE):
         return state  # the lines of this run tell
     step, since = state.local.writing
     saved = next((s for s in fact.steps if s.step == step and s.state == "complete"), None)
     if saved is not None:
-        learned = learn(state.books.learned, "trainer/checkpoint", saved.changed_wall - since)
+        learned = learn(state.books.learned, SAVE, saved.changed_wall - since)
         state = replace(state, books=replace(state.books, learned=learned))
     new = max((s.step for s in fact.steps if s.state == "writing" and state.live), default=-1)
     if saved is None and new <= step:

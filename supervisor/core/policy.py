@@ -41,7 +41,7 @@ from supervisor.core.proof import Verdict
 from supervisor.core.records import Hold
 from supervisor.core.reminders import remind
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
-from supervisor.core.save_under_way import save_under_way
+from supervisor.core.save_under_way import SAVE, save_under_way
 from supervisor.core.state import Next, State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.time_kinds import STOPPED
@@ -410,7 +410,7 @@ def _choose_interval(state: State) -> tuple[State, Actions]:
     others = state.books.others.values()
     run = sum_ledgers({**state.books.others, state.journal: state.books.ledger})
     measured = measure_run(run, lost_pods=sum(one.last != STOPPED for one in others))
-    if not measured.save_s and (saves := state.books.learned.phases.get("trainer/checkpoint")) is not None:
+    if not measured.save_s and (saves := state.books.learned.phases.get(SAVE)) is not None:
         measured = replace(measured, save_s=saves.median_s)  # no line tells of saves, but their files do
     steps, sentence = choose_interval(measured, bounds, state.attempt.interval)
     return replace(state, attempt=replace(state.attempt, interval=steps)), [say("checkpoint-interval", sentence)]

@@ -12,7 +12,7 @@ from supervisor.core import fencing
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import Ledger
 from supervisor.core.moves import Actions, say
-from supervisor.core.pictures import MOVING_CORES
+from supervisor.core.pictures import MOVING_CORES, name_picture
 from supervisor.core.state import BEING_LISTED, Reminder, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import numbers, size, span
@@ -102,8 +102,7 @@ def _describe_wait(state: State) -> str:
     download = job.growth.get("download")
     if download is not None and download.grown_s > 0:
         return f"It seems to wait for a download, which stands at {size(download.size_bytes)}."
-    picture = job.activity.picture if job.activity is not None else ""
-    if picture in ("spins", "mixed"):
+    if name_picture(state) in ("spins", "mixed"):
         return "The trainer's ranks wait for each other: one of them may not have come up, or cannot be reached."
     trainer = job.efforts.get("trainer")
     if trainer is not None and trainer.last.cores >= MOVING_CORES:

@@ -148,6 +148,11 @@ def make_for_job(folder: Path) -> None:
             path.chmod(0o755)  # our own umask is narrower
 
 
+def nearest_folder(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
 def _make_folders(folder: Path, top: Path) -> None:
     missing = []
     while folder != top and not folder.is_dir():

@@ -144,12 +144,8 @@ def early_folder(run_file: RunFile, step: int) -> Path | None:
 
     Not in the job's folder, which the commands may be about to clone into. What is there of another step is deleted.
     """
-    folder = (run_file.job.dir or run_file.output_dir).absolute().parent
-    while not folder.is_dir():
-        folder = folder.parent
-    there = run_file.output_dir.absolute()
-    while not there.is_dir():
-        there = there.parent
+    folder = move_aside.nearest_folder((run_file.job.dir or run_file.output_dir).absolute().parent)
+    there = move_aside.nearest_folder(run_file.output_dir.absolute())
     ours = folder / f"{EARLY}{run_file.run.id}"
     with contextlib.suppress(OSError):
         if folder.stat().st_dev != there.stat().st_dev:

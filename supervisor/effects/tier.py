@@ -23,6 +23,7 @@ from pathlib import Path
 from supervisor.base.durable import exchange_names
 from supervisor.base.errors import StoreError, SupervisorError
 from supervisor.checkpoints.completeness import check_dcp, folder_size
+from supervisor.checkpoints.drain import list_files
 from supervisor.core import facts as f
 from supervisor.core.actions import Start
 from supervisor.effects import move_aside, tier_fit
@@ -135,9 +136,9 @@ class Tier:
                 auto=auto,
             )
             if not why and auto:
-                why = tier_fit.why_not_faster(folder.parent, _nearest(part.home))
-            if not why and not os.access(_nearest(folder), os.W_OK):
-                why = f"{_nearest(folder)} cannot be written"
+                why = tier_fit.why_not_faster(folder.parent, move_aside.nearest_folder(part.home))
+            if not why and not os.access(move_aside.nearest_folder(folder), os.W_OK):
+                why = f"{move_aside.nearest_folder(folder)} cannot be written"
         except OSError as error:
             return f"{error.filename or folder} cannot be used ({error.strerror})"
         return why
@@ -484,8 +485,6 @@ def _is_drained(tree: Path, part: TieredPart) -> bool:
 
 
 def _same_files(one: Path, other: Path) -> bool:
-    from supervisor.checkpoints.drain import list_files
-
     found = list_files(one)
     return bool(found) and found == list_files(other)
 
@@ -496,13 +495,6 @@ def _size_of_newest(part: TieredPart) -> int | None:
         if check_dcp(tree / part.part).ok:
             return folder_size([tree / part.part])[0]
     return None
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder
 
 
 def _link_weights(folder: Path, part: TieredPart) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisor.base.errors import ConfigError
-from supervisor.simulator.job import Job, Line
+from supervisor.simulator.job import Job, Line, Role
 from supervisor.simulator.scenario import GB
 
 if TYPE_CHECKING:
@@ -84,6 +84,13 @@ def _for_a_while(world: World, kind: str, p: Values, undo: Callable[[], None]) -
         undo()
 
     world.clock.after(float(p["seconds"]), over, world.here())
+
+
+def _stall(world: World, kind: str, p: Values, role: Role) -> None:
+    """A role of the job stands still, and goes on by itself."""
+    job = _living_job(world)
+    _for_a_while(world, kind, p, lambda: job.wait(role, on=False))
+    job.wait(role, on=True)
 
 
 @_kind(
@@ -253,9 +260,7 @@ def _env_hang(world: World, p: Values) -> None:
 
 @_kind("env-stall", "nothing", "what the environment asks does not answer for a while", seconds=(90.0, "how long"))
 def _env_stall(world: World, p: Values) -> None:
-    job = _living_job(world)
-    _for_a_while(world, "env-stall", p, lambda: job.wait("env", on=False))
-    job.wait("env", on=True)
+    _stall(world, "env-stall", p, "env")
 
 
 @_kind(
@@ -265,9 +270,7 @@ def _env_stall(world: World, p: Values) -> None:
     seconds=(60.0, "how long"),
 )
 def _collective_stall(world: World, p: Values) -> None:
-    job = _living_job(world)
-    _for_a_while(world, "collective-stall", p, lambda: job.wait("trainer", on=False))
-    job.wait("trainer", on=True)
+    _stall(world, "collective-stall", p, "trainer")
 
 
 @_kind(
