@@ -126,9 +126,12 @@ class Cluster:
         return {*self.do("scontrol", "show", "hostnames", nodes).split()} if nodes not in ("", "(null)") else set()
 
     def hurry(self, job: str) -> None:
-        """A job that was requeued waits two minutes: not in a test."""
+        """A job that was requeued waits two minutes: not in a test.
+
+        Slurm kills one that starts in the second in which it ended ("Job credential revoked").
+        """
         wait_for(lambda: self.state(job) == "PENDING", f"job {job} waits in the queue", 60)
-        self.do("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.do("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
     def lose_node(self, name: str) -> None:
         """The machine goes silent: Slurm's daemon and its step managers are killed, what they had started lives on."""

@@ -201,7 +201,7 @@ def test_a_run_that_is_preempted_goes_on_when_the_other_job_is_done(cluster: Clu
         run.wait_until_nothing_lives()
         assert claims(run) == [True], run.sentences()[-20:]
         wait_for(lambda: cluster.state(other) == "COMPLETED", "the other job is done", 90)
-        wait_for(lambda: comes_back(cluster, job), "the job runs again", 120)
+        wait_until_it_runs_again(cluster, job)
         resumed = wait_for(lambda: run.sentences("launched")[1:], "the next attempt", 120)
         assert "resuming at step" in resumed[0], resumed
         cluster.do("scancel", job)
@@ -210,11 +210,10 @@ def test_a_run_that_is_preempted_goes_on_when_the_other_job_is_done(cluster: Clu
         run.end(cluster, "")
 
 
-def comes_back(cluster: Cluster, job: str) -> bool:
-    """Does it run again? Its nodes may have to be tidied up first."""
-    if cluster.state(job) == "PENDING":
+def wait_until_it_runs_again(cluster: Cluster, job: str) -> None:
+    if cluster.state(job) != "RUNNING":
         cluster.hurry(job)
-    return cluster.state(job) == "RUNNING"
+    wait_for(lambda: cluster.state(job) == "RUNNING", "the job runs again", 120)
 
 
 def test_a_run_longer_than_the_wall_time_is_a_chain_of_jobs(cluster: Cluster, tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_a_run_longer_than_the_wall_time_is_a_chain_of_jobs(cluster: Cluster, tm
             wait_for(lambda: cluster.state(job) == "PENDING", "it has requeued itself", 180, run.tell_living)
             run.wait_until_nothing_lives()
             assert claims(run) == [True] * jobs, run.sentences()[-20:]
-            wait_for(lambda: comes_back(cluster, job), "the job runs again", 120)
+            wait_until_it_runs_again(cluster, job)
             started = wait_for(lambda jobs=jobs: run.sentences("launched")[jobs:], "the next attempt", 120)
             assert "resuming at step" in started[0], started
         cluster.do("scancel", job)
