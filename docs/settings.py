@@ -15,6 +15,7 @@ from pages import main
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from supervisor.config.section import describe_settings
 from supervisor.config.settings import RunFile
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -36,7 +37,7 @@ def _section(name: str, model: type[BaseModel]) -> str:
         if below is not None:
             inner.append(_section(f"{name}.{key}", below))
             continue
-        parts.append(f"| `{key}` | {_default(setting)} | {_text(setting.description)} |")
+        parts.append(f"| `{key}` | {_default(setting)} | {_text(describe_settings(model).get(key))} |")
     return "\n".join([*parts, *inner, ""])
 
 

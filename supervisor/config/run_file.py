@@ -383,7 +383,7 @@ def about_key(model: type[BaseModel], key: Key) -> str:
     """What a setting, or a section, is about."""
     owner = _model_at(model, key[:-1])
     field = owner.model_fields.get(str(key[-1])) if owner else None
-    about = (field.description if field else None) or ""
+    about = describe_settings(owner).get(str(key[-1]), "") if owner else ""
     if field and not about:
         inner = next(_models_in(field.annotation), None)
         about = (inner.__doc__ or "") if inner else ""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-from dataclasses import is_dataclass
+from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,13 +15,24 @@ Positive = Annotated[int, Field(ge=1)]
 class Section(BaseModel):
     """A table of the run file; unknown keys are mistakes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # Only whole run files are read: a validator for each of the thirty tables by itself would never be used.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """The settings that a table takes from the core (``core/settings.py``) keep their docstrings."""
-        for declared in filter(is_dataclass, cls.__bases__):
-            lines = ast.parse(inspect.getsource(declared)).body[0].body  # type: ignore[attr-defined]
-            for line, text in pairwise(lines):
-                if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    cls.model_fields[line.target.id].description = text.value.value  # type: ignore[attr-defined,union-attr]
+
+@cache
+def describe_settings(table: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each setting of ``table``, also of those that it takes from the core (``core/settings.py``).
+
+    They are read from the source when somebody asks: a daemon does not, and parsing them took a third of its start.
+    """
+    import ast
+
+    found = {}
+    for declared in reversed(table.__mro__):
+        if not declared.__module__.startswith("supervisor."):
+            continue
+        lines = ast.parse(inspect.getsource(declared)).body[0].body  # type: ignore[attr-defined]
+        for line, text in pairwise(lines):
+            if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[line.target.id] = inspect.cleandoc(text.value.value)  # type: ignore[attr-defined,union-attr]
+    return found
