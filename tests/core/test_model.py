@@ -21,7 +21,7 @@ EXAMPLES = int(os.environ.get("POD_EXAMPLES", "0"))
 LONG = EXAMPLES > 0
 
 
-@pytest.mark.parametrize(("pod", "examples"), [(Pod, 60), (NewsPod, 60), (EnginePod, 80), (ObservedPod, 60)])
+@pytest.mark.parametrize(("pod", "examples"), [(Pod, 40), (NewsPod, 40), (EnginePod, 50), (ObservedPod, 30)])
 def test_a_pod_that_behaves_at_random(pod: Any, examples: int) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         pod,

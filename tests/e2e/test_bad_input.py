@@ -129,6 +129,7 @@ def test_what_is_not_supervised_is_refused_with_a_sentence(era: str, more: str, 
 # ---------------------------------------------------------------- logs, checkpoints, disks, drivers
 
 
+@pytest.mark.soak
 def test_ten_megabytes_binary_and_half_lines_in_a_log_cost_nothing_and_a_symbolic_link_is_no_checkpoint(
     new_pod: NewPod, tmp_path: Path
 ) -> None:

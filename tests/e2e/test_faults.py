@@ -82,6 +82,7 @@ def assert_resumed(healed: Healed, sentence: str, *, restarts: int = 1) -> None:
     assert "Incident 1 is over after" in closed
 
 
+@pytest.mark.soak
 def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(heal: Any, tmp_path: Path) -> None:
     file = tmp_path / "incident-1.jsonl.gz"
     healed = heal(NEWEST, {"kind": "engine-exit-0"}, meanwhile=lambda pod: export_incident(pod, file), step_s=1.0)

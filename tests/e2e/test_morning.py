@@ -69,6 +69,7 @@ def test_a_run_that_no_restart_can_cure_is_given_up_and_names_the_root_cause_tho
     assert told["roots"][0]["name"] == "config-invalid"
 
 
+@pytest.mark.soak
 def test_a_job_that_lives_without_its_daemon_is_told_as_living(pods: Any) -> None:
     pod = pods().start()
     pod.wait_for(lambda: pod.step() >= 2, "two steps are done")

@@ -99,6 +99,7 @@ def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_die
     assert len(pod.practice.starts()) == 2
 
 
+@pytest.mark.soak
 def test_a_daemon_that_is_killed_finds_the_attached_job_again(tmp_path: Path, pods: list[Pod]) -> None:
     pod = Pod(tmp_path, "v0.6", max_steps=400, step_s=0.4)
     pods.append(pod)

@@ -206,6 +206,7 @@ def test_sigterm_stops_the_job_cleanly_and_publishes_the_last_complete_step(new_
     assert pod.resume_steps()[1] == max(complete)
 
 
+@pytest.mark.soak
 def test_the_finish_hook_runs_once_the_last_step_is_published_and_the_job_saw_no_key_of_the_store(
     new_pod: NewPod, tmp_path: Path
 ) -> None:

@@ -309,6 +309,7 @@ def test_the_transfer_is_killed_in_the_middle_of_a_publish_which_completes_all_t
 # ---------------------------------------------------------------- a daemon dies
 
 
+@pytest.mark.soak
 def test_a_daemon_is_killed_and_the_next_one_takes_over_the_living_job(tmp_path: Path, pods: list[Pod]) -> None:
     seldom = {"job": {"checkpoint_interval": 6}}  # what is tried here is no publishing, and thirty of them cost most
     pod = first_pod(tmp_path / "one", "2026-01-06", max_steps=60, step_s=0.5, interval=6, settings=seldom)

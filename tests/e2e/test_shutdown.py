@@ -99,6 +99,7 @@ def test_a_store_that_is_away_for_fifteen_seconds_at_a_stop_still_gets_the_last_
     assert not pod.sentences("unpublished") and not pod.sentences("release-failed"), pod.story()
 
 
+@pytest.mark.soak
 def test_with_the_store_away_the_last_sentence_and_status_name_the_step_and_its_command_publishes_it(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:

@@ -59,6 +59,7 @@ def stays(cluster: Cluster, seconds: float) -> None:
     assert len(cluster.starts()) == starts, cluster.story()
 
 
+@pytest.mark.soak
 def test_an_engine_that_ends_with_0_on_another_machine_is_seen_and_the_run_goes_on_in_place(
     make: MakeCluster,
 ) -> None:

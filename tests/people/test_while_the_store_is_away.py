@@ -93,6 +93,7 @@ def test_a_store_that_is_away_for_a_while_ends_no_command(
     assert "The store answers again after " in told
 
 
+@pytest.mark.soak
 def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_nothing_of_the_run(
     words: str, tmp_path: Path, capsys: Told, away_until_told: Callable[[], None]
 ) -> None:
@@ -117,6 +118,7 @@ def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     assert "The store was away for " in told and "Run the same command again later" in told
 
 
+@pytest.mark.soak
 def test_what_waiting_cannot_cure_is_told_at_once(b2: B2Server, words: str, tmp_path: Path, capsys: Told) -> None:
     assert main(["publish", words]) == 0
 

@@ -17,6 +17,8 @@ from supervisor.practice.run import Practice, wait_until
 from tests.practice.conftest import LONG, Make, soak
 from tests.practice.test_runs import finish
 
+pytestmark = pytest.mark.soak  # the end-to-end tests run the practice job, too
+
 
 def get(port: int, path: str, timeout_s: float = 3.0) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)

@@ -16,6 +16,8 @@ from supervisor.practice.run import Practice, wait_until
 from supervisor.practice.torchfile import read_archive
 from tests.practice.conftest import ERAS, LONG, Make, soak
 
+pytestmark = pytest.mark.soak  # the end-to-end tests run the practice job, too
+
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 

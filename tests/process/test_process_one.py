@@ -254,6 +254,7 @@ def test_a_broken_run_file_with_no_job_ends_the_container_with_93(pod: Pod) -> N
     assert pod.wait() == 93
 
 
+@pytest.mark.soak
 def test_a_stranger_in_a_container_without_a_home_has_all_his_folders(pod: Pod) -> None:
     """`docker run --user 54321`: no entry in the password file, HOME=/, nothing of root's can be written."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):

@@ -207,7 +207,7 @@ def test_a_spare_that_is_struck_costs_nothing_until_it_is_needed() -> None:
 
 @pytest.mark.parametrize("machines", [8, 64, 512])
 def test_no_script_is_above_the_bound_in_any_cluster(machines: int) -> None:
-    for seed in range(1, 25):
+    for seed in range(1, 13):
         here = draw_cluster(seed, machines, 20.0)
         most = compare.train_through(here, None)
         assert compare.train_through(here, compare.ends_as_prime_rls) <= most
@@ -215,12 +215,12 @@ def test_no_script_is_above_the_bound_in_any_cluster(machines: int) -> None:
 
 
 def test_the_bound_is_above_each_policy_for_each_seed_and_the_same_seed_gives_the_same_figures() -> None:
-    scores = compare.compare_clusters([1, 512], 4, 2.0)
+    scores = compare.compare_clusters([1, 64], 2, 2.0)
     for one in scores:
         assert all(value <= one.ettr[compare.ORACLE] for value in one.ettr.values()), one
-    assert scores[5] == compare.run_cluster(draw_cluster(2, 512, 2.0))
+    assert scores[3] == compare.run_cluster(draw_cluster(2, 64, 2.0))
     text = compare.table(scores, 2.0)
-    assert text.splitlines()[2].split()[:2] == ["1", "8"] and text.splitlines()[3].split()[:2] == ["512", "4096"]
+    assert text.splitlines()[2].split()[:2] == ["1", "8"] and text.splitlines()[3].split()[:2] == ["64", "512"]
     assert "Modelled, not measured" in text
 
 

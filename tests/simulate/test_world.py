@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_report() -> None:
     assert reports[0] == reports[1]
 
 
-@pytest.mark.parametrize("scenario", ["default", "no-spot", "healthy"])
+@pytest.mark.parametrize("scenario", ["default", pytest.param("no-spot", marks=pytest.mark.soak), "healthy"])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int) -> None:
     outcome = simulate(load_scenario(scenario), 50, seed)
@@ -65,6 +65,7 @@ def test_time_without_faults_is_steps_saves_and_one_start() -> None:
     assert 220 < seconds[PRODUCTIVE] / done < 300  # the mean of the lognormal is 260 s, and an evaluation now and then
 
 
+@pytest.mark.soak
 def test_no_observation_of_a_job_names_what_struck_it() -> None:
     names = re.compile("|".join(re.escape(kind) for kind in KINDS))
     faults = [fault(kind, 7200 * (number + 1)) for number, kind in enumerate(KINDS)]
