@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from supervisor.base import homes, trust
 from supervisor.base.errors import ConfigError
 from supervisor.config.run_place import LARGEST
+from supervisor.config.section import describe_settings
 from supervisor.config.toml_keys import MOST_PARTS, long_key_line
 from supervisor.config.toml_positions import Key, Position, key_positions
 

@@ -86,14 +86,23 @@ class Registry:
             self._by_name[signature.name] = signature
         self._choices: Choices | None = None
 
-    def match(self, role: Role, line: str, *, diagnosing: bool = False, frame: str = "") -> Signature | None:
+    def match(
+        self,
+        role: Role,
+        line: str,
+        places: Sequence[int] | None = None,
+        *,
+        diagnosing: bool = False,
+        frame: str = "",
+    ) -> Signature | None:
         """The first signature that ``line`` (a message) has in ``role``'s file. Time is bounded by ``LONGEST``.
 
-        ``diagnosing``: also those that recovery is not told of. ``frame``: the file in which the exception was raised.
+        ``places``: of those in ``signatures`` that may match, where that is known. ``diagnosing``: also those that
+        recovery is not told of. ``frame``: the file in which the exception was raised.
         """
         if len(line) > LONGEST:
             line = line[:LONGEST]
-        for place in self._may_match(line):
+        for place in self._may_match(line) if places is None else places:
             signature = self.signatures[place]
             if (signature.roles and role not in signature.roles) or (signature.diagnosed_only and not diagnosing):
                 continue
@@ -110,9 +119,9 @@ class Registry:
         # All match from the beginning, and none further than that: the rest of a long line need not be looked at.
         return self._choices.of(line[: self._reach + 1])
 
-    def error(self, role: Role, line: str) -> ErrorSeen | None:
+    def error(self, role: Role, line: str, places: Sequence[int] | None = None) -> ErrorSeen | None:
         """The same as a fact, with what it means and what helps."""
-        found = self.match(role, line)
+        found = self.match(role, line, places)
         if found is None:
             return None
         return ErrorSeen(
