@@ -17,14 +17,14 @@ def become(title: str) -> NoReturn:
     os.execv("/bin/sleep", [title, "600"])
 
 
-def loader(file: Path) -> None:
-    signal.signal(signal.SIGUSR1, lambda *_: become("VLLM::EngineCore"))
+def loader(file: Path) -> NoReturn:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it waits, however early it comes
     copy = os.fork()
     if copy:
         file.with_suffix(".new").write_text(str(copy))
         file.with_suffix(".new").rename(file)
-    while True:
-        signal.pause()
+    signal.sigwait({signal.SIGUSR1})
+    become("VLLM::EngineCore")
 
 
 def spawn(title: str) -> int:
