@@ -93,7 +93,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
         local=replace(state.local, steps=steps, reason=""),
         store=replace(state.store, quarantined=quarantined, steps=stored),
     )
-    state = replace(state, local=replace(state.local, outdated=outdated))
+    state = _explain_by_save(replace(state, local=replace(state.local, outdated=outdated)))
     best = max(state.good_local(), default=None)
     if best is None or (state.recovery.best_complete is not None and best <= state.recovery.best_complete):
         return state
@@ -103,6 +103,16 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
         return state
     # A new complete step is the only proof that the run goes on: its budget comes back.
     return replace(state, recovery=replace(state.recovery, barren=0, failures=(), stepped_back=False, waits=0))
+
+
+def _explain_by_save(state: State) -> State:
+    """A save of a later step than any line has told of: the trainer worked until then, and the lines cannot be read."""
+    known, progress = state.local.steps, state.progress
+    made = [s.changed_wall for s in known if s.state == "complete" and s.step > (progress.step or 0)]
+    saved = min(state.now, state.now - (state.wall - max(made, default=0.0)))
+    if progress.step is None or saved <= progress.t or not state.live:
+        return state
+    return replace(state, job=replace(state.job, explained=with_span(state.job.explained, progress.t, saved)))
 
 
 def _leaves_a_living_job(state: State) -> bool:

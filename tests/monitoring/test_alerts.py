@@ -48,9 +48,6 @@ def test_no_alert_for_what_the_supervisor_mends_by_itself(faults: Faults, tmp_pa
     assert alerts(pages_of("healthy", 8, faults), tmp_path) == {}
 
 
-@pytest.mark.xfail(
-    reason="Checkpoints that appear while no line can be read are taken for no progress: after two hours"
-)
 def test_no_alert_for_three_hours_without_a_log_line(tmp_path: Path) -> None:
     assert alerts(pages_of("healthy", 8, [(2 * HOUR, "log-gap", {"seconds": 3 * HOUR})]), tmp_path) == {}
 
