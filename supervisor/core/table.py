@@ -123,10 +123,14 @@ def _engine_first(state: State, verdict: Verdict) -> bool:
 
 def _engine_well(state: State, verdict: Verdict) -> bool:
     own, settings = state.own, state.settings
-    well = settings.inference == "own-role" and own.alive and not own.asked and state.engine.ever_ok
+    # Weights that fall due while the server is away are tried for 65 s (own_engine_trials): then the orchestrator ends,
+    # and the server that was restarted for it is as new as any.
+    new = own.alone and verdict.kind in ("exited", "dead")
+    well = settings.inference == "own-role" and own.alive and not own.asked and (state.engine.ever_ok or new)
     # A fresh start needs a fresh server: prime-rl gives it no weights then, and it may hold those of an undone step.
     resumes = state.last_good is not None
-    return well and settings.engine_warm and resumes and not is_one_of(verdict.cause, ENGINE) and _first_try(state)
+    tried = not new and not _first_try(state)
+    return well and settings.engine_warm and resumes and not is_one_of(verdict.cause, ENGINE) and not tried
 
 
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {

@@ -44,4 +44,5 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
         from supervisor.primerl.spread import SpreadPrimeRlJob
 
         return SpreadPrimeRlJob(run_file, environ, probe(packages), packages[0])
-    return PrimeRlJob(run_file, environ, probe(packages), packages[0])
+    make = PrimeRlJob.choose_restart if run_file.recovery.inference == "auto" else PrimeRlJob
+    return make(run_file, environ, probe(packages), packages[0])
