@@ -181,13 +181,9 @@ class Daemon:
             run.run_file = fetch_run_files.fill_in(run.run_file, self._path, stored)
             self._new_pod = False
         own = self.state.own
-        if run.run_file.recovery.inference == "auto" and (self.state.live or own.alive):
-            from supervisor.primerl.inference import with_restart
-
-            # What lives is not made another by the daemon that comes after.
-            beside = own.wanted or look_at(self._state_dir, own.number).pid is not None
-            run.run_file = with_restart(run.run_file, "own-role" if beside else "with-job")
-        job = open_job(run.run_file, run.environ)
+        lives = self.state.live or own.alive  # what lives is not made another by the daemon that comes after
+        beside = own.wanted or look_at(self._state_dir, own.number).pid is not None
+        job = open_job(run.run_file, run.environ, beside if lives else None)
         run.run_file = job.run
         return job if run.disks is None else run.disks.see(job, run.run_file, run.environ)
 

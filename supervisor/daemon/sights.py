@@ -41,11 +41,9 @@ class DaemonSights:
 
     def job_processes(self) -> list[Identity]:
         """Those of the job that were seen; with one tree alone, also helpers that no role was found for."""
-        return (
-            self._processes_seen(engine=False)
-            if self._own_engine()
-            else [*self._processes_seen(None), *self._sensors.identities()]
-        )
+        if self._own_engine():
+            return self._processes_seen(engine=False)
+        return [*self._processes_seen(None), *self._sensors.identities()]
 
     def engine_processes(self) -> list[Identity]:
         """Those of the inference server, where it is a role of its own."""

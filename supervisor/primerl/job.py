@@ -89,12 +89,15 @@ class PrimeRlJob:
         return DEFAULT_ASYNC_LEVEL if level is None else level
 
     @classmethod
-    def choose_restart(cls, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path) -> PrimeRlJob:
+    def choose_restart(
+        cls, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path, beside: bool | None
+    ) -> PrimeRlJob:
         """The job with `recovery.inference = "auto"` decided: its ``run`` says `own-role` or `with-job`."""
         own = cls(inference.with_restart(run, "own-role"), environ, dialect, package)
         why = inference.why_whole(dialect, own.everything, own._engine_problems())
-        job = cls(inference.with_restart(run, "with-job"), environ, dialect, package) if why else own
-        job.chosen = f"{inference.WHOLE} {why}" if why else inference.ALONE
+        alone = not why if beside is None else beside
+        job = own if alone else cls(inference.with_restart(run, "with-job"), environ, dialect, package)
+        job.chosen = inference.ALONE if alone else f"{inference.WHOLE} {why}".rstrip()
         return job
 
     # ---------------------------------------------------------------- what it is

@@ -139,7 +139,7 @@ def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_
 
 @pytest.mark.soak
 def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Callable[..., Pod]) -> None:
-    pod = pod_of(ROUTER)
+    pod = pod_of(ROUTER, how="auto")
     running(pod)
     everything = pids(pod, "rl", "inference", "engine-core", "trainer-rank")
     pod.kill_daemon()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.primerl import open_job
 from supervisor.primerl.job import PrimeRlJob
 from tests.primerl.eras import ERAS
 from tests.primerl.helpers import job_of, request, words
@@ -100,6 +101,8 @@ def test_auto_takes_own_role_where_it_was_tried_and_else_starts_the_whole_and_sa
     assert any(why in note for note in job.facts().notes)
     (told,) = [change for change in job.changes(request(40)) if change.yours == '"auto"']
     assert why in told.why and told.what == f'recovery.inference = "{job.run.recovery.inference}"'
+    again = job.run.model_copy(update={"recovery": job.run.recovery.model_copy(update={"inference": "auto"})})
+    assert open_job(again, {}, beside=False).run.recovery.inference == "with-job", "what lives stays what it is"
 
 
 # ---------------------------------------------------------------- what may restart without the other
