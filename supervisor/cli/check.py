@@ -293,9 +293,9 @@ def _describe_job(run_file: RunFile, job: Job, report: dict[str, Any], *, starta
     report["gpus"] = _gpus_in_words(job.gpus())
     engine = job.engine()
     report["engine"] = engine.url if engine else None
-    report["recovery"] = _unusual_recovery(run_file)
+    report["recovery"] = _unusual_recovery(job.run)
     if startable and not job.problems():
-        report["commands"] = _command_lines(run_file, job)
+        report["commands"] = _command_lines(job.run, job)
 
 
 def _describe_configs(subject: Subject, report: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def want_engine(state: State) -> tuple[State, Actions]:
     if own.alive:
         return replace(state, own=replace(own, wanted=True, alone=False)), [say("engine", WARM)]
     number = own.number + 1
-    own = OwnEngine(number=number, asked="start", wanted=True)
+    own = OwnEngine(number=number, asked="start", wanted=True, alone=own.alone)
     return replace(state, own=own), [a.StartEngine(number, state.attempt.resume_step, state.attempt.snapshot)]
 
 

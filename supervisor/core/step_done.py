@@ -56,7 +56,7 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
         if state.attempt.resume_step is not None and state.job.scratch and step < state.attempt.resume_step:
             return state, acts  # it began from scratch: the verdicts deal with it
         old = before.progress.step is not None and before.progress.t <= state.attempt.started
-        if old and (state.own.asked or not state.engine.ever_ok):
+        if (old or state.own.alone) and (state.own.asked or not state.engine.ever_ok):
             return state, acts  # what was under way when its inference server failed; the new one has shown nothing yet
         if state.attempt.resume_step is not None and step + 1 < state.attempt.resume_step:
             # Not acted upon: a plain job may count its steps anew. A person who knows better has to hear of it at once.

@@ -123,10 +123,13 @@ def _engine_first(state: State, verdict: Verdict) -> bool:
 
 def _engine_well(state: State, verdict: Verdict) -> bool:
     own, settings = state.own, state.settings
-    well = settings.inference == "own-role" and own.alive and not own.asked and state.engine.ever_ok
+    well = settings.inference == "own-role" and own.alive and not own.asked and settings.engine_warm
     # A fresh start needs a fresh server: prime-rl gives it no weights then, and it may hold those of an undone step.
     resumes = state.last_good is not None
-    return well and settings.engine_warm and resumes and not is_one_of(verdict.cause, ENGINE) and _first_try(state)
+    # A job that ended for want of a server that was restarted alone has a new one, up or not.
+    new = own.alone and verdict.kind in ("exited", "dead")
+    ready = new or (state.engine.ever_ok and _first_try(state))
+    return well and resumes and ready and not is_one_of(verdict.cause, ENGINE)
 
 
 HISTORY: dict[str, Callable[[State, Verdict], bool]] = {

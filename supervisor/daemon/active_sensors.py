@@ -277,7 +277,7 @@ class ActiveSensors:
         """Newest log file of each role; the ended attempt's until the next one has some."""
         found = self._newest_logs() or self._last_logs
         engine = {"inference": Path(self._engine.source.path)} if self._engine is not None else {}
-        if not engine and "inference" in self._last_logs and self._run_file.recovery.inference == "own-role":
+        if not engine and "inference" in self._last_logs and self._state().settings.inference == "own-role":
             engine = {"inference": self._last_logs["inference"]}
         return {**found, **engine}
 

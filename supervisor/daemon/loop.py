@@ -148,7 +148,6 @@ class Daemon:
         checks = run_file.check.at_start
         start_check = StartCheck(run, path, lambda: self.state, options.overrule) if checks else NO_CHECK
         self.effects = Effects(run, sights, start_check)
-        self._own_engine = run_file.recovery.inference == "own-role"
         self.housekeeping = Housekeeping(
             self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness
         )
@@ -181,7 +180,11 @@ class Daemon:
             # What is filled in is also what the pod after this one is given.
             run.run_file = fetch_run_files.fill_in(run.run_file, self._path, stored)
             self._new_pod = False
-        job = open_job(run.run_file, run.environ)
+        own = self.state.own
+        lives = self.state.live or own.alive  # what lives is not made another by the daemon that comes after
+        beside = own.wanted or look_at(self._state_dir, own.number).pid is not None
+        job = open_job(run.run_file, run.environ, beside if lives else None)
+        run.run_file = job.run
         return job if run.disks is None else run.disks.see(job, run.run_file, run.environ)
 
     def _open_late(self) -> Job:
@@ -468,7 +471,7 @@ class Daemon:
     def _engine_left(self) -> int | None:
         """The inference server of our own that the daemon before left running, or that ended without a report."""
         own = self.state.own
-        if not self._own_engine or own.number == 0:
+        if self.context.run_file.recovery.inference != "own-role" or own.number == 0:
             return None
         found = look_at(self._state_dir, own.number)
         if found.pid is not None or (found.state != "absent" and (own.alive or own.asked == "start")):
@@ -569,7 +572,7 @@ class Daemon:
     def settings(self, job: Job | None) -> f.Settings:
         """What the core needs of the run file and of the trainer's configuration."""
         own = of_run_file(self.context.run_file)
-        role = job.engine_role() if job is not None and self._own_engine else None
+        role = job.engine_role() if job is not None and own.inference == "own-role" else None
         return replace(
             own,
             max_steps=own.max_steps or (job.max_steps() if job else None),

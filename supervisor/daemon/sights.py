@@ -25,13 +25,15 @@ class DaemonSights:
 
     def __init__(self, run: RunContext, journal: Journal, sensors: ActiveSensors, state: Callable[[], State]) -> None:
         self._run, self._journal, self._sensors, self._state = run, journal, sensors, state
-        self._own_engine = run.run_file.recovery.inference == "own-role"
         self.gpu_pids = sensors.gpu_pids
         self.log_files: Callable[[], dict[str, Path]] = sensors.log_files
 
     def gpu_free(self) -> bool | None:
         """Is the memory of the job's GPUs back?"""
-        return self._sensors.gpu_free(*(("trainer",) if self._own_engine else ()))
+        return self._sensors.gpu_free(*(("trainer",) if self._own_engine() else ()))
+
+    def _own_engine(self) -> bool:
+        return self._run.run_file.recovery.inference == "own-role"
 
     def engine_gpu_free(self) -> bool | None:
         """The same of the inference server's GPUs, where it is a role of its own."""
@@ -39,15 +41,13 @@ class DaemonSights:
 
     def job_processes(self) -> list[Identity]:
         """Those of the job that were seen; with one tree alone, also helpers that no role was found for."""
-        return (
-            self._processes_seen(engine=False)
-            if self._own_engine
-            else [*self._processes_seen(None), *self._sensors.identities()]
-        )
+        if self._own_engine():
+            return self._processes_seen(engine=False)
+        return [*self._processes_seen(None), *self._sensors.identities()]
 
     def engine_processes(self) -> list[Identity]:
         """Those of the inference server, where it is a role of its own."""
-        return self._processes_seen(engine=True) if self._own_engine else []
+        return self._processes_seen(engine=True) if self._own_engine() else []
 
     def _processes_seen(self, engine: bool | None) -> list[Identity]:
         processes = self._state().job.processes_here()

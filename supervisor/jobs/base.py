@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
 
 PHASES = (
@@ -232,6 +233,7 @@ class Job(Protocol):
     """A supervised job. Methods raise ``ConfigError`` or ``UnknownDialectError`` and never start anything."""
 
     output_dir: Path
+    run: RunFile  # where `auto` was decided, as it was
 
     def facts(self) -> JobFacts:
         """Name, revision and limits of the installed trainer."""

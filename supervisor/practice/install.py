@@ -39,6 +39,7 @@ BODIES = {
     "create_attempt_log_dir": "def create_attempt_log_dir(run_dir):\n    return run_dir",
     "PRIME_RL_PROC_PREFIX": 'PRIME_RL_PROC_PREFIX = "PRIME-RL"',
     "def start_router": "def start_router(config):\n    return config",
+    "def _raise_if_component_stopped": "def _raise_if_component_stopped(self):\n    return self",
     "class ResumeConfig": "class ResumeConfig:\n    step = None",
     "step: int = 0": "class Progress:\n    step: int = 0",
     "def get_broadcast_dir": "def get_broadcast_dir(folder):\n    return folder",

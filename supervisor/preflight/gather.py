@@ -31,7 +31,7 @@ from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
 from supervisor.preflight.telling_apart import Part, is_hosted, is_run_file, part_of
 from supervisor.preflight.toml_text import mend_text
-from supervisor.primerl import command, configs, inference, open_job
+from supervisor.primerl import command, configs, open_job
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.probe import find_roots, probe
@@ -109,7 +109,7 @@ def gather_run(
         return Subject("command", Settings({}, ""), run_path=path, run_positions=positions, found=found), None
     kind: Kind = run.job.kind
     if kind in ("rl", "sft"):
-        files = [_not_hosted(one) for one in _files_of(run)]
+        files = [_not_hosted(_config_text(one)) for one in configs.sources(run.job)]
     else:
         files = [_config_text(one) for one in configs.sources(run.job)] if kind == "vf-rl" else []
     found += [_before_setup(one, run) for file in files for one in file.found]
@@ -140,14 +140,6 @@ def _before_setup(one: Finding, run: RunFile) -> Finding:
     """What is not there may be brought by [setup] commands, which only the pod runs."""
     absent = one.id in ("prime-rl-not-found", "config-missing")
     return replace(one, severity="warning") if absent and run.setup.commands else one
-
-
-def _files_of(run: RunFile) -> list[ConfigText]:
-    files = [_config_text(source) for source in configs.sources(run.job)]
-    own = inference.source(run) if inference.is_asked_for(run) else None
-    if own is not None and own.path not in [file.path for file in files]:
-        files.append(_config_text(own))
-    return files
 
 
 def _read_run_file(path: Path, text: str) -> tuple[RunFile | None, list[Finding]]:
@@ -432,6 +424,7 @@ def _with_job(
         return subject, None, _refusals_of_start(subject, (), str(error).splitlines())
     subject = replace(
         subject,
+        run_file=job.run,
         plan=job.gpus(),
         max_steps=run.run.max_steps or job.max_steps(),
         steps=_steps_of_job(job),

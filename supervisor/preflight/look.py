@@ -180,7 +180,7 @@ def _components_of_run(run_file: RunFile, job: Job | None) -> list[Component]:
     request = StartRequest(run_file.run.id, 1, None, {}, run_file.wandb.id or "WANDB_ID", Path("/"))
     try:
         parts = list(job.components(request))
-        if run_file.recovery.inference == "own-role":
+        if job.run.recovery.inference == "own-role":
             parts.append(job.engine_component(request))
     except SupervisorError:
         return []

@@ -9,8 +9,9 @@ from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Job
 
 
-def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
+def open_job(run_file: RunFile, environ: Mapping[str, str], beside: bool | None = None) -> Job:
     """The job that ``run_file`` describes; ``environ`` is the daemon's environment, of which the job sees a part.
+    ``beside``: lives its inference server beside it? None: nothing lives that `recovery.inference = "auto"` must heed.
 
     Raises ConfigError (a folder or configuration that is missing or wrong) or UnknownDialectError.
     """
@@ -44,4 +45,6 @@ def open_job(run_file: RunFile, environ: Mapping[str, str]) -> Job:
         from supervisor.primerl.spread import SpreadPrimeRlJob
 
         return SpreadPrimeRlJob(run_file, environ, probe(packages), packages[0])
+    if run_file.recovery.inference == "auto":
+        return PrimeRlJob.choose_restart(run_file, environ, probe(packages), packages[0], beside)
     return PrimeRlJob(run_file, environ, probe(packages), packages[0])

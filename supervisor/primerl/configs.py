@@ -31,14 +31,14 @@ class Source:
 
 def sources(job: Job) -> tuple[Source, ...]:
     """The files that the run file names, in the order of the command line."""
-    if job.config:
-        return tuple(Source(job.folder / path.expanduser()) for path in job.config)
+    whole = [Source(job.folder / path.expanduser()) for path in job.config]
     split = (
         ("trainer", job.trainer_config),
         ("orchestrator", job.orchestrator_config),
         ("inference", job.inference_config),
     )
-    return tuple(Source(job.folder / path.expanduser(), table) for table, path in split if path is not None)
+    halves = [Source(job.folder / path.expanduser(), table) for table, path in split if path is not None]
+    return (*whole, *halves)
 
 
 @dataclass(frozen=True)

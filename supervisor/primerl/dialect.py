@@ -48,6 +48,8 @@ class Dialect:
     """True: a router listens on the configured port and the engine 100 above it."""
     liveness: bool
     titles: bool
+    notices_parts: bool
+    """True: an orchestrator ends when one of its own tasks did; False: it lives on and does nothing more."""
     sigterm: bool
     """True: SIGTERM to the launcher takes its whole tree along."""
     first_step: Literal[0, 1]

@@ -8,6 +8,9 @@ Read in PrimeIntellect-ai/prime-rl at be0e3d131 (2026-01-06), 38494ccb4 (v0.6) a
 - The orchestrator waits for /health at its start, and on a resume it hands the step's weights over, whatever the server
   holds: so the server may stay warm. On a fresh start v0.6 hands over nothing, and others reset to the weights that the
   server was started with: so a fresh start needs a fresh server.
+- Weights that fall due while it is away end the task that hands them over: in January at the first refusal, from June
+  on after 65 s. Nothing notices; since 03cdc5157 (2026-08-21) the orchestrator ends then. A server that is back in time
+  gets each update. Tried with the orchestrator's own modules (tests/primerl/test_real_engine_returns.py).
 - A server that comes back under a living orchestrator has the base model until the next update (with LoRA: it answers
   404 for the adapter, and no batch would ever be full). It gets the newest weights from us, by the calls that the
   orchestrator itself makes (utils/client.py, update_weights and load_lora_adapter), before /resume.
@@ -18,13 +21,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Literal
 from urllib.parse import urlsplit
 
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Engine, EngineRole, StopRules, WeightUpdate
 from supervisor.jobs.steps import numbered_folders
 from supervisor.primerl import command
-from supervisor.primerl.configs import Settings, Source, broadcast_type
+from supervisor.primerl.configs import Settings, broadcast_type
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.layout import Layout
 
@@ -40,17 +44,18 @@ _CLIENTS = ("orchestrator.model.client", "orchestrator.student.client", "orchest
 _MODELS = ("model.name", "orchestrator.model.name", "orchestrator.student.model.name", "trainer.model.name")
 
 
+WHOLE = '"auto" restarts the inference server with the job.'
+ALONE = '"auto" makes the inference server a role of its own: the orchestrator of this prime-rl goes on with a new one.'
+
+
+def with_restart(run: RunFile, how: Literal["with-job", "own-role"]) -> RunFile:
+    """``run`` with `recovery.inference` set to ``how``."""
+    return run.model_copy(update={"recovery": run.recovery.model_copy(update={"inference": how})})
+
+
 def is_asked_for(run: RunFile) -> bool:
     """Does the run file ask for it?"""
     return run.recovery.inference == "own-role"
-
-
-def source(run: RunFile) -> Source | None:
-    """The server's own configuration file, None where none is named."""
-    path = run.job.inference_config
-    if path is None:
-        return None
-    return Source(run.job.folder / path.expanduser(), "inference")
 
 
 def problems(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
@@ -192,12 +197,29 @@ def _why_not_alone(dialect: Dialect, settings: Settings) -> str:
             f"With {dialect.name} the inference server is not restarted alone: while it is away, rollouts that failed "
             "would fill the batches. Both halves are restarted instead."
         )
+    if not dialect.notices_parts:
+        return (
+            f"With {dialect.name} the inference server is not restarted alone: weights that fall due while it is away "
+            "are tried for 65 s, and then its orchestrator lives on without ever handing over any. Both halves are "
+            "restarted instead."
+        )
     if settings.has("trainer.model.lora") and lora_name(settings) is None:
         return (
             "The inference server is not restarted alone: it would not know the run's LoRA adapter, and its name is "
             f"not in {settings.where}. Both halves are restarted instead; {_LORA_NAMES[0]} would name it."
         )
     return ""
+
+
+def why_whole(dialect: Dialect, both: Settings, found: list[str]) -> str:
+    """Why `auto` does not take `own-role`, "" where that was tried and can be started. ``found``: the problems."""
+    if why := _why_not_alone(dialect, both):
+        return why
+    if both.has("trainer.model.lora"):
+        return "The run trains a LoRA adapter, and a server that comes back was tried with whole weights only."
+    if (kind := broadcast_type(both, dialect)) != "filesystem":
+        return f'Weights go through {kind}, which it cannot join anew: weight_broadcast.type = "filesystem" allows it.'
+    return next(iter(found), "")
 
 
 def lora_name(settings: Settings) -> str | None:

@@ -56,6 +56,8 @@ INTERRUPT_PATIENCE_S, ORPHAN_PATIENCE_S = 90.0, 20.0
 class PrimeRlJob:
     """prime-rl in one dialect. Implements ``supervisor.jobs.base.Job``."""
 
+    chosen = ""  # what recovery.inference = "auto" came to, and why
+
     def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path) -> None:
         self.run = run
         self.environ = environ
@@ -64,13 +66,11 @@ class PrimeRlJob:
         self.sft = run.job.kind == "sft"
         self.folder = run.job.folder
         self.own_engine = inference.is_asked_for(run)
-        named = files.sources(run.job)
+        self.all_sources = files.sources(run.job)
         # What the launcher is given, and with the inference server's own file where that is another command's.
-        self.sources = tuple(one for one in named if not (self.own_engine and one.table == "inference"))
-        own = inference.source(run) if self.own_engine else None
-        self.all_sources = self.sources if own is None else (*self.sources, own)
+        self.sources = tuple(one for one in self.all_sources if not (self.own_engine and one.table == "inference"))
         self.settings = files.load(self.sources, run.job.args)
-        self.everything = self.settings if own is None else files.load(self.all_sources, run.job.args)
+        self.everything = files.load(self.all_sources, run.job.args)
         self.output_dir = run.output_dir
         self.layout = Layout(
             output_dir=run.output_dir,
@@ -87,6 +87,18 @@ class PrimeRlJob:
     def _async_level(self) -> int:
         level = self.settings.number("async_level", "trainer.async_level", "orchestrator.async_level")
         return DEFAULT_ASYNC_LEVEL if level is None else level
+
+    @classmethod
+    def choose_restart(
+        cls, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path, beside: bool | None
+    ) -> PrimeRlJob:
+        """The job with `recovery.inference = "auto"` decided: its ``run`` says `own-role` or `with-job`."""
+        own = cls(inference.with_restart(run, "own-role"), environ, dialect, package)
+        why = inference.why_whole(dialect, own.everything, own._engine_problems())
+        alone = not why if beside is None else beside
+        job = own if alone else cls(inference.with_restart(run, "with-job"), environ, dialect, package)
+        job.chosen = inference.ALONE if alone else f"{inference.WHOLE} {why}".rstrip()
+        return job
 
     # ---------------------------------------------------------------- what it is
 
@@ -123,10 +135,11 @@ class PrimeRlJob:
         return [*notes, *self._engine_notes()]
 
     def _engine_notes(self) -> list[str]:
+        notes = [f"recovery.inference = {self.chosen}"] if self.chosen else []
         if not self.own_engine:
-            return []
+            return notes
         role = self.engine_role()
-        notes = [role.why] if role.why else []
+        notes += [role.why] if role.why else []
         if role.keep_warm and self.dialect.buffer == "none" and self.dialect.titles:
             # The prefix cache is salted with the number of the weights only (dispatcher.py, cache_salt).
             notes.append(
@@ -163,16 +176,10 @@ class PrimeRlJob:
         return found
 
     def _engine_problems(self) -> list[str]:
-        job = self.run.job
         if self.own_engine and self.sft:
             return ['recovery.inference = "own-role": SFT has no inference server. Take it out of the run file.']
-        if self.own_engine:
-            return list(inference.problems(self.run, self.dialect, self.settings, self.everything))
-        if job.config and job.inference_config:
-            return [
-                '[job] has `config` and `inference_config`: they go together only with recovery.inference = "own-role".'
-            ]
-        return []
+        found = inference.problems(self.run, self.dialect, self.settings, self.everything)
+        return list(found) if self.own_engine else []
 
     # ---------------------------------------------------------------- the inference server as a role of its own
 
@@ -182,10 +189,10 @@ class PrimeRlJob:
 
     def engine_component(self, request: StartRequest) -> Component:
         """The `inference` entry point with its own file, on its own GPUs."""
-        source = inference.source(self.run)
-        if (problems := self.problems()) or source is None:
+        if problems := self.problems():
             raise ConfigError("\n".join(problems))
-        words = [*inference.words(self.run), "@", str(request.configs.get(source.path, source.path))]
+        own = self.all_sources[-1].path  # [job] inference_config, or there would be problems
+        words = [*inference.words(self.run), "@", str(request.configs.get(own, own))]
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.run.gpus.inference))}
         env = {**self._environment_of_start(request), **gpus}
         ports = self._engine_ports()
@@ -204,7 +211,9 @@ class PrimeRlJob:
 
     def changes(self, request: StartRequest) -> Sequence[Change]:
         """Words, variables and limits that are the supervisor's, in the order of the command line."""
-        return list(changes(self.run, self.dialect, self.settings, self.environ, request))
+        found = list(changes(self.run, self.dialect, self.settings, self.environ, request))
+        chosen = Change(f'recovery.inference = "{self.run.recovery.inference}"', self.chosen, '"auto"')
+        return [*found, *([chosen] if self.chosen else [])]
 
     def components(self, request: StartRequest) -> Sequence[Component]:
         """The launcher. Raises ConfigError while there are problems."""

@@ -91,6 +91,7 @@ def dialect_of(read: Read, where: str) -> Dialect:
         router="def start_router" in inference,
         liveness='"/liveness"' in read("inference/vllm/server.py"),
         titles="PRIME_RL_PROC_PREFIX" in process,
+        notices_parts="def _raise_if_component_stopped" in orchestrator,
         sigterm="sigterm_handler" in launcher,
         first_step=1
         if any(re.search(r"\bstep: int = 1\b", text) for text in (read("trainer/ckpt.py"), read("trainer/runs.py")))

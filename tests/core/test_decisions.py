@@ -436,11 +436,17 @@ def test_what_the_old_engine_leaves_convicts_no_new_one(world: World) -> None:
     world.after(30)
     world.answer = True
     world.see(f.EngineStopped(1, 3.0, gpu_free=True))
-    for _ in range(60):
+    for second in range(150):
         world.t += 1
         world.gpus(inference=0)
         world.engine(health="refused", iterations=None, running=None)
+        if second in (20, 40):
+            world.see(f.StepDone("trainer", 8 + second // 40, 5.0))  # of rollouts from before
+        elif second % 5 == 1:
+            world.see(f.WorkSeen(8, 100))
+            world.see(f.ErrorSeen("orchestrator", "connection-error", "APIConnectionError('Connection error.')"))
     assert not world.asked(a.Stop)
+    assert world.state.incidents.open is not None, "the new engine has shown nothing yet"
     assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
 
 
@@ -466,6 +472,21 @@ def test_an_engine_that_does_not_help_is_followed_by_a_restart_of_both(world: Wo
     assert world.asked(a.Stop)
     assert [x.engine for x in world.asked(a.StopEngine)] == [1, 2]  # type: ignore[attr-defined]
     assert world.asked(a.Start)[-1].step == 5  # type: ignore[attr-defined]
+
+
+def test_weights_that_fell_due_while_the_engine_was_away_end_the_job_and_the_new_engine_stays(world: World) -> None:
+    own_engine_running(world)
+    world.engine_process_dies()
+    world.after(5)
+    assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
+    world.see(f.ComponentExited(1, "launcher", 1))  # the orchestrator gave up asking for it, before it was up
+    world.after(20)
+    assert world.asked(a.Start)[-1].step == 5  # type: ignore[attr-defined]
+    assert [x.engine for x in world.asked(a.StopEngine)] == [1]  # type: ignore[attr-defined]
+    assert len(world.asked(a.StartEngine)) == 1
+    world.see(f.ComponentExited(2, "launcher", 1))
+    world.after(60)
+    assert [x.engine for x in world.asked(a.StopEngine)] == [1, 2], "it did not help: the next one is whole"  # type: ignore[attr-defined]
 
 
 def test_the_trainer_failed_so_the_engine_is_kept_warm(world: World) -> None:

@@ -22,12 +22,16 @@ ROUTER, OLD = "2026-08-21", "2026-01-06"
 def pod_of(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     pods: list[Pod] = []
 
-    def make(era: str, step_s: float = 0.3) -> Pod:
-        practice = make_practice(tmp_path / "practice", era, own_engine=True, max_steps=500, interval=2, step_s=step_s)
+    def make(era: str, step_s: float = 0.3, how: str = "own-role", **knobs: float) -> Pod:
+        practice = make_practice(
+            tmp_path / "practice", era, own_engine=True, max_steps=500, interval=2, step_s=step_s, **knobs
+        )
+        with practice.config.open("a") as config:  # else NCCL would be the default of a start with the job
+            config.write('[weight_broadcast]\ntype = "filesystem"\n' if how == "auto" else "")
         settings = {
             "job": {"inference_config": str(practice.engine_config)},
             "gpus": {"inference": [0], "trainer": [1]},
-            "recovery": {"inference": "own-role"},
+            "recovery": {"inference": how},
         }
         pods.append(Pod(tmp_path, era, practice=practice, settings=settings))
         return pods[-1]
@@ -50,14 +54,19 @@ def running(pod: Pod, step: int = 3) -> int:
 
 def kill(found: set[int]) -> None:
     assert found
+    send(found, signal.SIGKILL)
+
+
+def send(found: set[int], number: signal.Signals) -> None:
     for pid in found:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher_lives_on(
     pod_of: Callable[..., Pod],
 ) -> None:
-    pod = pod_of(ROUTER, step_s=0.5)  # an answer takes longer than the engine serves the base model for
+    # An answer takes longer than the engine serves the base model for, and an update that falls due is tried for 65 s.
+    pod = pod_of(ROUTER, step_s=0.5, how="auto", patience=1.0)
     running(pod)
     launcher, server = pids(pod, "rl"), pids(pod, "inference")
     kill(pids(pod, "engine-core"))
@@ -71,6 +80,28 @@ def test_a_dead_engine_is_restarted_alone_with_the_runs_weights_and_the_launcher
     assert {answer["weights"] for answer in pod.practice.answers() if answer["pid"] == core}.isdisjoint({"base"})
     assert pod.said_so("engine", "was given the weights of step")
     assert any("Only the inference server failed" in str(record) for record in pod.said())
+
+
+@pytest.mark.soak
+def test_weights_that_fall_due_long_before_the_engine_is_back_end_the_job_which_resumes_beside_it(
+    pod_of: Callable[..., Pod],
+) -> None:
+    pod = pod_of(ROUTER, patience=0.1, start_s=10.0)  # an update is tried for 6.5 s
+    running(pod)
+    launcher, trainer = pids(pod, "rl"), pids(pod, "trainer-rank")
+    send(trainer, signal.SIGSTOP)
+    waits = "Pausing dispatcher"
+    (log,) = pod.practice.home.glob("outputs/**/attempt_1/orchestrator.log")
+    before = log.read_text().count(waits)
+    pod.wait_for(lambda: log.read_text().count(waits) > before, "an orchestrator that waits for the next weights")
+    kill(pids(pod, "engine-core"))
+    send(trainer, signal.SIGCONT)
+    pod.wait_for(lambda: pids(pod, "rl") != launcher and len(pod.practice.starts()) == 2, "the second start")
+    resumed = pod.resume_steps()[1]
+    assert resumed is not None
+    pod.wait_for(lambda: pod.step() > resumed + 3 and not pod.status().get("incident"), "new steps")
+    assert [path.name for path in sorted((pod.state_dir / "engines").iterdir())] == ["0001", "0002"]
+    assert any("kept warm" in str(record) for record in pod.said())
 
 
 @pytest.mark.soak
@@ -108,7 +139,7 @@ def test_a_dead_engine_of_january_takes_both_halves_along_since_failed_rollouts_
 
 @pytest.mark.soak
 def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Callable[..., Pod]) -> None:
-    pod = pod_of(ROUTER)
+    pod = pod_of(ROUTER, how="auto")
     running(pod)
     everything = pids(pod, "rl", "inference", "engine-core", "trainer-rank")
     pod.kill_daemon()

@@ -34,6 +34,7 @@ OLDEST = Dialect(
     router=False,
     liveness=False,
     titles=False,
+    notices_parts=False,
     sigterm=False,
     first_step=0,
 )
@@ -93,7 +94,7 @@ _HISTORY: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("68e0c50f6", "2026-08-13", "", {"logs": "attempts"}),
     ("9975d8868", "2026-08-15", "", {"metrics_file": True}),
     ("15d6c8197", "2026-08-17", "", {"sft_gpus": "num-train-gpus"}),
-    ("29e422276", "2026-08-20", "", {}),
+    ("29e422276", "2026-08-20", "", {"notices_parts": True}),
     ("559b44772", "2026-08-21", "", {}),
 )
 
@@ -164,7 +165,8 @@ def write_checkout(folder: Path, era: Era) -> Path:
         source / "trainer/ckpt.py": '/ "trainer"\n' if dialect.trainer_dir == "trainer" else "flat\n",
         source / "trainer/runs.py": f"step: int = {dialect.first_step}\n",
         source / "trainer/rl/train.py": broadcast,
-        source / "orchestrator/orchestrator.py": "self.progress.step = self.resume_step + 1" * dialect.first_step,
+        source / "orchestrator/orchestrator.py": "self.progress.step = self.resume_step + 1\n" * dialect.first_step
+        + "def _raise_if_component_stopped" * dialect.notices_parts,
         source / "orchestrator/utils.py": "check_exists" if era.day >= date(2026, 1, 26) else "",
         source / "inference/vllm/server.py": '"/liveness"' if dialect.liveness else "",
         source / "utils/utils.py": "def get_broadcast_dir" if dialect.broadcasts else "",

@@ -7,18 +7,27 @@ from typing import Any
 
 import pytest
 
+from supervisor.primerl import open_job
 from supervisor.primerl.job import PrimeRlJob
 from tests.primerl.eras import ERAS
 from tests.primerl.helpers import job_of, request, words
 
 JANUARY, V06, AUGUST = "be0e3d131", "38494ccb4", "559b44772"
 RUN = 'max_steps = 100\n[model]\nname = "Qwen/Qwen3-0.6B"\n[trainer]\n[orchestrator]\n'
+FILES = '[weight_broadcast]\ntype = "filesystem"\n'
 LORA = "[trainer.model.lora]\nrank = 8\n"
 ADMIN = '[orchestrator.model.client]\nadmin_base_url = ["http://localhost:8100/v1"]\n'
 
 
 def own(
-    tmp_path: Path, commit: str, config: str = RUN, engine: str = "", job: dict[str, Any] | None = None, **more: Any
+    tmp_path: Path,
+    commit: str,
+    config: str = RUN,
+    engine: str = "",
+    *,
+    job: dict[str, Any] | None = None,
+    how: str = "own-role",
+    **more: Any,
 ) -> PrimeRlJob:
     (tmp_path / "inference.toml").write_text(engine)
     if ERAS[commit].dialect.router and config.startswith(RUN) and ADMIN not in config:
@@ -29,7 +38,7 @@ def own(
         commit,
         config=config,
         job={"inference_config": str(tmp_path / "inference.toml"), **(job or {})},
-        recovery={"inference": "own-role"},
+        recovery={"inference": how},
         **more,
     )
 
@@ -68,26 +77,55 @@ def test_the_engine_is_looked_at_where_its_own_file_makes_it_listen(tmp_path: Pa
     assert engine is not None and engine.url == url
 
 
-def test_only_the_person_who_asked_gets_the_new_ways(tmp_path: Path) -> None:
-    (tmp_path / "inference.toml").write_text("")
-    job = job_of(tmp_path, AUGUST, job={"inference_config": str(tmp_path / "inference.toml")})
-    assert any("only with recovery.inference" in problem for problem in job.problems())
+@pytest.mark.parametrize(
+    ("commit", "config", "more", "why"),
+    [
+        (AUGUST, RUN + FILES, {}, "goes on with a new one"),
+        (AUGUST, RUN, {}, "Weights go through nccl"),
+        (AUGUST, RUN + FILES, {"gpus": {}}, "needs [gpus] inference and trainer"),
+        (AUGUST, RUN + FILES + "[inference]\n", {}, "still has [inference]"),
+        (AUGUST, RUN + FILES + LORA, {"engine": "[vllm]\nenable_lora = true\n"}, "LoRA adapter"),
+        (V06, RUN, {}, "lives on without ever handing over any"),
+        (JANUARY, RUN, {}, "rollouts that failed"),
+        ("1826b1892", RUN, {}, "rollouts that failed"),
+    ],
+)
+def test_auto_takes_own_role_where_it_was_tried_and_else_starts_the_whole_and_says_why(
+    tmp_path: Path, commit: str, config: str, more: dict[str, Any], why: str
+) -> None:
+    job = own(tmp_path, commit, config, how="auto", **more)
+    alone = why.startswith("goes on")
+    assert job.run.recovery.inference == ("own-role" if alone else "with-job")
+    assert list(job.problems()) == []
+    assert ("--inference @" in " ".join(words(job, 40))) is not alone
+    assert any(why in note for note in job.facts().notes)
+    (told,) = [change for change in job.changes(request(40)) if change.yours == '"auto"']
+    assert why in told.why and told.what == f'recovery.inference = "{job.run.recovery.inference}"'
+    again = job.run.model_copy(update={"recovery": job.run.recovery.model_copy(update={"inference": "auto"})})
+    assert open_job(again, {}, beside=False).run.recovery.inference == "with-job", "what lives stays what it is"
 
 
 # ---------------------------------------------------------------- what may restart without the other
 
 
-@pytest.mark.parametrize("commit", [V06, AUGUST])
-def test_from_june_2026_on_the_server_may_restart_alone(tmp_path: Path, commit: str) -> None:
-    role = own(tmp_path, commit).engine_role()
+def test_where_the_orchestrator_notices_its_own_parts_the_server_may_restart_alone(tmp_path: Path) -> None:
+    role = own(tmp_path, AUGUST).engine_role()
     assert (role.keep_warm, role.restart_alone, role.why) == (True, True, "")
 
 
-def test_before_that_it_stays_warm_and_is_not_restarted_alone(tmp_path: Path) -> None:
-    role = own(tmp_path, JANUARY).engine_role()
+@pytest.mark.parametrize(
+    ("commit", "why"),
+    [
+        (JANUARY, "rollouts that failed would fill the batches"),
+        (V06, "its orchestrator lives on without ever handing over any"),
+        ("15d6c8197", "its orchestrator lives on without ever handing over any"),
+    ],
+)
+def test_before_that_it_stays_warm_and_is_not_restarted_alone(tmp_path: Path, commit: str, why: str) -> None:
+    role = own(tmp_path, commit).engine_role()
     assert (role.keep_warm, role.restart_alone) == (True, False)
-    assert "rollouts that failed would fill the batches" in role.why
-    assert role.why in own(tmp_path, JANUARY).facts().notes
+    assert why in role.why
+    assert role.why in own(tmp_path, commit).facts().notes
 
 
 def test_a_lora_run_must_name_its_adapter_before_the_server_may_restart_alone(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def test_the_server_is_stopped_alone_and_nothing_of_the_job_is_touched(driver: D
     assert driver.job_pids() == job or driver.practice.era.name == OLD
 
 
-@pytest.mark.parametrize("driver", [ROUTER], indirect=True)
+# An update that falls due meanwhile is tried for 65 s, as by the real orchestrator.
+@pytest.mark.parametrize("driver", [(ROUTER, {"patience": 1.0})], indirect=True)
 def test_a_server_restarted_under_the_living_job_answers_with_the_runs_weights_only(driver: Driver) -> None:
     step = started(driver)
     job, old = driver.job_pids(), driver.engine_pids()
