@@ -7,11 +7,9 @@ from collections import Counter
 
 import pytest
 
-from supervisor.base.errors import ConfigError
-from supervisor.cli import simulate_cluster
-from supervisor.cli.main import main
-from supervisor.simulator import cluster_compare as compare
-from supervisor.simulator.cluster import (
+from bench.cluster import __main__ as program
+from bench.cluster import compare
+from bench.cluster.draw import (
     AGAIN,
     MIX,
     RACK,
@@ -23,7 +21,8 @@ from supervisor.simulator.cluster import (
     count_spares,
     draw_cluster,
 )
-from supervisor.simulator.cluster_head import QUEUE_S, OurRun
+from bench.cluster.head import QUEUE_S, OurRun
+from supervisor.base.errors import ConfigError
 
 STEP_S, SAVE_S, LOAD_S, INTERVAL = 240.0, 30.0, 300.0, 5
 FIRST_S = 1.0 + 20.0  # a look at the checkpoints, and a start
@@ -225,10 +224,10 @@ def test_the_bound_is_above_each_policy_for_each_seed_and_the_same_seed_gives_th
 
 
 def test_the_command_prints_json_and_refuses_what_takes_years(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "cluster", "--machines", "8", "--seeds", "1", "--days", "2", "--json"]) == 0
+    assert program.main(["--machines", "8", "--seeds", "1", "--days", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["clusters"][0]["machines"] == 8 and set(found["clusters"][0]["ettr"]) >= {"ours", "oracle"}
     with pytest.raises(ConfigError, match="up to 4096"):
-        simulate_cluster.compare([5000], 1, 1.0, as_json=False)
+        program.compare([5000], 1, 1.0, as_json=False)
     with pytest.raises(ConfigError):
-        simulate_cluster.compare([8], 0, 1.0, as_json=False)
+        program.compare([8], 0, 1.0, as_json=False)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from bench.cluster.draw import HOUR_S, Cluster, Fault, Track, count_spares, draw_cluster
+from bench.cluster.head import NCCL_S, QUEUE_S, SLURMD_TIMEOUT_S, START_S, STOP_S, OurRun
 from supervisor.simulator.clockwork import NEVER
-from supervisor.simulator.cluster import HOUR_S, Cluster, Fault, Track, count_spares, draw_cluster
-from supervisor.simulator.cluster_head import NCCL_S, QUEUE_S, SLURMD_TIMEOUT_S, START_S, STOP_S, OurRun
 from supervisor.simulator.compare import columns
 
 OURS, NO_SPARES, REQUEUE, SCRIPT, ORACLE = "ours", "ours, no spares", "requeue", "prime-rl's script", "oracle"
@@ -23,7 +23,7 @@ LOOK_S = 8 * HOUR_S
 GPUS = 8
 SOURCE = (
     "Modelled, not measured. How often machines fail: Llama 3, RSC-1, RSC-2, InfiniteHBD; what of them: Llama 3. The\n"
-    "queue takes 10 min. Racks, spares, silent deaths, a person's looks: assumed (simulator/cluster*.py)."
+    "queue takes 10 min. Racks, spares, silent deaths, a person's looks: assumed (bench/cluster)."
 )
 
 Ends = Callable[[Cluster, Fault, float], float]
