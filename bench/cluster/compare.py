@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.cluster.draw import HOUR_S, Cluster, Fault, Track, count_spares, draw_cluster
 from bench.cluster.head import NCCL_S, QUEUE_S, SLURMD_TIMEOUT_S, START_S, STOP_S, OurRun
+from bench.policies.compare import columns
 from supervisor.simulator.clockwork import NEVER
-from supervisor.simulator.compare import columns
 
 OURS, NO_SPARES, REQUEUE, SCRIPT, ORACLE = "ours", "ours, no spares", "requeue", "prime-rl's script", "oracle"
 GRACE_S = 3600.0

@@ -11,8 +11,8 @@ from typing import Any
 from bench.market.draw import HOUR_S, Market, job_times
 from bench.market.policies import BID_FACTOR, POLICIES, Ours
 from bench.market.world import MarketWorld
+from bench.policies.compare import columns
 from supervisor.simulator.clockwork import NEVER
-from supervisor.simulator.compare import columns
 
 ORACLE = "oracle"
 PERCENT = 100.0

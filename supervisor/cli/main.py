@@ -345,7 +345,6 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     """The options of `simulate`."""
     simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
     simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
-    simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
     simulate.add_argument("--scenario", default="default", metavar="NAME", help="default, no-spot or healthy")
     simulate.add_argument("--faults", type=Path, metavar="FILE", help="exactly these faults (TOML or JSON), no others")
     simulate.add_argument("--list-faults", action="store_true", help="print all kinds of faults, then end")
@@ -356,11 +355,6 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
     simulate.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
     simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
-    simulate.add_argument("--compare", action="store_true", help="all policies, same seeds and faults, one table")
-    simulate.add_argument(
-        "--sensitivity", action="store_true", help="the core and the oracle over fault rates, link, checkpoints"
-    )
-    simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
 
 
 def _own_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,1 @@
+"""What people use instead, an oracle, and variants of the core, in the virtual pod of ``supervisor.simulator``."""
