@@ -148,7 +148,7 @@ class _Repair:
                 mended = mend_pair("\n".join(old))
         new = mended.text.split("\n") if mended else []
         if mended is None or new == old or not self._is_toml([*self.work[:first], *new], or_twice=True):
-            self._note_failure(first, last)
+            self._note_failure(first, last, _plain_words(error))
         else:
             self._note_mend(first, last, new, mended)
 
@@ -327,9 +327,9 @@ class _Repair:
             *([Edit(self.path, first + 1, last + 1, tuple(lines))] if mended.certain else []),
         )
 
-    def _note_failure(self, first: int, last: int) -> None:
+    def _note_failure(self, first: int, last: int, why: str) -> None:
         """What is not TOML and has no certain meaning: it is left out of what the file says."""
-        line, said = first, ""
+        line, said = first, f" ({why})"
         try:
             tomllib.loads("\n".join([*self.lines[first : last + 1], ""]))
         except tomllib.TOMLDecodeError as error:
