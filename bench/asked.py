@@ -12,8 +12,8 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from bench.policies import compare, sensitivity
 from supervisor.core.time_kinds import SAVE, WASTED
+from supervisor.simulator import compare, sensitivity
 from supervisor.simulator.ledger import score
 from supervisor.simulator.scenario import Scenario, load_scenario
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.policies import compare, sensitivity
-from bench.policies.baselines import ALL, PlainWatcher
 from supervisor import __version__
 from supervisor.core.actions import Action
 from supervisor.core.decide import decide
@@ -29,6 +27,8 @@ from supervisor.core.facts import Observation
 from supervisor.core.goodput import sum_ledgers
 from supervisor.core.interval import measure_run
 from supervisor.core.state import State
+from supervisor.simulator import compare, sensitivity
+from supervisor.simulator.baselines import ALL, PlainWatcher
 from supervisor.simulator.healthy import BLOCK
 from supervisor.simulator.ledger import Score, add_scores, quantile, score
 from supervisor.simulator.policy import CorePolicy

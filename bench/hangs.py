@@ -14,10 +14,10 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.policies.compare import compare, run_all
-from bench.policies.sensitivity import at
+from supervisor.simulator.compare import compare, run_all
 from supervisor.simulator.ledger import quantile, score
 from supervisor.simulator.scenario import Rate, load_scenario
+from supervisor.simulator.sensitivity import at
 
 MIXES = ("default", "no-spot", "silent")
 HOURS = {20: 40.0, 240: 200.0, 1800: 600.0}

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.policies.baselines import ALL
-from bench.policies.compare import run_all
-from bench.policies.sensitivity import RATES, at_rates
 from supervisor import __version__
+from supervisor.simulator.baselines import ALL
+from supervisor.simulator.compare import run_all
 from supervisor.simulator.ledger import score
 from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.sensitivity import RATES, at_rates
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Colours that people with any colour vision tell apart (Okabe and Ito), and a mark for each.

@@ -345,6 +345,7 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     """The options of `simulate`."""
     simulate.add_argument("--hours", type=float, default=1000.0, help="virtual hours (default 1000)")
     simulate.add_argument("--seed", type=int, default=1, help="same seed, same output (default 1)")
+    simulate.add_argument("--policy", default="core", metavar="NAME", help="core (default), or another to compare with")
     simulate.add_argument("--scenario", default="default", metavar="NAME", help="default, no-spot or healthy")
     simulate.add_argument("--faults", type=Path, metavar="FILE", help="exactly these faults (TOML or JSON), no others")
     simulate.add_argument("--list-faults", action="store_true", help="print all kinds of faults, then end")
@@ -355,6 +356,35 @@ def _add_simulate(simulate: argparse.ArgumentParser) -> None:
     simulate.add_argument("--story", action="store_true", help="also print what the policy said, with times")
     simulate.add_argument("--json", dest="as_json", action="store_true", help="print JSON")
     simulate.add_argument("--trace", type=Path, metavar="FILE", help="write the observations, for replay")
+    simulate.add_argument("--compare", action="store_true", help="all policies, same seeds and faults, one table")
+    simulate.add_argument(
+        "--sensitivity", action="store_true", help="the core and the oracle over fault rates, link, checkpoints"
+    )
+    simulate.add_argument("--seeds", type=int, default=1, metavar="N", help="of both: how many, from --seed on (1)")
+    about = "the fleet's controller and other policies in a modelled market of spot pods, one table"
+    worlds = simulate.add_subparsers(title="other worlds", metavar="WORLD")
+    market = worlds.add_parser("market", help=about, description=about)
+    market.set_defaults(verb="simulate_market.compare")
+    market.add_argument("--days", type=_parse_amount, default=30.0, metavar="N", help="of each market (30)")
+    number = _whole_number("a number of markets is wanted")
+    market.add_argument("--seeds", dest="markets", type=number, default=4, metavar="N", help="so many markets (4)")
+    market.add_argument(
+        "--trace",
+        dest="traces",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="when zones were up, instead of modelled runs: JSON as in skypilot-org/spot-traces, or CSV",
+    )
+    market.add_argument("--json", dest="as_json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    about = "a run over many machines, requeue and prime-rl's own script in a modelled cluster, one table"
+    cluster = worlds.add_parser("cluster", help=about, description=about)
+    cluster.set_defaults(verb="simulate_cluster.compare")
+    number, sizes = _whole_number("a number is wanted"), [1, 8, 64, 512]
+    cluster.add_argument("--machines", type=number, nargs="+", default=sizes, metavar="N", help="sizes (1 8 64 512)")
+    cluster.add_argument("--seeds", type=number, default=4, metavar="N", help="so many clusters of each size (4)")
+    cluster.add_argument("--days", type=_parse_amount, default=30.0, metavar="N", help="of each cluster (30)")
+    cluster.add_argument("--json", dest="as_json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
 
 
 def _own_parser() -> argparse.ArgumentParser:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core.time_kinds import CATEGORIES
+from supervisor.simulator import baselines, compare, sensitivity
 from supervisor.simulator.ledger import Score, quantile
 from supervisor.simulator.run import Outcome, simulate
-from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.scenario import Scenario, load_scenario
 from supervisor.simulator.schedule import describe_kinds, load_faults
 from supervisor.simulator.world import Planned, World
 
@@ -24,9 +26,15 @@ def run(options: argparse.Namespace) -> int:
     if options.list_faults:
         print("\n".join(describe_kinds()))
         return 0
+    if options.policy not in baselines.NAMED:
+        raise ConfigError(f"There is no policy {options.policy!r}; known are {', '.join(baselines.NAMED)}.")
     if not 0 < options.hours <= 1e6:
         raise ConfigError(f"--hours takes a number above 0 and up to a million, not {options.hours:g}.")
     scenario = load_scenario(options.scenario, options.sets)
+    if options.compare or options.sensitivity:
+        return _simulate_several(options, scenario)
+    if options.seeds != 1:
+        raise ConfigError("--seeds is for --compare and --sensitivity; one run has one seed: --seed N.")
     if options.story and options.as_json:
         raise ConfigError("--story is for people and --json for programs: leave one of them out.")
     faults = load_faults(options.faults) if options.faults is not None else None
@@ -35,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
             scenario,
             options.hours,
             options.seed,
+            baselines.NAMED[options.policy],
             faults=faults,
             trace=_open_writer(options.trace, stack) if options.trace is not None else None,
         )
@@ -44,6 +53,32 @@ def run(options: argparse.Namespace) -> int:
     if options.story:
         print("\n".join(story(outcome.world)) + "\n")
     print("\n".join(sentences(outcome, options.price, faults)))
+    return 0
+
+
+def _simulate_several(options: argparse.Namespace, scenario: Scenario) -> int:
+    """Many runs, in as many processes as there are cores."""
+    one = {"--faults": options.faults, "--trace": options.trace, "--story": options.story}
+    one["--policy"] = options.policy != "core"
+    for name, given in one.items():
+        if given:
+            raise ConfigError(f"{name} is for one run: leave it, or --compare and --sensitivity, out.")
+    if not 1 <= options.seeds <= 1000:
+        raise ConfigError(f"--seeds takes a number from 1 to 1000, not {options.seeds}.")
+    seeds = range(options.seed, options.seed + options.seeds)
+    found: dict[str, object] = {"scenario": scenario.name, "hours": options.hours, "seeds": list(seeds)}
+    told = []
+    if options.compare:
+        scores = compare.compare(scenario, options.hours, seeds)
+        found["policies"] = [score.as_json(options.price) for score in scores]
+        told.append(compare.table(scores, options.price))
+    if options.sensitivity:
+        cells = sensitivity.sensitivity(scenario, options.hours, seeds)
+        found["sensitivity"] = [dataclasses.asdict(cell) for cell in cells]
+        told.append(sensitivity.table(cells))
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    many = f"{options.hours:,g} virtual hours of scenario {scenario.name}, {which}"
+    print(json.dumps(found, indent=1) if options.as_json else "\n\n".join([f"{many}:", *told]))
     return 0
 
 

@@ -10,5 +10,6 @@ The parts, and what each may know:
 - ``ledger``: the truth, for the account: where each second went, what each fault cost.
 - ``run``: joins them and prints nothing; ``supervisor.cli.simulate`` is for people.
 
-Two other worlds, a market for the fleet's core and a cluster for a run over many machines, are in ``bench``.
+Another world is the market, for the fleet's core: ``virtual_fleet`` (pods, store, provider), ``market`` (what will
+happen), ``market_world`` (it happens), ``market_policies`` and ``market_compare``.
 """

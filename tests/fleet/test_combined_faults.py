@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bench.market.virtual_fleet import BEAT_S, PATIENCE_S, RUN, Held
 from supervisor.base import http
 from supervisor.base.errors import StoreError
 from supervisor.fleet.book import _PAGE, Page
@@ -23,6 +22,7 @@ from supervisor.fleet.model import Bidding, Claim, Create, Destroy, Offered, Pod
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.fleet.places.prime import Prime
 from supervisor.fleet.places.vast import Vast
+from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, RUN, Held
 from tests.fleet.fake_vast import KEY, FakeVast
 from tests.fleet.world import VirtualBook, VirtualProvider, World, default_rules
 

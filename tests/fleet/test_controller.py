@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bench.market.virtual_fleet import VirtualPod
 from supervisor.base.errors import StoreError
 from supervisor.base.secrets import remember
 from supervisor.fleet.controller import RunLook
@@ -18,6 +17,7 @@ from supervisor.fleet.decide import decide
 from supervisor.fleet.model import Claim, Create, Destroy, Intent, Offered, Pod, Rented, Seen, State
 from supervisor.fleet.observe import count_creates, find_useful_share, note_fault, observe, sum_dollars, sum_useful_s
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
+from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.world import RUN, KilledError, VirtualBook, VirtualProvider, World, default_rules
 
 

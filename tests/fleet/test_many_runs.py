@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.market.virtual_fleet import RUN
 from supervisor.fleet.controller import Controller, RunLook
 from supervisor.fleet.model import Claim
 from supervisor.fleet.places.base import Offer, Order, PlaceError
+from supervisor.simulator.virtual_fleet import RUN
 from tests.fleet.world import KilledError, VirtualBook, World, default_rules
 
 

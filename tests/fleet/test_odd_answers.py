@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from bench.market.virtual_fleet import VirtualPod
 from supervisor.base import http
 from supervisor.fleet.controller import RunLook
 from supervisor.fleet.model import Claim
@@ -18,6 +17,7 @@ from supervisor.fleet.places.fields import read_amount
 from supervisor.fleet.places.prime import Prime
 from supervisor.fleet.places.vast import Vast
 from supervisor.simulator.clockwork import NEVER
+from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.test_controller import is_over, run_until, train_world, trains
 from tests.fleet.world import RUN, VirtualBook, World, default_rules
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.market.virtual_fleet import VirtualBook
 from supervisor.base.errors import ConfigError
 from supervisor.cli.main import main
 from supervisor.fleet.assemble import assemble
@@ -19,6 +18,7 @@ from supervisor.fleet.observe import sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, Order, Phase, PlaceError, Provider, Want, label_of
 from supervisor.fleet.places.slurm import Slurm
 from supervisor.sensors import slurm as sensor
+from supervisor.simulator.virtual_fleet import VirtualBook
 from supervisor.slurm import submit
 from tests.fleet.conformance import PlaceConformance
 from tests.fleet.fake_slurm import FakeSlurm

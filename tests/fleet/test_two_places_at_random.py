@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bench.market.virtual_fleet import RUN, VirtualPod
 from supervisor.base.errors import StoreError
 from supervisor.fleet.model import Rules
 from supervisor.fleet.observe import sum_dollars
 from supervisor.fleet.places.base import Instance, Offer, Order
+from supervisor.simulator.virtual_fleet import RUN, VirtualPod
 from tests.fleet.test_combined_faults import Part, TwoPlaces
 from tests.fleet.world import KilledError, VirtualBook
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from bench.market import virtual_fleet
-from bench.market.virtual_fleet import BEAT_S, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import Controller, Place, Run
 from supervisor.fleet.model import Bidding, Rules, State, Verdict
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want
+from supervisor.simulator import virtual_fleet
+from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
 
 
 class KilledError(BaseException):

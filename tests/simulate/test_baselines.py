@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.policies.baselines import ALL, POLICIES
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.simulator.baselines import ALL, POLICIES
 from supervisor.simulator.policy import Policy
 
 GIB = 1 << 30

@@ -57,10 +57,13 @@ def test_faults_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--policy", "luck"], "There is no policy 'luck'; known are core, "),
         (["--scenario", "x"], "There is no scenario 'x'"),
         (["--hours", "0"], "--hours takes"),
         (["--hours", "nan"], "--hours takes"),
+        (["--seeds", "3"], "--seeds is for --compare and --sensitivity"),
         (["--story", "--json"], "leave one of them out"),
+        (["--compare", "--policy", "systemd"], "--policy is for one run"),
         (["--set", "x=1"], "There is nothing called x"),
         (["--faults", "/nowhere/f.toml"], "cannot be read"),
         (["--trace", "/nowhere/t.jsonl", "--hours", "1"], "cannot be written"),

@@ -7,9 +7,11 @@ from collections import Counter
 
 import pytest
 
-from bench.cluster import __main__ as program
-from bench.cluster import compare
-from bench.cluster.draw import (
+from supervisor.base.errors import ConfigError
+from supervisor.cli import simulate_cluster
+from supervisor.cli.main import main
+from supervisor.simulator import cluster_compare as compare
+from supervisor.simulator.cluster import (
     AGAIN,
     MIX,
     RACK,
@@ -21,8 +23,7 @@ from bench.cluster.draw import (
     count_spares,
     draw_cluster,
 )
-from bench.cluster.head import QUEUE_S, OurRun
-from supervisor.base.errors import ConfigError
+from supervisor.simulator.cluster_head import QUEUE_S, OurRun
 
 STEP_S, SAVE_S, LOAD_S, INTERVAL = 240.0, 30.0, 300.0, 5
 FIRST_S = 1.0 + 20.0  # a look at the checkpoints, and a start
@@ -224,10 +225,10 @@ def test_the_bound_is_above_each_policy_for_each_seed_and_the_same_seed_gives_th
 
 
 def test_the_command_prints_json_and_refuses_what_takes_years(capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(["--machines", "8", "--seeds", "1", "--days", "2", "--json"]) == 0
+    assert main(["simulate", "cluster", "--machines", "8", "--seeds", "1", "--days", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["clusters"][0]["machines"] == 8 and set(found["clusters"][0]["ettr"]) >= {"ours", "oracle"}
     with pytest.raises(ConfigError, match="up to 4096"):
-        program.compare([5000], 1, 1.0, as_json=False)
+        simulate_cluster.compare([5000], 1, 1.0, as_json=False)
     with pytest.raises(ConfigError):
-        program.compare([8], 0, 1.0, as_json=False)
+        simulate_cluster.compare([8], 0, 1.0, as_json=False)

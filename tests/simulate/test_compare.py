@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.policies import sensitivity
-from bench.policies.baselines import ALL, NAMED
-from bench.policies.compare import compare, distance, run_all, sentences, table
 from supervisor.core.time_kinds import CATEGORIES, DETECTION, INFRASTRUCTURE, PRODUCTIVE, SAVE
+from supervisor.simulator import sensitivity
+from supervisor.simulator.baselines import ALL, NAMED
+from supervisor.simulator.compare import compare, distance, run_all, sentences, table
 from supervisor.simulator.ledger import Account, score
 from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import load_scenario

@@ -11,9 +11,12 @@ from random import Random
 
 import pytest
 
-from bench.market import draw as market_module
-from bench.market.__main__ import main
-from bench.market.compare import (
+from supervisor.base.errors import ConfigError
+from supervisor.cli.main import main
+from supervisor.simulator import market as market_module
+from supervisor.simulator.clockwork import NEVER
+from supervisor.simulator.market import Machine, Market, Trouble, UpRun, draw_market, read_traces
+from supervisor.simulator.market_compare import (
     ORACLE,
     MarketScore,
     add_scores,
@@ -21,8 +24,7 @@ from bench.market.compare import (
     plan_with_foresight,
     simulate_market,
 )
-from bench.market.draw import Machine, Market, Trouble, UpRun, draw_market, read_traces
-from bench.market.policies import (
+from supervisor.simulator.market_policies import (
     NeverReplace,
     Ours,
     OursSpotOnly,
@@ -32,8 +34,6 @@ from bench.market.policies import (
     SkyPilotElsewhere,
     ToldAtOnce,
 )
-from supervisor.base.errors import ConfigError
-from supervisor.simulator.clockwork import NEVER
 
 HOUR = 3600.0
 MADE_UP = Path(__file__).with_name("market_trace.csv")
@@ -334,13 +334,13 @@ def test_what_is_no_trace_is_named(tmp_path: Path, name: str, text: str, says: s
 def test_the_command_prints_a_row_for_each_policy_and_says_that_figures_are_modelled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--trace", str(MADE_UP), "--seeds", "1"]) == 0
+    assert main(["simulate", "market", "--trace", str(MADE_UP), "--seeds", "1"]) == 0
     text = capsys.readouterr().out
     assert "One run for 48 virtual hours in each of 1 markets, runs of 2 zones from 1 files" in text
     assert "Modelled, not measured" in text
     for word in ("ours", "never replace", "SkyPilot EAGER_NEXT_REGION", "oracle", "false replacements"):
         assert word in text
-    assert main(["--days", "1", "--seeds", "1", "--json"]) == 0
+    assert main(["simulate", "market", "--days", "1", "--seeds", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["hours"] == 24
     assert report["policies"][0]["policy"] == "ours"

@@ -8,11 +8,11 @@ from hashlib import sha256
 
 import pytest
 
-from bench.policies.baselines import POLICIES
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode
 from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, SAVE, WASTED
+from supervisor.simulator.baselines import POLICIES
 from supervisor.simulator.clockwork import Clockwork, Owner
 from supervisor.simulator.faults import KINDS, with_defaults
 from supervisor.simulator.ledger import Account

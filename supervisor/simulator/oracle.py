@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.policies.given import Given
 from supervisor.simulator.faults import KINDS
+from supervisor.simulator.given import Given
 
 
 class Oracle(Given):

@@ -1,7 +1,7 @@
 """Virtual pods of one run, the run's store and one provider, in virtual time, for the real controller of a fleet.
 
 A pod here does what a pod with our daemon does: it boots, claims the run as the store lets it, loads, trains, saves,
-publishes later, and beats. What happens to pods comes from outside: ``draw``, or the tests of the fleet.
+publishes later, and beats. What happens to pods comes from outside: ``simulator.market``, or the tests of the fleet.
 """
 
 from __future__ import annotations

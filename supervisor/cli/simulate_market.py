@@ -1,19 +1,15 @@
-"""`python -m bench.market [--days 30] [--seeds 4]`: the fleet's controller and what people use instead, in a
-market that never was.
-"""
+"""``rl-supervisor simulate market``: the fleet's controller and what people use instead, in a market that never was."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.market.compare import ORACLE, SOURCE, MarketScore, compare_policies, table
-from bench.market.draw import draw_market, read_traces
-from bench.market.policies import ToldAtOnce
 from supervisor.base.errors import ConfigError
+from supervisor.simulator.market import draw_market, read_traces
+from supervisor.simulator.market_compare import ORACLE, SOURCE, MarketScore, compare_policies, table
+from supervisor.simulator.market_policies import ToldAtOnce
 
 MOST_HOURS = 100_000.0
 
@@ -45,19 +41,3 @@ def say_distance(scores: Sequence[MarketScore]) -> str:
         f"Ours has {-present:+.2f} points of useful hours beside one that is told of each loss at once and takes the "
         f"cheapest machine, and {-future:+.2f} beside an oracle that knows the future."
     )
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """0 when the table was printed; raises ConfigError for what cannot be simulated."""
-    parser = argparse.ArgumentParser(prog="python -m bench.market", description=__doc__)
-    parser.add_argument("--days", type=float, default=30.0, metavar="N", help="of each market (30)")
-    parser.add_argument("--seeds", type=int, default=4, metavar="N", help="so many markets (4)")
-    traces = "when zones were up, instead of modelled runs: JSON as in skypilot-org/spot-traces, or CSV"
-    parser.add_argument("--trace", dest="traces", type=Path, nargs="+", metavar="FILE", help=traces)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.parse_args(words)
-    return compare(given.days, given.seeds, given.traces, given.json)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

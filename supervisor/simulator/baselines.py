@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 
-from bench.policies.given import Given
-from bench.policies.oracle import Oracle, TierOracle
 from supervisor.core import facts as f
-from supervisor.core.actions import Action
-from supervisor.core.evolve import replace
-from supervisor.simulator.policy import CorePolicy, PolicyFactory
+from supervisor.simulator.given import Given
+from supervisor.simulator.oracle import Oracle, TierOracle
+from supervisor.simulator.policy import AutoIntervalPolicy, AutoTierPolicy, CorePolicy, PolicyFactory, TierPolicy
 
 
 class SeedScripts(Given):
@@ -223,33 +220,6 @@ def _how(ended: f.ComponentExited) -> str:
     if ended.signal is not None:
         return f"signal {ended.signal}"
     return "status lost" if ended.exit_code is None else f"exit code {ended.exit_code}"
-
-
-class AutoIntervalPolicy(CorePolicy):
-    """The real core under `job.checkpoint_interval = "auto"`."""
-
-    name = "core-auto"
-
-    def see(self, observation: f.Observation) -> tuple[Sequence[Action], float]:
-        fact = observation.fact
-        if isinstance(fact, f.DaemonStarted):
-            settings = replace(fact.settings, interval_between=(1, 100))
-            observation = replace(observation, fact=replace(fact, settings=settings))
-        return super().see(observation)
-
-
-class TierPolicy(CorePolicy):
-    """The real core, and the trainer saves into memory."""
-
-    name = "core-tier"
-    tier = True
-
-
-class AutoTierPolicy(AutoIntervalPolicy):
-    """Both."""
-
-    name = "core-auto-tier"
-    tier = True
 
 
 POLICIES: dict[str, PolicyFactory] = {

@@ -8,17 +8,17 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.market.draw import HOUR_S, Market, job_times
-from bench.market.policies import BID_FACTOR, POLICIES, Ours
-from bench.market.world import MarketWorld
-from bench.policies.compare import columns
 from supervisor.simulator.clockwork import NEVER
+from supervisor.simulator.compare import columns
+from supervisor.simulator.market import HOUR_S, Market, job_times
+from supervisor.simulator.market_policies import BID_FACTOR, POLICIES, Ours
+from supervisor.simulator.market_world import MarketWorld
 
 ORACLE = "oracle"
 PERCENT = 100.0
 SOURCE = (
     "Modelled, not measured on a real account. Spot runs: V100 on AWS, 2023 (skypilot-org/spot-traces). Server\n"
-    "faults: InfiniteHBD, 2025. Prices, lies, slow boots, outages of provider and store: assumed (bench/market)."
+    "faults: InfiniteHBD, 2025. Prices, lies, slow boots, outages of provider and store: assumed (simulator/market.py)."
 )
 
 

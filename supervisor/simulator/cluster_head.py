@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bench.cluster.draw import RACK, Cluster, Fault, Track
 from supervisor.config.nodes import LEASE_S, Nodes
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -21,6 +20,7 @@ from supervisor.nodes.allocation import choose_machines
 from supervisor.nodes.head import ABSENT_S, LEASE_MARGIN_S
 from supervisor.nodes.wire import BEAT_S, SILENCE_S
 from supervisor.simulator.clockwork import NEVER, Clockwork, Event, Owner
+from supervisor.simulator.cluster import RACK, Cluster, Fault, Track
 from supervisor.simulator.policy import CorePolicy
 
 STOP_S, EVIDENCE_S, LOOK_S, START_S, PUBLISH_S = 10.0, 1.0, 1.0, 20.0, 60.0  # assumed; a start has a dry run in it

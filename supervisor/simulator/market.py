@@ -25,10 +25,10 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from bench.market.virtual_fleet import BEAT_S, PATIENCE_S, JobTimes
 from supervisor.base.errors import ConfigError
 from supervisor.simulator.clockwork import NEVER
 from supervisor.simulator.scenario import load_scenario
+from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, JobTimes
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 UP_S, GAP_S = (0.9 * HOUR_S, 4.4 * HOUR_S), (29 * 60.0, DAY_S / 4.6 - 4.4 * HOUR_S)  # median, mean

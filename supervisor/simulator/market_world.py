@@ -1,12 +1,12 @@
-"""The market, happening: pods are outbid, wake, die or fall silent as ``draw`` drew it."""
+"""The market, happening: pods are outbid, wake, die or fall silent as ``simulator.market`` drew it."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from bench.market.draw import DISK_AN_HOUR, Machine, Market, Trouble, UpRun, job_times
-from bench.market.virtual_fleet import PATIENCE_S, VirtualFleet, VirtualPod, VirtualProvider
 from supervisor.fleet.places.base import Instance, Offer, PlaceError
+from supervisor.simulator.market import DISK_AN_HOUR, Machine, Market, Trouble, UpRun, job_times
+from supervisor.simulator.virtual_fleet import PATIENCE_S, VirtualFleet, VirtualPod, VirtualProvider
 
 CREATE_FAULTS = (("taken", 0.05), ("worked", 0.01), ("lost", 0.01))  # assumed
 LATEST_LISTED_S = 100.0

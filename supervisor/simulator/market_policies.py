@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from bench.market.virtual_fleet import BEAT_S, CONVICTED, PATIENCE_S, RUN, VirtualBook, VirtualPod
-from bench.market.world import MarketWorld
 from supervisor.fleet.controller import Controller, Place, Run
 from supervisor.fleet.model import Rules
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.simulator.clockwork import NEVER
+from supervisor.simulator.market_world import MarketWorld
+from supervisor.simulator.virtual_fleet import BEAT_S, CONVICTED, PATIENCE_S, RUN, VirtualBook, VirtualPod
 
 BID_FACTOR = 1.2
 SPOT = Want("H100", 2, spot=True, disk_gb=200, most_per_hour=4.0)

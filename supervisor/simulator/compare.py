@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from bench.policies.baselines import ALL, NAMED
+from supervisor.simulator.baselines import ALL, NAMED
 from supervisor.simulator.ledger import Account, Score, quantile, score
 from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import Scenario

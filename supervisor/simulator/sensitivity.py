@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.policies.compare import CORE, ORACLE, PERCENT, Job, columns, run_all
+from supervisor.simulator.compare import CORE, ORACLE, PERCENT, Job, columns, run_all
 from supervisor.simulator.ledger import score
 from supervisor.simulator.scenario import Scenario
 

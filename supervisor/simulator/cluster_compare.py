@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from bench.cluster.draw import HOUR_S, Cluster, Fault, Track, count_spares, draw_cluster
-from bench.cluster.head import NCCL_S, QUEUE_S, SLURMD_TIMEOUT_S, START_S, STOP_S, OurRun
-from bench.policies.compare import columns
 from supervisor.simulator.clockwork import NEVER
+from supervisor.simulator.cluster import HOUR_S, Cluster, Fault, Track, count_spares, draw_cluster
+from supervisor.simulator.cluster_head import NCCL_S, QUEUE_S, SLURMD_TIMEOUT_S, START_S, STOP_S, OurRun
+from supervisor.simulator.compare import columns
 
 OURS, NO_SPARES, REQUEUE, SCRIPT, ORACLE = "ours", "ours, no spares", "requeue", "prime-rl's script", "oracle"
 GRACE_S = 3600.0
@@ -23,7 +23,7 @@ LOOK_S = 8 * HOUR_S
 GPUS = 8
 SOURCE = (
     "Modelled, not measured. How often machines fail: Llama 3, RSC-1, RSC-2, InfiniteHBD; what of them: Llama 3. The\n"
-    "queue takes 10 min. Racks, spares, silent deaths, a person's looks: assumed (bench/cluster)."
+    "queue takes 10 min. Racks, spares, silent deaths, a person's looks: assumed (simulator/cluster*.py)."
 )
 
 Ends = Callable[[Cluster, Fault, float], float]
