@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo demo-fleet test soak slurm audit lint lint-types lint-rest compiled-tests bench simulation setup clean
 
 demo: $(VENV)/.installed
-	@$(BIN)/python -m supervisor.practice.demo
+	@$(BIN)/python -m tests.demo.demo
 
 demo-fleet: $(VENV)/.installed
 	@$(BIN)/python -m tests.fleet.demo

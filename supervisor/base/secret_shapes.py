@@ -48,30 +48,27 @@ def _either(before: str, least: int) -> str:
 
 
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
-    (words, re.compile(pattern))
+    (tuple(words.split()), re.compile(pattern))
     for words, pattern in (
         # Each with words, in lower case, of which one must be there: most lines have none, and words are found
         # much faster than patterns.
         # NAME=value and "name": "value" with a telling name, as in environments, JSON, TOML and a traceback's locals.
         # Not prime-rl's api_key_var = "OPENAI_API_KEY": that names a variable.
-        (("pass", "key"), _either(rf"(?i)(?:{_KEYS}){_ENDS}{_IS}", 6)),
-        (("secret", "credential", "_pwd"), _either(rf"(?i)(?:secret|credentials?|_pwd){_ENDS}{_IS}", 8)),
+        ("pass key", _either(rf"(?i)(?:{_KEYS}){_ENDS}{_IS}", 6)),
+        ("secret credential _pwd", _either(rf"(?i)(?:secret|credentials?|_pwd){_ENDS}{_IS}", 8)),
         # "Unexpected token: something" is prose, and "per token: 0.0123456789" a number.
-        (
-            ("token",),
-            _either(rf"(?i)token(?!iz|s){_ENDS}{_IS}{_NO_NAME}(?=[\"'bBrRuU]{{0,3}}\S*[0-9]){_NO_NUMBER}", 8),
-        ),
-        (("token",), rf"(?i)token(?!iz|s){_ENDS}{_IS}{_NO_NAME}{_QUOTED % 8}"),
-        (("token",), rf"(?i)token(?!iz|s){_ENDS}[\"']?\]?={_NO_NUMBER}{_NO_NAME}{_VALUE}{{8,}})"),
-        (("passphrase",), rf"""(?i)passphrase{_IS}(?!["']|\*\*\*)(?P<value>[^\r\n"']{{8,}})"""),  # many words
+        ("token", _either(rf"(?i)token(?!iz|s){_ENDS}{_IS}{_NO_NAME}(?=[\"'bBrRuU]{{0,3}}\S*[0-9]){_NO_NUMBER}", 8)),
+        ("token", rf"(?i)token(?!iz|s){_ENDS}{_IS}{_NO_NAME}{_QUOTED % 8}"),
+        ("token", rf"(?i)token(?!iz|s){_ENDS}[\"']?\]?={_NO_NUMBER}{_NO_NAME}{_VALUE}{{8,}})"),
+        ("passphrase", rf"""(?i)passphrase{_IS}(?!["']|\*\*\*)(?P<value>[^\r\n"']{{8,}})"""),  # many words
         # NAMES of variables, which are telling by their ends.
-        (("_pass", "key", "auth"), _either(r"(?:_PASS|_KEY|_KEY_ID|APIKEY|_AUTH)" + _IS, 8)),
-        (("key", "auth"), rf"(?<![A-Za-z0-9_])(?:KEY|AUTH)={_VALUE}{{8,}})"),
+        ("_pass key auth", _either(r"(?:_PASS|_KEY|_KEY_ID|APIKEY|_AUTH)" + _IS, 8)),
+        ("key auth", rf"(?<![A-Za-z0-9_])(?:KEY|AUTH)={_VALUE}{{8,}})"),
         # pwd=..., but not the shell's PWD=/root.
-        (("pwd",), rf"""(?i)(?<![a-z])pwd{_IS}["']?(?!/){_VALUE}{{6,}})"""),
+        ("pwd", rf"""(?i)(?<![a-z])pwd{_IS}["']?(?!/){_VALUE}{{6,}})"""),
         # --hf-token VALUE, --wandb.api-key=VALUE; neither --tokenizer Qwen/Qwen3 nor --max-tokens 8192.
         (
-            ("key", "token", "secret", "pass", "credential"),
+            "key token secret pass credential",
             (
                 r"(?i)(?<![\w-])--?[\w.-]{0,40}(?:secret|token(?!iz|s\b)|key|passw(?:or)?d|passphrase|credential)"
                 rf"""(?:[_-][\w-]{{0,20}})?(?<![_-]path)(?<![_-]file)(?<![_-]var)["']?,?[ =]\s{{0,2}}["']?"""
@@ -80,7 +77,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ),
         # ('x-api-key', '...') in a list of headers.
         (
-            ("key'", 'key"', "token'", 'token"', "secret", "authorization", "cookie"),
+            "key' key\" token' token\" secret authorization cookie",
             (
                 r"""(?i)\(b?["'][\w-]{0,40}(?:key|token|secret|authorization|cookie)["'],\s?b?["'](?!\*\*\*)"""
                 r"""(?P<value>[^"'\r\n]{6,2048})["']\)"""
@@ -88,33 +85,27 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ),
         # Authorization, Cookie and their like: in quotes as a dict shows them, else to the line's end.
         (
-            ("authorization", "cookie"),
+            "authorization cookie",
             (
                 rf"""(?i)\b(?:(?:proxy-)?authorization|(?:set-)?cookie){_IS}(?:{_QUOTED % 6}|"""
                 r"""(?!["']|\*\*\*)(?:(?:Basic|Bearer|Token)\s)?+(?!\*\*\*)(?P<value>[^\r\n"']{6,}))"""
             ),
         ),
-        (
-            ("basic", "bearer"),
-            r"\b(?i:basic|bearer)(?:\s|\+)+(?=[a-z+/._~-]*[A-Z0-9=])(?P<value>[A-Za-z0-9+/=._~-]{12,})",
-        ),
+        ("basic bearer", r"\b(?i:basic|bearer)(?:\s|\+)+(?=[a-z+/._~-]*[A-Z0-9=])(?P<value>[A-Za-z0-9+/=._~-]{12,})"),
         # https://bob:PASSWORD@host, also with an @ or a / in the password; not http://host:8000/a@b.
         (
-            ("://",),
+            "://",
             r"""://(?P<value>[^/\s:@"']{0,256}:(?![0-9]{1,5}(?:[/?#\s'"]|$))(?!\*\*\*)(?:[^\s"']|'(?=\w)){1,256})(?=@)""",
         ),
         # https://bob@example.com:PASSWORD@host
         (
-            ("://",),
+            "://",
             r"""://(?P<value>[^/\s:@"']{1,256}@[^/\s:@"']{1,256}:(?![0-9]{1,5}[/?#\s'"])(?!\*\*\*)[^/\s@"']{1,256})(?=@)""",
         ),
-        (("://",), r"""://(?P<value>[^/\s:@"']{16,256})(?=@)"""),  # https://TOKEN@github.com
+        ("://", r"""://(?P<value>[^/\s:@"']{16,256})(?=@)"""),  # https://TOKEN@github.com
+        ("@", r"""(?<![\w/@:.%-])[\w.-]{1,64}:(?!\*\*\*)(?P<value>[^\s:@/"'|]{6,128})(?=@[\w-]{1,63}\.[A-Za-z0-9])"""),
         (
-            ("@",),
-            r"""(?<![\w/@:.%-])[\w.-]{1,64}:(?!\*\*\*)(?P<value>[^\s:@/"'|]{6,128})(?=@[\w-]{1,63}\.[A-Za-z0-9])""",
-        ),
-        (
-            ("?", "&"),
+            "? &",
             (
                 r"(?i)[?&][\w.-]{0,40}(?:token(?!s)|key|sig|signature|secret|passw(?:or)?d|credential|auth)"
                 r"""(?:[_.-][\w.-]{0,10})?=(?!\*\*\*)(?P<value>[^&\s"'#]{6,})"""
@@ -122,35 +113,35 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ),
         # .netrc, in one line or in three; curl -u bob:PASSWORD; wandb login KEY.
         (
-            ("password",),
+            "password",
             (
                 r"(?i)(?:\blogin\s+\S{1,256}\s+password\s+(?!\*\*\*)(?P<value>[^\s\"\']{6,})"
                 r"|^\s*password\s+(?!\*\*\*)(?P<quoted>[^\s=:\"\'][^\s\"\']{5,})\s*$)"
             ),
         ),
-        (("password",), r"(?i)\bpassword\s+(?=\S*[0-9])(?!\*\*\*)(?P<value>[^\s=:\"\'][^\s\"\']{7,})\s*[\"\']?\s*$"),
+        ("password", r"(?i)\bpassword\s+(?=\S*[0-9])(?!\*\*\*)(?P<value>[^\s=:\"\'][^\s\"\']{7,})\s*[\"\']?\s*$"),
         (
-            ("curl", "--user"),
+            "curl --user",
             r"""(?<![\w-])(?:-u|--user)[ =]?["']?[^\s:"']{1,128}:(?![0-9]+\b|\*\*\*)(?P<value>[^\s"']{4,})""",
         ),
         # sshpass -p X; docker login -u bob -p X; mysql -pX ("-p X" asks, and X is the database); as text and as a list.
-        (("sshpass",), rf"\bsshpass{_BETWEEN}-p{_GAP}?{_ARGUMENT}"),
+        ("sshpass", rf"\bsshpass{_BETWEEN}-p{_GAP}?{_ARGUMENT}"),
         (
-            ("login",),
+            "login",
             (
                 r"""\b(?:docker|podman|nerdctl|buildah|skopeo|oras|crane|registry)["']?,?\s["']?login"""
                 rf"(?:{_BETWEEN}(?!-p){_WORD}+){{0,8}}?{_BETWEEN}-p(?:{_GAP}|=)?{_ARGUMENT}"
             ),
         ),
         (
-            ("mysql", "mariadb"),
+            "mysql mariadb",
             rf"\b(?:mysql|mariadb)[\w-]{{0,20}}(?:{_BETWEEN}(?!-p[^-]){_WORD}+){{0,12}}?{_BETWEEN}-p{_ARGUMENT}",
         ),
         # vastai set api-key KEY; prime config set-api-key KEY
-        (("api",), r"""(?i)\bapi[_-]?key\s+["']?(?=[\w-]{0,60}[0-9])(?P<value>[\w-]{20,255})(?![\w.-])"""),
+        ("api", r"""(?i)\bapi[_-]?key\s+["']?(?=[\w-]{0,60}[0-9])(?P<value>[\w-]{20,255})(?![\w.-])"""),
         # W&B's older keys look like git revisions: the words before them tell which it is.
         (
-            ("wandb", "netrc", "login", "key"),
+            "wandb netrc login key",
             (
                 r"(?i)(?:wandb|netrc|login|key)\b(?![^\r\n]{0,200}\b(?:commit|revision|sha))[^\r\n]{0,200}?(?<![0-9a-z])"
                 r"(?P<value>[0-9a-f]{40})(?![0-9a-z])"
@@ -158,50 +149,34 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
         ),
         # B2: application keys are 31 characters that start with K and the cluster, their ids 25 digits and letters,
         # the master key's id 12 (Backblaze's page on application keys).
-        (("k0",), r"\b(?P<value>K0[0-9]{2}[A-Za-z0-9+/]{27})(?![A-Za-z0-9+/])"),
-        (("0",), r"\b(?P<value>0[0-9]{2}[0-9a-f]{12}0[0-9]{9})\b"),
-        (("akia", "asia"), r"\b(?P<value>(?:AKIA|ASIA)[A-Z0-9]{16})\b"),  # Amazon's access key ids
+        ("k0", r"\b(?P<value>K0[0-9]{2}[A-Za-z0-9+/]{27})(?![A-Za-z0-9+/])"),
+        ("0", r"\b(?P<value>0[0-9]{2}[0-9a-f]{12}0[0-9]{9})\b"),
+        ("akia asia", r"\b(?P<value>(?:AKIA|ASIA)[A-Z0-9]{16})\b"),  # Amazon's access key ids
         # No underscore after hf_: hf_raise_for_status is a function.
         (
-            (
-                "hf_",
-                "api_org_",
-                "rpa_",
-                "gsk_",
-                "r8_",
-                "pit_",
-                "npm_",
-                "_v1_",
-                "ghp_",
-                "gho_",
-                "ghu_",
-                "ghs_",
-                "ghr_",
-                "github_pat_",
-                "wandb_v",
-            ),
+            "hf_ api_org_ rpa_ gsk_ r8_ pit_ npm_ _v1_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ wandb_v",
             (
                 r"\b(?P<value>(?:(?:hf|api_org|rpa|gsk|r8|pit|npm|do[opr]_v1)_[A-Za-z0-9]{16,255}"
                 r"|gh[pousr]_[A-Za-z0-9]{16,255}|(?:wandb_v[0-9]|github_pat)_[A-Za-z0-9_-]{16,255}))"
             ),
         ),
         (
-            ("nvapi-", "xox", "glpat-", "tskey-", "sk-", "pk-", "rk-"),
+            "nvapi- xox glpat- tskey- sk- pk- rk-",
             r"\b(?P<value>(?:nvapi|xox[abposr]|glpat|tskey|sk|pk|rk)-[A-Za-z0-9_-]{16,255})",
         ),
-        (("aiza",), r"\b(?P<value>AIza[A-Za-z0-9_-]{35})"),
+        ("aiza", r"\b(?P<value>AIza[A-Za-z0-9_-]{35})"),
         # JSON Web Tokens.
-        (("eyj",), r"\b(?P<value>eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,4096}(?:\.[A-Za-z0-9_-]{0,4096})?)"),
+        ("eyj", r"\b(?P<value>eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{8,4096}(?:\.[A-Za-z0-9_-]{0,4096})?)"),
         # Webhooks and pings: who has the address may write there.
         (
-            ("slack", "discord", "hc-ping"),
+            "slack discord hc-ping",
             (
                 r"(?i)\b(?:hooks\.slack(?:-gov)?\.com|discord(?:app)?\.com/api/(?:v[0-9]{1,3}/)?webhooks|hc-ping\.com)/"
                 r"(?P<value>[\w./+-]{8,255})"
             ),
         ),
         # What loguru's traceback shows below a line of source: the name stands in another line.
-        (("└",), r"""└ b?["'](?P<value>(?=[^"']*[0-9])(?=[^"']*[A-Za-z])[A-Za-z0-9+/=_]{20,})["']"""),
+        ("└", r"""└ b?["'](?P<value>(?=[^"']*[0-9])(?=[^"']*[A-Za-z])[A-Za-z0-9+/=_]{20,})["']"""),
     )
 )
 

@@ -20,7 +20,7 @@ from supervisor.config import settings
 from supervisor.config.settings import RunFile
 from supervisor.config.toml_text import key_text, value_text
 from supervisor.fleet import fleet_file
-from supervisor.fleet.fleet_file import ACCOUNT_KEYS, FleetFile
+from supervisor.fleet.fleet_file import ACCOUNT_KEYS, FleetFile, read_template
 from supervisor.install import unit_files
 from supervisor.storage.backends import backend_of, keys_of
 
@@ -34,47 +34,7 @@ CRON = (
 )
 """Source: GitHub's documentation of the event `schedule` and of disabling workflows."""
 
-FLEET_TEXT = """\
-# A fleet for the run {run_id}, by rl-supervisor {version}. Lines with `<- fill in` are refused until you do.
-
-[fleet]
-# The controller's memory. Pods get no key for it.
-store = {store}
-{realm}
-[limits]
-# At a limit nothing more is rented, and a pod that trains goes on.
-per_hour = 0.0                   {fill}dollars an hour, all pods together
-total = 0.0                      {fill}dollars that this fleet may ever spend
-creates_per_hour = 6
-# until = "2026-12-31"           # no pod is rented after that, UTC
-
-[place.spot]
-provider = "vast"
-gpu = ""                         {fill}as Vast.ai spells it: "H100 SXM", "RTX 4090"
-{gpus}
-most_per_hour = 0.0              {fill}dollars an hour for one machine; a bid stays below
-disk_gb = 400                    # for the model and the checkpoints that disk.keep_local keeps
-image = ""                       {fill}Docker image with the trainer
-# spot = false                   # on demand, and not at a bid
-
-# [place.own]                    # a machine of your own, as ~/.ssh/config knows it
-# provider = "ssh"
-# host = "box1"
-
-# [place.cluster]                # a Slurm cluster, from its login machine; see [slurm] of the run file
-# provider = "slurm"
-
-[run.{name}]
-file = {file}
-places = ["spot"]                # in the order of preference
-# package = "git+https://..."    # what pip installs on the pod, where the image has no rl-supervisor
-
-# What the pod gets. $NAME is taken from the controller's environment, and a rented host can read it.
-[run.{name}.env]
-{env}
-# WANDB_API_KEY = "$WANDB_API_KEY"
-# HF_TOKEN = "$HF_TOKEN"
-"""
+FLEET_TEXT = read_template("fleet.toml")
 B2_ENV = """\
 # The controller makes a B2 key for each pod, if its own has writeKeys, listKeys and deleteKeys. Else, a key for the
 # folder of the run:
@@ -82,58 +42,9 @@ B2_ENV = """\
 # B2_APPLICATION_KEY = "$POD_B2_KEY\""""
 OTHER_ENV = "# A key for the folder of the run: this store has no way to make one for each pod."
 
-WORKFLOW_TEXT = """\
-# Rents the next pod of a run when one is gone. By `rl-supervisor fleet init --github`.
-{about}
-name: fleet
-on:
-  schedule:
-    - cron: "3-59/10 * * * *"
-  workflow_dispatch:
-permissions:
-  contents: read
-concurrency:
-  group: fleet
-  cancel-in-progress: false  # a tick that is cut off may have rented a pod that it does not know of yet
-jobs:
-  tick:
-    runs-on: ubuntu-latest
-    timeout-minutes: 20
-    steps:
-      - uses: actions/checkout@v4
-        with:
-          persist-credentials: false
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - run: pip install "$RL_SUPERVISOR_PACKAGE"{more}
-        env:
-          RL_SUPERVISOR_PACKAGE: {package}
-      # Ends with 93, and so fails, when a run needs a person.
-      - run: rl-supervisor fleet tick --file {file}
-        env:
-{secrets}
-          # Messages to people, where it is set.
-          RL_NOTIFY_URLS: ${{{{ secrets.RL_NOTIFY_URLS }}}}
-"""
+WORKFLOW_TEXT = read_template("workflow.yml")
 
-UNIT_TEXT = """\
-# Rents the next pod of a run when one is gone. By `rl-supervisor fleet init --systemd`.
-[Unit]
-Description=Fleet of {file}
-{network}
-[Service]
-Type=exec
-ExecStart={program} fleet run --file {file}
-# Keys, NAME=value lines, mode 600.
-EnvironmentFile=-{env}
-Restart=on-failure
-RestartSec=60
-NoNewPrivileges=yes
-
-[Install]
-WantedBy=default.target
-"""
+UNIT_TEXT = read_template("fleet.service")
 MESSAGES = "For messages to people, also RL_NOTIFY_URLS."
 NETWORK = "Wants=network-online.target\nAfter=network-online.target\n"
 

@@ -6,32 +6,19 @@ Entries are of classes of errors: which package is to be installed or upgraded s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from supervisor.diagnosis.frames import Raised
 from supervisor.primerl.renames import renames
 
-# What is imported by another name than it is installed by.
-_INSTALLED_AS: Final = {
-    "antlr4": "antlr4-python3-runtime==4.9.3", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
-    "dotenv": "python-dotenv", "fla": "flash-linear-attention", "git": "GitPython", "google": "protobuf",
-    "hydra": "hydra-core", "OpenSSL": "pyOpenSSL", "PIL": "pillow", "pkg_resources": "setuptools<81",
-    "pyairports": "outlines", "pynvml": "nvidia-ml-py", "skimage": "scikit-image", "sklearn": "scikit-learn",
-    "transformer_engine": "transformer-engine[pytorch]", "yaml": "PyYAML", "zmq": "pyzmq",
-}  # fmt: skip
-_CLASSES: Final = {
-    re.compile(r"(?:GRPO|RLOO|SFT|DPO|PPO|KTO|ORPO|Reward|Online\w{0,6})(?:Config|Trainer)$"): "trl",
-    re.compile(r"(?:Seq2Seq)?Train(?:er|ingArguments)$|PreTrained\w{1,40}$|AutoTokenizer$"): "transformers",
-    re.compile(r"(?:Accelerator|FullyShardedDataParallelPlugin|DataLoaderConfiguration)$"): "accelerate",
-    re.compile(r"Lora(?:Config|Model|Layer)$|PeftModel\w{0,40}$"): "peft",
-    re.compile(
-        r"(?:LLM|(?:Async)?EngineArgs|(?:Async)?LLMEngine|SamplingParams|(?:Vllm|Model|Cache|Scheduler|LoRA)Config"
-        r"|LoRARequest|OpenAIServing\w{1,40}|AsyncLLM|Worker\w{0,40})$"
-    ): "vllm",
-    re.compile(r"(?:Async)?(?:Client|HTTPTransport)$"): "httpx",
-    re.compile(r"(?:Async)?(?:OpenAI|AzureOpenAI)$"): "openai",
-}
+DATA: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
+"""Tables of names and sentences."""
+
+_INSTALLED_AS: Final[Mapping[str, str]] = DATA["installed_as"]
+_CLASSES: Final = {re.compile(pattern): package for package, pattern in DATA["owner"].items()}
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<top>\w{1,80})(?P<rest>(?:\.\w{1,80})*)'")
 _NO_NAME = re.compile(r"ImportError: cannot import name '(?P<name>\w{1,120})' from '(?P<top>\w{1,80})[.\w]{0,160}'")
 _NO_ATTRIBUTE = re.compile(
@@ -99,38 +86,10 @@ _ANSWERED = re.compile(
     r"(?:\b|')(?P<code>[45]\d\d) ?(?:(?:Client|Server) Error|[A-Z][\w ]{2,30}'?)[^\n]{0,60}? for (?:url|URL):? ?'?"
     r"https?://(?:[^/@\s]{1,80}@)?(?P<host>[\w.-]{1,120})"
 )
-_MEANS: Final = {
-    "400": "a field that it was sent is wrong", "401": "no key, or a wrong one", "402": "the account has to be paid",
-    "403": "this account may not do that", "404": "no such address, model or file there: look at the URL's path",
-    "405": "another method is wanted: look at the URL's path", "408": "it was too slow", "409": "it is there already",
-    "413": "too much at once: send less", "422": "a field that it was sent is wrong or missing",
-    "429": "too many requests: ask less at once, wait, or take a larger plan", "504": "it was too slow",
-}  # fmt: skip
+_MEANS: Final[Mapping[str, str]] = DATA["answered"]
 _KEY = re.compile(r"(?:--)?([a-z][\w-]{1,60}(?:\.[\w-]{1,60}){0,6})$")
 _OF_PACKAGES: Final = ("ImportError: ", "Exception: ", "RuntimeError: ", "ModuleNotFoundError: ", "ValueError: ")
-# The settings that decide how much GPU memory each trainer or engine takes.
-_MEMORY: Final = {
-    "areal": "train_dataset batch_size, actor.mb_spec.max_tokens_per_mb, sglang.mem_fraction_static",
-    "axolotl": "micro_batch_size: 1, sequence_len, gradient_checkpointing: true, deepspeed: zero3, load_in_4bit",
-    "llamafactory": "per_device_train_batch_size: 1, cutoff_len, deepspeed: a ds_z3 file, quantization_bit: 4",
-    "megatron": "--micro-batch-size 1, --recompute-granularity full, --optimizer-cpu-offload, a larger TP, PP or CP",
-    "nemo_rl": "policy.train_micro_batch_size, policy.logprob_batch_size, policy.max_total_sequence_length, "
-    "policy.dtensor_cfg.activation_checkpointing and cpu_offload, policy.generation.vllm_cfg.gpu_memory_utilization",
-    "openrlhf": "--micro_train_batch_size, --micro_rollout_batch_size, --gradient_checkpointing, --adam_offload, "
-    "--zero_stage 3, --vllm_gpu_memory_utilization, --vllm_enable_sleep, --deepspeed_enable_sleep",
-    "prime_rl": "seq_len, [trainer.model.ac] freq = 1, optim_cpu_offload, a chunked loss (fused_lm_head) in "
-    "[trainer.model], more GPUs for the trainer",
-    "sglang": "a lower --mem-fraction-static, --cuda-graph-max-bs, --chunked-prefill-size, --max-running-requests",
-    "skyrl_train": "trainer.micro_train_batch_size_per_gpu, trainer.micro_forward_batch_size_per_gpu, "
-    "generator.gpu_memory_utilization, trainer.policy.fsdp_config.cpu_offload",
-    "slime": "--max-tokens-per-gpu, --recompute-granularity full, --optimizer-cpu-offload, "
-    "--sglang-mem-fraction-static",
-    "trl": "per_device_train_batch_size, num_generations, max_completion_length, gradient_checkpointing, "
-    "vllm_gpu_memory_utilization, vllm_enable_sleep_mode",
-    "verl": "ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu (with use_dynamic_bsz "
-    "ppo_max_token_len_per_gpu), fsdp_config.param_offload and optimizer_offload=True, "
-    "model.enable_gradient_checkpointing=True, rollout.gpu_memory_utilization, ulysses_sequence_parallel_size",
-}
+_MEMORY: Final[Mapping[str, str]] = DATA["memory"]
 _QUOTED: Final = "It says itself:"
 _USUAL: Final = frozenset({"both", "install", "itself", "please", "says", "version", "where"})
 _LONGEST: Final = 4096

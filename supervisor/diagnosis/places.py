@@ -7,7 +7,6 @@ import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import BinaryIO, Final, Protocol
 
 from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role
-from supervisor.diagnosis import journald
 from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_folders import attempts
 from supervisor.views import incidents
@@ -66,6 +64,9 @@ _REFUSED: Final = {
     b"\xff\xfe": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
     b"\xfe\xff": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
 }
+_EXPORT = re.compile(
+    rb'\s{0,8}__(?:CURSOR|REALTIME_TIMESTAMP)=|(?:\x1e|data: )?\{[^{}]{0,4000}?"__(?:CURSOR|REALTIME_TIMESTAMP)"'
+)
 _NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _SOME_TEXT = re.compile(rb"(?:[\x20-\x7e\t\x1b]{12,}\r?\n){3}")  # lines in the middle of what is none
 JUNK_BYTES: Final = 64 << 20  # of a log's beginning in which text is looked for
@@ -323,16 +324,12 @@ def _open_file(path: Path) -> _Stream:
 def _unpack(file: BufferedReader) -> _Stream:
     start = file.peek()[:4096]  # seeks nothing: it may be a pipe
     if start.startswith(b"\x1f\x8b"):
-        packed = gzip.GzipFile(fileobj=file)
-        try:
-            return journald.Exported(packed) if journald.is_export(packed.peek(4096)) else packed
-        except (EOFError, zlib.error):
-            return packed  # it is read as far as it goes
+        return gzip.GzipFile(fileobj=file)
     for begins, why in _REFUSED.items():
         if start.startswith(begins):
             raise OSError(why)
-    if journald.is_export(start):
-        return journald.Exported(file)
+    if _EXPORT.match(start):
+        raise OSError("it is an export of systemd's journal: give it as text (journalctl -o short-iso)")
     # Blanks of a sparse file (what logrotate's copytruncate leaves) are no sign; nor is a letter cut in two at the end.
     text = start.replace(b"\0", b"").decode(errors="replace")
     return _BehindJunk(file) if len(_NO_TEXT.findall(text)) > len(text) // 5 else file

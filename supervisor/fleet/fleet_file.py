@@ -288,3 +288,8 @@ def pod_environment(path: Path, table: RunTable, run_id: str, environ: Mapping[s
             env[name] = found
     remember_environment(env)  # a pod may print what it is given
     return env
+
+
+def read_template(name: str) -> str:
+    """A text that ``str.format`` fills in."""
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")

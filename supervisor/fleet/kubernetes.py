@@ -27,7 +27,7 @@ from supervisor.config import run_file
 from supervisor.config.nodes import Nodes
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import LABEL
-from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export
+from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export, read_template
 
 GRACE_S = 420
 """From SIGTERM to SIGKILL: as TimeoutStopSec= of the unit, the time of a stop and a last publish."""
@@ -48,93 +48,14 @@ code=$?
 case $told-$code in 1-{EXIT_PERSON_NEEDED} | 1-{EXIT_POD_UNFIT}) ;; 1-*) code={EXIT_TRY_AGAIN} ;; esac
 exit "$code"
 """
-JOB_SET = """\
-# A JobSet that runs {path}. It wants the JobSet controller in the cluster, and the secret first:
-#   kubectl create secret generic {secret}{literals}
-#   kubectl apply -f FILE
-# See it:  kubectl get jobset {name}; kubectl logs -f -l jobset.sigs.k8s.io/jobset-name={name}
-apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
-metadata:
-  name: "{name}"
-{labels}\
-spec:
-  failurePolicy:
-    maxRestarts: 3
-    rules:
-      - name: personNeeded
-        action: FailJobSet
-        onJobFailureReasons: [PodFailurePolicy]
-{several}\
-  replicatedJobs:
-    - name: head
-      replicas: 1
-      template:
-        spec:
-          parallelism: 1
-          completions: 1
-          backoffLimit: 6
-          podReplacementPolicy: Failed  # two pods never live at once
-          podFailurePolicy:
-            rules:
-              - action: FailJob  # a person is needed
-                onExitCodes: {{containerName: head, operator: In, values: [{person}]}}
-              - action: Ignore  # evicted, preempted, drained
-                onPodConditions:
-                  - {{type: DisruptionTarget, status: "True"}}
-              - action: Ignore  # try again; this pod is unfit
-                onExitCodes: {{containerName: head, operator: In, values: [{again}, {unfit}]}}
-{head}\
-{machines}"""
+JOB_SET = read_template("job_set.yaml")
 SEVERAL = """\
   network: {enableDNSHostnames: true}
   startupPolicy: {startupPolicyOrder: InOrder}
   successPolicy: {operator: All, targetReplicatedJobs: [head]}
 """
-MACHINES = """\
-    - name: machines
-      replicas: 1
-      template:
-        spec:
-          completionMode: Indexed
-          parallelism: {machines}
-          completions: {machines}
-          podReplacementPolicy: Failed
-          podFailurePolicy:
-            rules:
-              - action: Ignore  # a lost machine is replaced, and not counted: the head decides what follows
-                onPodConditions:
-                  - {{type: DisruptionTarget, status: "True"}}
-              - action: Ignore
-                onExitCodes: {{containerName: machine, operator: NotIn, values: [0]}}
-{pod}"""
-POD = """\
-          template:
-            spec:
-              restartPolicy: Never
-              terminationGracePeriodSeconds: {grace}
-              containers:
-                - name: {name}
-                  image: {image}
-                  command:
-                    - bash
-                    - -c
-                    - |
-{script}\
-                    - {name}
-                    - |
-{boot}\
-                    - {word}
-                  env:
-{envs}\
-{resources}\
-                  volumeMounts:
-                    - {{name: shm, mountPath: /dev/shm}}
-{mounts}\
-              volumes:
-                - name: shm
-                  emptyDir: {{medium: Memory}}
-{volumes}"""
+MACHINES = read_template("job_set_machines.yaml")
+POD = read_template("job_set_pod.yaml")
 RESOURCES = """\
                   resources:
                     limits:

@@ -18,50 +18,14 @@ from pathlib import Path
 
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError
 from supervisor.config import run_file
-from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export
+from supervisor.fleet.fleet_file import BOOT, count_machines, environment_of_export, read_template
 
 GPU = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,2}))?")
-TASK = """\
-# A managed job of SkyPilot that runs {path}. Start it with the keys of this shell:
-#   sky jobs launch FILE {secrets}
-# SkyPilot takes a host that it cannot ask for 60 s for dead. Put this into the ~/.sky/config.yaml of its API server:
-#   jobs: {{status_check: {{min_elapsed_seconds: 900, min_retries: 30}}}}
-# SkyPilot copies the key files of all clouds of that server to each pod: use hosts that you trust with them. On Vast.ai
-# it also writes the account's key into the start script.
-{several}\
-name: {name}
-{nodes}\
-resources:
-  accelerators: {gpus}
-  use_spot: true
-{places}\
-  job_recovery:
-    max_restarts_on_errors: 0  # 93, a person is needed, ends the job
-    recover_on_exit_codes: [{unfit}]  # this pod is unfit; 75 is tried again on the pod
-envs:
-{envs}\
-secrets:  # filled in by --secret, never from here
-{names}\
-run: |
-{script}"""
+TASK = read_template("sky.yaml")
 SEVERAL = """\
 # The job's folders have to be on storage that all nodes mount. The token is any long word of yours, the same for all.
 """
-ON_EACH_NODE = """\
-export RL_SUPERVISOR_HEAD="${{SKYPILOT_NODE_IPS%%$'\\n'*}}:{port}"
-start() {{
-{boot}
-}}
-if [ "${{SKYPILOT_NODE_RANK:-0}}" != 0 ]; then
-  set -- --node
-else  # the first node's own agent begins when the daemon's start has installed rl-supervisor
-  (until command -v "${{RL_SUPERVISOR_VENV:-/opt/rl-supervisor}}/bin/rl-supervisor" rl-supervisor >/dev/null; do
-    sleep 1
-  done
-  start --node) &
-fi
-start "$@"
-"""
+ON_EACH_NODE = read_template("sky_on_each_node.sh")
 AS_ANY_USER = """\
 set -- --foreground
 [ -w /opt ] || export RL_SUPERVISOR_VENV=~/.local/share/rl-supervisor

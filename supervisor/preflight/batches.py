@@ -7,7 +7,6 @@ from datetime import date
 
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import (
-    DATA,
     TENSOR,
     Number,
     degree,
@@ -148,7 +147,7 @@ def _check_practice_modes(subject: Subject) -> Iterator[Finding]:
 
 
 def _engine_layout(subject: Subject) -> Iterator[Finding]:
-    gpus, tensor, data = len(subject.plan.inference), degree(subject, *TENSOR), degree(subject, *DATA)
+    gpus, tensor = len(subject.plan.inference), degree(subject, *TENSOR)
     if not gpus or not subject.settings.has("inference") or _own_role(subject) or elsewhere(subject):
         return
     where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
@@ -159,11 +158,6 @@ def _engine_layout(subject: Subject) -> Iterator[Finding]:
         )
         remedy = f"Give it a multiple of {tensor} GPUs, or set {_first_path(subject, TENSOR)} to a divisor of {gpus}."
         yield Finding("tensor-parallel-divides", told, where, remedy, weight)
-    elif tensor * data != gpus and has(subject, date(2025, 10, 31)) is False:
-        # Since 6e8d6ac28 the launcher sets dp itself, whatever the configuration says.
-        told = f"The engine has {_gpus_in_words(gpus)}, and tp = {tensor} times dp = {data} uses {tensor * data}."
-        remedy = f"Set inference.parallel.dp to {gpus // tensor}."
-        yield Finding("engine-uses-its-gpus", told, where, remedy, weight)
     heads = subject.model.heads if subject.model else 0
     if heads and tensor > 1 and heads % tensor and subject.model:
         told = (

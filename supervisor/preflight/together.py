@@ -75,15 +75,6 @@ def _say_values(path: str, value: int, said: bool) -> str:
     return f"{path} = {value}" if said else f"{path} ({value} unless set)"
 
 
-def _context_parallel(subject: Subject) -> Iterator[Finding]:
-    """The trainer of RL refuses cp until b82e85ad4."""
-    size = degree(subject, "trainer.model.cp")
-    gone = has(subject, date(2025, 12, 17), "trainer.model.lora")
-    if subject.kind == "rl" and size > 1 and gone is False:
-        told = f"trainer.model.cp = {size}, and prime-rl before 17 December 2025 trains by RL without it only."
-        yield Finding("context-parallel-in-rl", told, subject.where("trainer.model.cp"))
-
-
 def _check_gpus(subject: Subject) -> Iterator[Finding]:
     """validate_gpu_count of the deployment (1826b1892)."""
     if subject.dialect is None or subject.dialect.gpus != "deployment" or subject.kind != "rl" or elsewhere(subject):
@@ -186,15 +177,6 @@ def _strange_code(subject: Subject) -> Iterator[Finding]:
     if weight and subject.settings.get(code) is True and chosen in ("custom", "liger_kernel"):
         told = f'{code} is on, and {kind} = "{chosen}" is prime-rl\'s own code for the model.'
         yield Finding(_REFUSED, told, subject.where(code), f'Set {kind} = "hf", or take {code} out.', weight)
-
-
-def _adapter_apart(subject: Subject) -> Iterator[Finding]:
-    """3f2ba06c3 gathered the adapter on the first rank alone, which waits for the others; 8518c157c on all."""
-    apart = of_trainer(subject, "weights.save_adapter_separately")
-    weight = _weight_of_time(subject, date(2025, 10, 8), date(2025, 11, 18))
-    if weight and subject.settings.get(apart) is True and lora(subject) and len(subject.plan.trainer) > 1:
-        told = f"{apart} is on, and the trainer has {len(subject.plan.trainer)} GPUs."
-        yield Finding("adapter-apart-hangs", told, subject.where(apart), f"Take {apart} out.", weight)
 
 
 def _broadcast_to_copies(subject: Subject) -> Iterator[Finding]:
@@ -325,13 +307,11 @@ CHECKS: Sequence[Check] = (
     _check_environments,
     _check_table,
     _check_schedule,
-    _context_parallel,
     _check_gpus,
     _check_batches,
     _check_buffer,
     _check_teacher,
     _check_adapters,
-    _adapter_apart,
     _no_evals,
     _check_folders,
     _strange_code,

@@ -1,7 +1,7 @@
 """Mistakes in the text of a configuration file: all of them in one go, each with its line and the line that was meant.
 
-``tomllib`` stops at the first, and says of `name = Qwen/Qwen3-8B` only "Invalid value". Here each statement is read by
-itself; one that is not TOML is mended where only one thing can be meant (``toml_values``), and left out otherwise.
+``tomllib`` stops at the first, and says of `name = Qwen/Qwen3-8B` only "Invalid value". Here the statement at which it
+stops is mended where only one thing can be meant (``toml_values``), or left out, and the text is read again.
 """
 
 from __future__ import annotations
@@ -10,30 +10,35 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.config.run_file import parse_toml
 from supervisor.config.toml_keys import long_key_line
-from supervisor.preflight import toml_values
+from supervisor.config.toml_positions import key_positions
 from supervisor.preflight.finding import Edit, Finding, Where
-from supervisor.preflight.toml_headers import mended_header, section_of
-from supervisor.preflight.toml_tree import Pair, Statement, Tree
-from supervisor.preflight.toml_values import CannotMendError, is_scalar, rewritten
+from supervisor.preflight.toml_values import CLAUSES, BrokenValueError, Mend, mend_header, mend_pair
 from supervisor.primerl.configs import LARGEST
 
 MOST_MISTAKES = 20
 """More than so many are not told one by one."""
-MOST_BROKEN = 200
-"""A file with more broken lines is not looked at to its end."""
+MOST_LOOKS = 200
+"""After so many mistakes the text is looked at no further."""
+MOST_READ = 16 << 20
+"""Nor where so many characters were read, all readings together."""
 
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
-_KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*")
-_SEPARATOR = re.compile(r"==|:=|=>|->|=|:")
-_STARTS = re.compile(rf"[ \t]*{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*[ \t]*=(?!=)")
+_STARTS = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*=(?!=)")
 _HEADER = re.compile(r"""[ \t]*\[\[?[ \t]*[A-Za-z_"'][^\[\]=,{}]*\]\]?[ \t]*(?:\#.*)?$""")
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_LIST = re.compile(r"\s*\[\[([^\[\]]+)\]\]")
+_OPENS = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.)*(?:"|$)|'[^']*(?:'|$)|[\[\]{}]""")
+_MERGE = re.compile(r"(?:<{7}|={7}|>{7})(?:\s|$)")
+_TWICE = re.compile(r"Cannot (?:overwrite|declare|mutate)|[Dd]uplicate|already")
+_AGAIN = "stands again "
+"""Begins the names of tables that take what stands below a header that stands twice."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Mended:
 def mend_text(path: Path, text: str) -> Mended:
     """What is wrong with the text of ``path`` (JSON where its name ends so, else TOML), and what it says.
 
-    Never raises, whatever the text is; the time is linear in its length.
+    Never raises, whatever the text is, and reads at most MOST_READ characters more than one reading takes.
     """
     if len(text) > LARGEST:
         told = f"{path.name} has more than {LARGEST >> 20} MiB: that is no configuration of prime-rl."
@@ -77,275 +82,316 @@ def _read_json(path: Path, text: str) -> Mended:
     return Mended(text, data)
 
 
-def _line_of(error: Exception, start: int = 0) -> int:
-    place = _AT.search(str(error))
-    return start + int(place[1]) if place and place[1] else start + 1 if start else 0
-
-
-@dataclass
 class _Repair:
-    """One file that is not TOML."""
+    """One file that is not TOML. Lines count from 0."""
 
-    path: Path
-    text: str
-    error: Exception
-    found: list[Finding] = field(default_factory=list)
-    statements: list[Statement] = field(default_factory=list)
-    broken: int = 0
-    hopeless: int = 0
-    """How many of the broken statements could not be mended."""
-    lost: bool = False
-    """The header of the present section is not understood, so neither is what stands below it."""
-    section: tuple[str, ...] = ()
-    """The present section."""
+    def __init__(self, path: Path, text: str, error: tomllib.TOMLDecodeError) -> None:
+        self.path, self.text, self.error = path, text, error
+        self.lines = text.split("\n")
+        self.shown = list(self.lines)
+        """With the mends."""
+        self.work = list(self.lines)
+        """The same, without what stands twice: that is TOML in the end."""
+        self.found: list[Finding] = []
+        self.hopeless = 0
+        self.read = 0
+        self.again: list[tuple[str, ...]] = []
+        """Names of the tables whose header stands again, by the number in their new name."""
 
     def run(self) -> Mended:
-        self.lines = self.text.split("\n")
-        self.result = list(self.lines)
-        if self.text.lstrip()[:1] == "{":
+        data: dict[str, Any] | None = None
+        while self.text.lstrip()[:1] != "{" and len(self.found) < MOST_LOOKS and self.read < MOST_READ:
+            try:
+                data = self._load(self.work)
+                break
+            except tomllib.TOMLDecodeError as error:
+                self._mend_where(error)
+            except RecursionError:
+                break
+        sound = sum(1 for line in self.work if _begins(line))
+        if not self.found or self.hopeless > max(sound, 2):
             return Mended(self.text, None, (self._no_toml(),))
-        at = 0
-        while at < len(self.lines):
-            line = self.lines[at].strip(" \t\r")
-            if not line or line.startswith("#"):
-                at += 1
-                continue
-            at = self._read_header(at) if line.startswith("[") else self._read_pair(at)
-            if self.broken > MOST_BROKEN or (self.hopeless > MOST_MISTAKES and self.hopeless > len(self.statements)):
-                return Mended(self.text, None, (self._no_toml(),))
-        tree = Tree(self.path, self.lines, self.statements)
-        self.found += dict.fromkeys(tree.found[:MOST_BROKEN])
-        if not self.found:  # nothing that is known here: tomllib has the last word
-            self._add_finding("toml-syntax", f"This is not TOML: {_plain_words(self.error)}.", _line_of(self.error) - 1)
-        if self.hopeless > len(self.statements) and self.hopeless > 2:
-            return Mended(self.text, None, (self._no_toml(),))
-        told = sorted(self.found, key=lambda one: one.where.line)
+        for number, names in enumerate(self.again if data else ()):
+            _merge(_table_at(data or {}, names), (data or {}).pop(f"{_AGAIN}{number}", {}))
+        told = sorted(dict.fromkeys(self.found), key=lambda one: one.where.line)
         if len(told) > MOST_MISTAKES:
             more = f"There are {len(told) - MOST_MISTAKES} more mistakes in the text of {self.path.name}."
             told = [*told[:MOST_MISTAKES], Finding("toml-syntax", more, told[MOST_MISTAKES].where)]
-        return Mended("\n".join(self.result), tree.top, tuple(told))
+        return Mended("\n".join(self.shown), data, tuple(told))
+
+    def _load(self, lines: Sequence[str]) -> dict[str, Any]:
+        text = "\n".join(lines) + "\n"
+        self.read += len(text)
+        return tomllib.loads(text)
 
     def _no_toml(self) -> Finding:
-        kind = "TOML"
         head = self.text.lstrip()[:1]
-        if head == "{":
-            kind = "TOML but rather JSON"
-        elif head == "<":
-            kind = "TOML but rather a web page"
-        elif sum(1 for line in self.lines[:200] if re.match(r"\s*[\w-]+:(?:\s|$)", line)) > 2:
-            kind = "TOML but rather YAML"
-        line = _line_of(self.error)
-        return Finding(
-            "not-toml",
-            f"{self.path.name} is not {kind}: {_plain_words(self.error)}.",
-            self._where_in_words(line - 1, ""),
-        )
+        yaml = sum(1 for line in self.lines[:200] if re.match(r"\s*[\w-]+:(?:\s|$)", line)) > 2
+        kind = {"{": " but rather JSON", "<": " but rather a web page"}.get(head, " but rather YAML" if yaml else "")
+        told = f"{self.path.name} is not TOML{kind}: {_plain_words(self.error)}."
+        return Finding("not-toml", told, Where(str(self.path), _line_of(self.error, len(self.lines)) + 1))
 
     # ------------------------------------------------------------ one statement
 
-    def _read_header(self, at: int) -> int:
-        """A line that starts a section. Returns the next line to read."""
-        line = self.lines[at].rstrip("\r")
-        section = section_of(line, at)
-        if section is None:
-            mend = mended_header(line, self._names_of_lists())
-            section = section_of(mend.text, at) if mend else None
-            if mend is None or section is None:
-                self.section = ()
-                self._note_failure(at, at, "This section header is not TOML")
-                self.lost = True
-                return at + 1
-            self._note_mend(at, at, [mend.text], mend.mistake, mend.what, certain=mend.certain)
-        self.lost = False
-        self.section = section.names
-        self.statements.append(section)
-        return at + 1
-
-    def _read_pair(self, at: int) -> int:
-        """A key with its value, over as many lines as it has. Returns the next line to read."""
-        line, stray = _without_strange_blanks(self.lines[at])
-        key = _KEY.match(line)
-        if not key and line.lstrip().startswith("//"):
-            self._note_mend(at, at, [line.replace("//", "#", 1)], "stray-character", "a comment of TOML begins with #")
-            return at + 1
-        if not key:
-            merge = re.match(r"(?:<{7}|={7}|>{7})(?:\s|$)", line)
-            told = "This line is neither a key with a value nor a section header"
-            self._note_failure(at, at, "This is a mark that git leaves where a merge had conflicts" if merge else told)
-            return at + 1
-        separator = _SEPARATOR.match(line, key.end())
-        if separator is None:
-            return self._without_separator(at, key)
-        last = self._find_extent(at, separator.end())
-        if (
-            separator[0] == "="
-            and not stray
-            and (pair := self._read_statement(at, last, self.lines[at : last + 1], key[1]))
-        ):
-            self.statements.append(pair)
-            return last + 1
-        value = "\n".join([line[separator.end() :], *self.lines[at + 1 : last + 1]])
-        try:
-            new, wrong = rewritten(value)
-        except CannotMendError:
-            empty = not value.split("#")[0].strip() and separator[0] == "="
-            self._note_failure(at, last, f"{key[1]} has no value" if empty else "This is not TOML", key[1])
-            return last + 1
-        mistakes: tuple[str, ...] = ("stray-character",) * stray + ("wrong-separator",) * (separator[0] != "=")
-        mistakes = tuple(dict.fromkeys((*mistakes, *wrong)))
-        head = line[: key.end()].rstrip() + " =" if separator[0] != "=" else line[: separator.end()]
-        spaced = new if new[:1] in " \t" or separator[0] == "=" else f" {new}"
-        self._take_statement(at, last, [one.rstrip("\r") for one in (head + spaced).split("\n")], key[1], mistakes)
-        return last + 1
-
-    def _without_separator(self, at: int, key: re.Match[str]) -> int:
-        """`max_steps 100`: a key and a value that is one, with nothing between them."""
-        line = self.lines[at].rstrip("\r")
-        rest = line[key.end() :]
-        value = rest.partition(" #")[0].strip()
-        if value[:1] in toml_values.BLANKS:
-            value = ""
-        if not value or "." in key[1] or not (is_scalar(value) or _load_toml(f"x = {value}")):
-            self._note_failure(at, at, "This line is neither a key with a value nor a section header")
-            return at + 1
-        name, before = key[1], line[: key.end()].rstrip()
-        if name.startswith("--"):  # a flag of the command line
-            name = name[2:].replace("-", "_")
-            before = before.replace(key[1], name, 1)
-        self._take_statement(at, at, [f"{before} = {rest.lstrip()}"], name, ("wrong-separator",))
-        return at + 1
-
-    def _take_statement(self, first: int, last: int, lines: list[str], key: str, mistakes: Sequence[str]) -> None:
-        """A statement as it was meant, if that is TOML now."""
-        pair = self._read_statement(first, last, lines, key)
-        if pair is None or not mistakes:
-            self._note_failure(first, last, "This is not TOML", key)
+    def _mend_where(self, error: tomllib.TOMLDecodeError) -> None:
+        """Mend the statement at which ``tomllib`` stopped, or take it out: the next reading goes beyond it."""
+        first = self._first_line(_line_of(error, len(self.work)))
+        last = self._last_line(first)
+        old = self.work[first : last + 1]
+        if _TWICE.search(str(error)) and self._mend_twice(first, last):
             return
-        self.statements.append(pair)
-        self._note_mend(
-            first, last, lines, mistakes[0], "; ".join(toml_values.CLAUSES[one] for one in mistakes), key=key
-        )
+        mended: Mend | None = None
+        if old[0].lstrip().startswith("["):
+            mended = mend_header(old[0], {found[1].strip() for line in self.work if (found := _LIST.match(line))})
+        else:
+            with suppress(BrokenValueError):
+                mended = mend_pair("\n".join(old))
+        new = mended.text.split("\n") if mended else []
+        if mended is None or new == old or not self._is_toml([*self.work[:first], *new], or_twice=True):
+            self._note_failure(first, last, _plain_words(error))
+        else:
+            self._note_mend(first, last, new, mended)
 
-    def _read_statement(self, first: int, last: int, lines: Sequence[str], key: str) -> Statement | None:
-        data = _load_toml("\n".join(lines))
-        if data is None:
-            return None
-        names = _names_of_key(key)
-        value: Any = data
-        for name in names:
-            if not isinstance(value, dict) or len(value) != 1 or name not in value:
-                return None
-            value = value[name]
-        return Pair(first, last, names, value) if not self.lost else Pair(first, last, (), None)
+    def _first_line(self, at: int) -> int:
+        """Where the statement begins that holds line ``at``, or that ends only there: what stands above it is TOML."""
+        at = min(at, len(self.work) - 1)
+        while at > 0 and not self.work[at].strip():
+            at -= 1
+        for first in range(at, -1, -1):
+            if (first == at or _begins(self.work[first])) and self._is_toml(self.work[:first]):
+                return first
+        return next(n for n, line in enumerate(self.work) if _begins(line) or n == at)
 
-    def _find_extent(self, at: int, start: int) -> int:
-        """The last line of the value that starts in line ``at``: brackets and texts of several lines are followed."""
-        depth, braces, column = 0, 0, start
-        for number in range(at, len(self.lines)):
-            line = self.lines[number]
-            if number > at and (_HEADER.match(line) or (not braces and _STARTS.match(line))):
-                return at if braces else _without_blanks(self.lines, at, number - 1)
-            while column < len(line):
-                char = line[column]
-                if char == "#":
-                    break
-                if char in "\"'":
-                    if line.startswith(char * 3, column):
-                        end = self._end_of_text(number, column + 3, char * 3)
-                        return at if end is None else end if not depth else self._end_of_lines(at, end)
-                    column = _end_of_quotes(line, column)
+    def _is_toml(self, lines: Sequence[str], *, or_twice: bool = False) -> bool:
+        if self.read > MOST_READ:
+            return True
+        try:
+            self._load(lines)
+        except tomllib.TOMLDecodeError as error:
+            return or_twice and _TWICE.search(str(error)) is not None
+        except RecursionError:
+            return False
+        return True
+
+    def _last_line(self, first: int) -> int:
+        """The last line of the statement: where its brackets close, or before the next one."""
+        depth = braces = 0
+        quotes = ""
+        for last in range(first, len(self.work)):
+            line = self.work[last]
+            if last > first and not quotes and not braces and _begins(line):
+                return self._without_blanks(first, last - 1)
+            while line:
+                if quotes:
+                    line, quotes = (line.partition(quotes)[2], "") if quotes in line else ("", quotes)
                     continue
-                if char in "[{":
-                    depth += 1
-                    braces += char == "{"
-                elif char in "]}" and depth:
-                    depth -= 1
-                    braces -= char == "}" and braces > 0
-                column += 1
-            if not depth:
-                return number
-            column = 0
-        return at if braces else _without_blanks(self.lines, at, len(self.lines) - 1)
-
-    def _end_of_text(self, number: int, column: int, quotes: str) -> int | None:
-        """The line in which a text of several lines ends."""
-        for at in range(number, len(self.lines)):
-            if self.lines[at].find(quotes, column if at == number else 0) >= 0:
-                return at
-        return None
-
-    def _end_of_lines(self, at: int, end: int) -> int:
-        """A text of several lines within brackets is rare: as many lines as it takes to be TOML, within reason."""
-        for last in range(end, min(end + 20, len(self.lines))):
-            if _load_toml("\n".join(self.lines[at : last + 1])) is not None:
+                found = _OPENS.search(line)
+                line = line[found.end() :] if found else ""
+                mark = found[0] if found else ""
+                quotes = mark if mark in ('"""', "'''") else ""
+                depth += (mark in ("[", "{")) - (mark in ("]", "}"))
+                braces += (mark == "{") - (mark == "}")
+            if not quotes and (depth <= 0 or self.work[first].lstrip().startswith("[")):
                 return last
-        return at
+        return first if quotes or braces else self._without_blanks(first, len(self.work) - 1)
 
-    def _names_of_lists(self) -> set[str]:
-        """Names that stand somewhere as `[[name]]`."""
-        return {match[1].strip() for line in self.lines if (match := re.match(r"\s*\[\[([^\[\]]+)\]\]", line))}
+    def _without_blanks(self, first: int, last: int) -> int:
+        while last > first and (not self.work[last].strip() or self.work[last].lstrip().startswith("#")):
+            last -= 1
+        return last
+
+    # ------------------------------------------------------------ what stands twice
+
+    def _mend_twice(self, first: int, last: int) -> bool:
+        """Say which two stand for one, and take one of them out of the text; False where that is not known."""
+        names, header, _ = self._statement(first, last)
+        if header:
+            return self._mend_header_twice(first, names)
+        above = next((n for n in range(first - 1, -1, -1) if _HEADER.match(self.work[n])), -1)
+        places = key_positions("\n".join(self.work[above + 1 : first]))
+        if names not in places or not names:
+            return False
+        self._say_twice(above + places[names].line, first)
+        return True
+
+    def _say_twice(self, old: int, new: int) -> None:
+        (first, last), (again, end) = (old, self._last_line(old)), (new, self._last_line(new))
+        names, _, before = self._statement(first, last)
+        value = self._statement(again, end)[2]
+        told = f"{'.'.join(names)} is set in line {old + 1} and again in line {new + 1}, to"
+        key = self._full_path(".".join(names), new)
+        if before == value and type(before) is type(value):
+            edit = Edit(self.path, new + 1, end + 1, ())
+            self._add(new, "duplicate-key", f"{told} the same value.", key, f"Take out line {new + 1}.", edit)
+            self._take_out(again, end)
+        else:
+            told += f" different values: {_show_value(before)} and {_show_value(value)}."
+            self._add(new, "duplicate-key", told, key, "Keep the one that you mean, and take out the other.")
+            self._take_out(first, last)
+
+    def _mend_header_twice(self, at: int, names: tuple[str, ...]) -> bool:
+        header, name = self.work[at].strip(), ".".join(names)
+        headers = [n for n in range(at - 1, -1, -1) if _HEADER.match(self.work[n])]
+        old = next((n for n in headers if self._statement(n, n)[0] == names), None)
+        if old is None:
+            return self._mend_set_before(at, names)
+        single, many = (old, at) if header.startswith("[[") else (at, old)
+        if self.work[many].lstrip().startswith("[["):
+            told = f"[{name}] in line {single + 1} is one table, and [[{name}]] in line {many + 1} a list of tables: "
+            edit = Edit(self.path, single + 1, single + 1, (f"[[{name}]]",))
+            remedy = f"Write line {single + 1} as: [[{name}]]"
+            self._add(single, "duplicate-table", f"{told}it cannot be both.", name, remedy, edit)
+            self.work[single] = f"[[{name}]]"
+            return True
+        (old_end, old_keys), (end, keys) = self._block(old), self._block(at)
+        edits: tuple[Edit, ...] = ()
+        for key in sorted(old_keys.keys() & keys.keys()):
+            self._say_twice(old_keys[key], keys[key])
+        if not old_keys.keys() & keys.keys():
+            moved = "\n".join(line.rstrip("\r") for line in self.lines[at + 1 : end + 1]).rstrip()
+            put = Edit(self.path, old_end + 2, old_end + 1, tuple(moved.split("\n")) if moved else ())
+            edits = (put, Edit(self.path, at + 1, end + 1, ()))
+        told = f"[{name}] stands in line {old + 1} and again in line {at + 1}, which TOML forbids."
+        remedy = f"Put the keys below line {at + 1} to those of line {old + 1}, and take out the second header."
+        self._add(at, "duplicate-table", told, name, remedy, *edits)
+        self.work[at] = f'["{_AGAIN}{len(self.again)}"]'
+        self.again.append(names)
+        return True
+
+    def _mend_set_before(self, at: int, names: tuple[str, ...]) -> bool:
+        """A header that opens a table of which a key above has made a value."""
+        places = key_positions("\n".join(self.work[:at]))
+        old = next((places[names[:end]].line - 1 for end in range(len(names), 0, -1) if names[:end] in places), None)
+        if old is None or self.work[old].lstrip().startswith("["):
+            return False
+        key, _, value = self._statement(old, self._last_line(old))
+        told = f"{self.work[at].strip()} in line {at + 1} opens a table that line {old + 1} has already set "
+        remedy = f"Take out line {old + 1}, or write all of it there."
+        told += f"({'.'.join(key)} = {_show_value(value)})."
+        self._add(at, "duplicate-key", told, ".".join(names), remedy)
+        self._take_out(old, self._last_line(old))
+        return True
+
+    def _block(self, header: int) -> tuple[int, dict[tuple[str, ...], int]]:
+        """The last line of a section's own keys, and their lines."""
+        end = next((n for n in range(header + 1, len(self.work)) if _HEADER.match(self.work[n])), len(self.work)) - 1
+        starts = {n: _STARTS.match(self.work[n]) for n in range(header + 1, end + 1)}
+        return self._without_blanks(header, end), {_names_of(found[1]): n for n, found in starts.items() if found}
+
+    def _statement(self, first: int, last: int) -> tuple[tuple[str, ...], bool, Any]:
+        """Names, is it a header, value."""
+        try:
+            data: Any = tomllib.loads("\n".join(self.work[first : last + 1]))
+        except (ValueError, RecursionError):
+            return (), False, None
+        header = self.work[first].lstrip().startswith("[")
+        key = _STARTS.match(self.work[first])
+        count = len(_names_of(key[1])) if key and not header else 1000
+        names: list[str] = []
+        while isinstance(data, dict) and len(data) == 1 and len(names) < count:
+            name, data = next(iter(data.items()))
+            names.append(name)
+        return tuple(names), header, data
 
     # ------------------------------------------------------------ findings
 
-    def _full_path(self, key: str) -> str:
-        """The dotted path of a key of the present section."""
-        return ".".join([*self.section, key]) if key else ""
+    def _take_out(self, first: int, last: int) -> None:
+        self.work[first : last + 1] = [f"# {line}" for line in self.work[first : last + 1]]
 
-    def _where_in_words(self, at: int, key: str) -> Where:
-        return Where(str(self.path), max(at + 1, 0), key)
+    def _full_path(self, key: str, at: int) -> str:
+        """The dotted path of a key in line ``at``."""
+        section = next((n for n in range(at - 1, -1, -1) if _HEADER.match(self.shown[n])), None)
+        if not key or section is None:
+            return key
+        return ".".join([*_names_of(self.shown[section].strip().partition("#")[0].strip(" []")), key])
 
-    def _note_mend(
-        self, first: int, last: int, lines: list[str], rule: str, what: str, *, key: str = "", certain: bool = True
-    ) -> None:
-        self.broken += 1
-        self.result[first : last + 1] = [*lines, *[""] * (last + 1 - first - len(lines))]
+    def _note_mend(self, first: int, last: int, lines: list[str], mended: Mend) -> None:
+        lines = [line.rstrip("\r") for line in lines]
+        filled = [*lines, *[""] * (last + 1 - first - len(lines))]
+        key = _STARTS.match(lines[0])
+        path = self._full_path(key[1], first) if key else ""
+        self.shown[first : last + 1] = filled
+        self.work[first : last + 1] = filled
         if len(lines) == last + 1 - first:  # only what differs
             changed = [at for at, new in enumerate(lines) if new != self.lines[first + at].rstrip("\r")]
             if changed:
                 first, last, lines = first + changed[0], first + changed[-1], lines[changed[0] : changed[-1] + 1]
-        shown = " ".join(line.strip() for line in self.lines[first : last + 1])
-        edits = (Edit(self.path, first + 1, last + 1, tuple(lines)),) if certain else ()
-        self.found.append(
-            Finding(
-                rule,
-                f"`{_shorten_text(shown)}`: {what}.",
-                self._where_in_words(first, self._full_path(key)),
-                f"Write it as: {_shorten_text(' '.join(line.strip() for line in lines))}" if certain else "",
-                edits=edits,
-            )
+        old = " ".join(line.strip() for line in self.lines[first : last + 1])
+        new = _shorten_text(" ".join(line.strip() for line in lines))
+        self._add(
+            first,
+            mended.mistakes[0],
+            f"`{_shorten_text(old)}`: {'; '.join(CLAUSES[one] for one in mended.mistakes)}.",
+            path,
+            f"Write it as: {new}" if mended.certain else "",
+            *([Edit(self.path, first + 1, last + 1, tuple(lines))] if mended.certain else []),
         )
 
-    def _note_failure(self, first: int, last: int, what: str, key: str = "") -> None:
+    def _note_failure(self, first: int, last: int, why: str) -> None:
         """What is not TOML and has no certain meaning: it is left out of what the file says."""
-        self.broken += 1
-        self.hopeless += 1
-        self.result[first : last + 1] = [f"# {line}" for line in self.lines[first : last + 1]]
-        line, said = first, ""
+        line, said = first, f" ({why})"
         try:
-            tomllib.loads("\n".join(self.lines[first : last + 1]))
+            tomllib.loads("\n".join([*self.lines[first : last + 1], ""]))
         except tomllib.TOMLDecodeError as error:
-            line, said = _line_of(error, first) - 1, f" ({_plain_words(error)})"
-        except (ValueError, RecursionError):
+            line, said = first + _line_of(error, last - first + 1), f" ({_plain_words(error)})"
+        except RecursionError:
             pass
-        shown = _shorten_text(self.lines[min(line, len(self.lines) - 1)].strip())
-        self._add_finding("toml-syntax", f"{what}{said}: `{shown}`.", min(line, last), self._full_path(key))
+        line = min(line, last)
+        key = _STARTS.match(self.lines[first])
+        what = "This is not TOML"
+        if self.lines[first].lstrip().startswith("["):
+            what = "This section header is not TOML"
+        elif _MERGE.match(self.lines[first]):
+            what = "This is a mark that git leaves where a merge had conflicts"
+        elif key is None:
+            what = "This line is neither a key with a value nor a section header"
+        elif not self.lines[first][key.end() :].split("#")[0].strip() and last == first:
+            what = f"{key[1]} has no value"
+        path = self._full_path(key[1], first) if key else ""
+        self._add(line, "toml-syntax", f"{what}{said}: `{_shorten_text(self.lines[line].strip())}`.", path)
+        self.hopeless += 1
+        self._take_out(first, last)
+        self.shown[first : last + 1] = self.work[first : last + 1]
+        if what.startswith("This section"):  # nor is it known what the keys below it belong to
+            end = next((n for n in range(last + 1, len(self.work)) if _HEADER.match(self.work[n])), len(self.work))
+            self._take_out(last + 1, end - 1)
 
-    def _add_finding(self, rule: str, sentence: str, at: int, key: str = "") -> None:
-        self.found.append(Finding(rule, sentence, self._where_in_words(at, key)))
+    def _add(self, at: int, rule: str, sentence: str, key: str, remedy: str = "", *edits: Edit) -> None:
+        self.found.append(Finding(rule, sentence, Where(str(self.path), at + 1, key), remedy, edits=edits))
 
 
-def _without_strange_blanks(line: str) -> tuple[str, bool]:
-    """Blanks before the first "=" that are none for TOML become some, or go; True where there were any."""
-    head, equals, tail = line.partition("=")
-    plain = "".join(toml_values.BLANKS.get(char, char) for char in head)
-    return plain + equals + tail, plain != head
+def _begins(line: str) -> bool:
+    """Does a statement begin here, if not within a text or brackets?"""
+    return _STARTS.match(line) is not None or _HEADER.match(line) is not None
 
 
-def _load_toml(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def _names_of(key: str) -> tuple[str, ...]:
+    """The parts of a key as it is written."""
+    return tuple(part.strip("\"' \t") for part in re.findall(_NAME, key))
+
+
+def _table_at(top: Any, names: Sequence[str]) -> dict[str, Any]:
+    for name in names:
+        value = top.setdefault(name, {})
+        top = value[-1] if isinstance(value, list) and value else value
+        if not isinstance(top, dict):
+            return {}
+    found: dict[str, Any] = top
+    return found
+
+
+def _merge(table: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(table.get(name), dict):
+            _merge(table[name], value)
+        else:
+            table[name] = value
+
+
+def _line_of(error: Exception, end: int) -> int:
+    """The line of an error, from 0; at the end of the text it is the one before ``end``."""
+    place = _AT.search(str(error))
+    return int(place[1]) - 1 if place and place[1] else end - 1
 
 
 def _plain_words(error: Exception) -> str:
@@ -357,26 +403,6 @@ def _shorten_text(text: str) -> str:
     return text if len(text) <= 160 else text[:120] + " ... " + text[-30:]
 
 
-def _names_of_key(key: str) -> tuple[str, ...]:
-    """The parts of a key as it is written."""
-    names: list[str] = []
-    data: Any = _load_toml(f"{key} = 0")
-    while isinstance(data, dict) and len(data) == 1:
-        name, data = next(iter(data.items()))
-        names.append(name)
-    return tuple(names)
-
-
-def _without_blanks(lines: Sequence[str], first: int, last: int) -> int:
-    while last > first and (not lines[last].strip() or lines[last].lstrip().startswith("#")):
-        last -= 1
-    return last
-
-
-def _end_of_quotes(line: str, column: int) -> int:
-    """Behind the text that starts at ``column``; the end of the line where it is not closed."""
-    quote = line[column]
-    column += 1
-    while column < len(line) and line[column] != quote:
-        column += 2 if quote == '"' and line[column] == "\\" else 1
-    return column + 1
+def _show_value(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:56] + " ..."

@@ -1,4 +1,4 @@
-"""Makes TOML of a value that is almost TOML: text without quotes, Python's words, typographic quotes, missing brackets.
+"""Makes TOML of a statement that is almost TOML: text without quotes, Python's words, typographic quotes, no brackets.
 
 Only what can be meant in one way is rewritten; the caller has the last word by parsing the result. Lines stay lines,
 but for inline tables, which TOML 1.0 wants on one line.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 CLAUSES: Mapping[str, str] = {
     "unquoted-text": "TOML wants quotes around text",
@@ -24,47 +25,93 @@ CLAUSES: Mapping[str, str] = {
     "wrong-separator": "TOML wants = between a key and its value",
 }
 """What each mistake is, in a clause that goes after the text that has it."""
-TYPOGRAPHIC = "“”„‟«»″‘’‚‛′`´"
-BLANKS = {"\u00a0": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\u200e": "", "\u2060": "", "\ufeff": ""}
-"""Characters that look like nothing or like a space, and come along with text that is copied from a web page."""
 
+_CURLED = "“”„‟«»″‘’‚‛′`´"
+_BLANKS = {"\u00a0": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\u200e": "", "\u2060": "", "\ufeff": ""}
+"""Characters that look like nothing or like a space, and come along with text that is copied from a web page."""
 _DEEPEST = 40
+_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*")
+_SEPARATOR = re.compile(r"==|:=|=>|->|=|:")
+_PIECE = re.compile(
+    rf"""(?P<blank>[ \t]+|\#[^\n]*|\n) | (?P<strange>[{"".join(_BLANKS)}])
+    | (?P<text>\"\"\"(?:[^"\\]|\\.|"{{1,2}}(?!"))*+"{{3,5}} | '''(?:[^']|'{{1,2}}(?!'))*+'{{3,5}}
+        | (?!\"\"\"|''')(?:"(?:[^"\\\n]|\\[^\n])*+" | '[^'\n]*+'))
+    | (?P<curled>[{_CURLED}][^\n"{_CURLED}]*["{_CURLED}] | "[^\n"{_CURLED}]*[{_CURLED}](?=[ \t]*(?:[,\]}}\#\n]|\Z)))
+    | (?P<unclosed>["'][^\n]*) | (?P<opening>[\[({{]) | (?P<mark>[\])}},])""",
+    re.VERBOSE | re.DOTALL,
+)
+"""What a value is made of, but for words without quotes."""
+_WORD = {"": re.compile(r"(?:(?![ \t]+(?://|;)[ \t])[^\n#])+"), "[": re.compile(r"[^,\])\n#]+"),
+         "{": re.compile(r"[^,}\n#]+")}  # fmt: skip
 _ESCAPE = re.compile(r'\\(?:[btnfr"\\]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8})')
-_TRUTH = {"true", "false"}
 _NOTHING = {"none", "null", "nil", "~", "undefined"}
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
-_LEADING_ZEROS = re.compile(r"([+-]?)0+(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
-_BARE_POINT = re.compile(r"([+-]?)(\d*)\.(\d*)([eE][+-]?\d+)?")
-_OTHER_COMMENT = re.compile(r"//|;(?=[ \t]*\S)")
-"""Comments as other languages write them."""
+_NUMBER = re.compile(r"([+-]?)(\d*)(\.?)(\d*)((?:[eE][+-]?\d+)?)")
 _SUM = re.compile(r"[\d.]+(?:[ \t]*[-+*/][ \t]*[\d.]+)+")
-_VARIABLE = re.compile(r"\$\{\w+\}")
 _MINUS = str.maketrans("\u2212\u2013\u2014", "---")
-_KEY = re.compile(
-    r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')(?:[ \t]*\.[ \t]*(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*'))*"""
-)
 
 
-class CannotMendError(Exception):
+class BrokenValueError(Exception):
     """What is meant is not certain."""
 
 
-def rewritten(text: str) -> tuple[str, tuple[str, ...]]:
-    """TOML for the value ``text`` (what stands after "=", comments included), with as many lines; and what was wrong.
+@dataclass(frozen=True)
+class Mend:
+    """A statement as it was meant, and what was wrong with it, the first to be named first."""
 
-    Each mistake is named once. Raises CannotMendError.
-    """
-    return _Value(text).whole()
+    text: str
+    mistakes: tuple[str, ...]
+    certain: bool = True
+    """It could not be meant otherwise."""
 
 
-def is_scalar(word: str) -> bool:
-    """Is this one number, truth, date or quoted text of TOML?"""
-    if not word or "\n" in word or word[0] in "[{#":
-        return False
-    try:
-        return len(tomllib.loads(f"x = {word}")) == 1
-    except (ValueError, RecursionError):
-        return False
+def mend_pair(text: str) -> Mend:
+    """A key with its value, comments included, with as many lines or fewer. Raises BrokenValueError."""
+    if text.lstrip().startswith("//"):
+        return Mend(text.replace("//", "#", 1), ("stray-character",))
+    head, equals, tail = text.partition("=")
+    plain = "".join(_BLANKS.get(char, char) for char in head)
+    text = plain + equals + tail
+    wrong = ["stray-character"] * (plain != head)
+    key = _KEY.match(text)
+    if key is None:
+        raise BrokenValueError
+    separator = _SEPARATOR.match(text, key.end())
+    name, before = key[1], text[: key.end()].rstrip()
+    if separator is None:  # `max_steps 100`: nothing stands between
+        rest = text[key.end() :]
+        if "." in name or not _is_value(rest.partition(" #")[0].strip()):
+            raise BrokenValueError
+        if name.startswith("--"):  # a flag of the command line
+            before = before.replace(name, name[2:].replace("-", "_"), 1)
+        return Mend(f"{before} = {rest.lstrip()}", (*wrong, "wrong-separator"))
+    value = _Value(text[separator.end() :])
+    new = value.whole()
+    if separator[0] != "=":
+        wrong.append("wrong-separator")
+        new = f"{before} ={'' if new[:1] in (' ', '') else ' '}{new}"
+    else:
+        new = text[: separator.end()] + new
+    return Mend(new, tuple(dict.fromkeys([*wrong, *value.wrong])))
+
+
+def mend_header(line: str, lists: Collection[str]) -> Mend | None:
+    """A section header as it was meant, None where that is not certain. ``lists``: names that stand as `[[name]]`."""
+    plain = "".join('"' if char in _CURLED else _BLANKS.get(char, char) for char in line)
+    found = re.fullmatch(r"([ \t]*)(\[{1,2})([^\[\]#={},]*?)(\]{0,2})[ \t]*:?[ \t]*(#.*)?", plain)
+    parts = [part.strip() for part in re.split(r"""\.(?=(?:[^"']|"[^"]*"|'[^']*')*$)""", found[3])] if found else [""]
+    if found is None or not all(parts):
+        return None
+    name = ".".join(
+        one if re.fullmatch(r"[\w-]+", one, re.ASCII) or one[0] in "\"'" else quote_toml(one) for one in parts
+    )
+    many = len(found[2]) == 2 or (len(found[4]) == 2 and name in lists)
+    text = f"{found[1]}{'[[' if many else '['}{name}{']]' if many else ']'}{f'  {found[5]}' if found[5] else ''}"
+    if len(found[2]) != len(found[4]):
+        return Mend(text, ("unclosed",), len(found[2]) == 2 or not found[4] or name in lists)
+    quoted = name != found[3].strip()
+    return Mend(text, ("typographic-quotes" if plain != line else "unquoted-text" if quoted else "stray-character",))
 
 
 def quote_toml(text: str) -> str:
@@ -74,272 +121,181 @@ def quote_toml(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _is_value(text: str) -> bool:
+    try:
+        return bool(text) and "\n" not in text and len(tomllib.loads(f"x = {text}")) == 1
+    except (ValueError, RecursionError):
+        return False
+
+
 class _Value:
+    """What stands behind the "=", read from its start."""
+
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+        self.text, self.at = text, 0
         self.out: list[str] = []
-        self.mistakes: list[str] = []
+        self.wrong: list[str] = []
         self.joined = False
         """An inline table stands over several lines: they become one."""
 
-    def whole(self) -> tuple[str, tuple[str, ...]]:
-        self._skip_blank(newlines=False)
+    def whole(self) -> str:
+        self._skip_blanks("")
         start = len(self.out)
         self._read_value("", 0)
-        self._skip_blank(newlines=False)
-        if self._peek_next() == ",":
-            self._rest_of_a_list(start)
-        if self._peek_next() == "," or re.match(r";[ \t]*(?:#.*)?$", self._rest_of_line()):
-            self._skip_mistake("stray-character")
-            self._skip_blank(newlines=False)
-        if comment := _OTHER_COMMENT.match(self._rest_of_line()):
-            self.mistakes.append("stray-character")
+        self._skip_blanks("")
+        if re.compile(r",[ \t]*[^\s#]").match(self.text, self.at):  # `gpu_ids = 0, 1`
+            while self._next() == ",":
+                self._take(self._next())
+                self._skip_blanks("")
+                if self._next() not in ("", "\n"):
+                    self._read_value("[", 0)
+                    self._skip_blanks("")
+            self.out = [*self.out[:start], "[", *self.out[start:], "]"]
+            self.wrong.append("missing-brackets")
+        if found := re.compile(r"[,;][ \t]*(?=#|\n|\Z)").match(self.text, self.at):
+            self.wrong.append("stray-character")
+            self.at = found.end() if found.end() == len(self.text) else found.start() + 1
+        elif found := re.compile(r"//|;").match(self.text, self.at):  # a comment as other languages have it
+            self.wrong.append("stray-character")
             self.out.append("#")
-            self.at += comment.end()
-            self._copy_text(self._line_end() - self.at)
-        rest = self.text[self.at :]
-        if any(line.strip() and not line.lstrip().startswith("#") for line in rest.split("\n")):
-            raise CannotMendError
-        text = "".join(self.out) + rest
+            self.at = found.end()
+            self._take(self.text[self.at :].partition("\n")[0])
+        self._skip_blanks("[")
+        if self.at < len(self.text):
+            raise BrokenValueError
+        text = "".join(self.out)
         if self.joined:
             text = text[: len(text) - len(text.lstrip())] + " ".join(line.strip() for line in text.split("\n")).strip()
-        return text, tuple(dict.fromkeys(self.mistakes))
+        return text
 
-    def _rest_of_a_list(self, start: int) -> None:
-        """Values with commas and no brackets around: `gpu_ids = 0, 1`. One comma at the end is no list."""
-        if not re.match(r",[ \t]*[^\s#]", self._rest_of_line()):
-            return
-        while self._peek_next() == ",":
-            self._copy_text(1)
-            self._skip_blank(newlines=False)
-            if self._peek_next() in ("", "\n", "#"):
-                break
-            self._read_value("[", 0)
-            self._skip_blank(newlines=False)
-        self.out.insert(start, "[")
-        self.out.append("]")
-        self.mistakes.append("missing-brackets")
+    def _next(self) -> str:
+        return self.text[self.at : self.at + 1]
 
-    # ------------------------------------------------------------ values
+    def _take(self, text: str, written: str | None = None, mistake: str = "") -> None:
+        self.at += len(text)
+        self.out.append(text if written is None else written)
+        self.wrong += [mistake] if mistake else []
+
+    def _skip_blanks(self, inside: str) -> None:
+        """Blanks and comments, over several lines within brackets."""
+        while (found := _PIECE.match(self.text, self.at)) and found.lastgroup in ("blank", "strange"):
+            if found.lastgroup == "strange":
+                self._take(found[0], _BLANKS[found[0]], "stray-character")
+                continue
+            if found[0][0] in "\n#" and not inside:
+                return
+            if inside == "{" and found[0][0] == "#":
+                raise BrokenValueError  # the comment would swallow the rest of the joined line
+            self.joined |= inside == "{" and found[0] == "\n"
+            self._take(found[0], mistake="inline-table" if inside == "{" and found[0] == "\n" else "")
 
     def _read_value(self, inside: str, depth: int) -> None:
+        found = _PIECE.match(self.text, self.at)
+        kind = found.lastgroup if found else None
         if depth > _DEEPEST:
-            raise CannotMendError
-        head = self._peek_next()
-        if head in ('"', "'"):
-            self._read_quoted(head, inside)
-        elif head and head in TYPOGRAPHIC:
-            self._mend_typographic()
-        elif head and head in "[({":
-            if head == "(":
-                self.mistakes.append("missing-brackets")
-            self._read_items({"[": "]", "(": ")", "{": "}"}[head], depth)
-        else:
-            self._read_bare(inside)
-
-    def _read_quoted(self, quote: str, inside: str) -> None:
-        if self.text.startswith(quote * 3, self.at):
-            end = self.text.find(quote * 3, self.at + 3)
-            if end < 0:
-                raise CannotMendError
-            end += 3
-            while self.text.startswith(quote, end):
-                end += 1
-            self._copy_text(end - self.at)
-            return
-        line_end = self._line_end()
-        end = self.at + 1
-        while end < line_end and self.text[end] != quote:
-            end += 2 if quote == '"' and self.text[end] == "\\" else 1
-        if end >= line_end:
-            self._mend_unclosed(quote, inside, line_end)
-            return
-        content = self.text[self.at + 1 : end]
-        if quote == '"' and "\\" in _ESCAPE.sub("", content):
+            raise BrokenValueError
+        if found is None:
+            self._read_words(inside)
+        elif kind == "text":
             # A backslash that starts no escape of TOML's was meant as itself, and so were the others of this text.
-            self.mistakes.append("backslashes")
-            self.out.append(quote_toml(content))
-            self.at = end + 1
+            odd = found[0][0] == '"' and found[0][:3] != '"""' and "\\" in _ESCAPE.sub("", found[0][1:-1])
+            self._take(found[0], *((quote_toml(found[0][1:-1]), "backslashes") if odd else ()))
+        elif kind == "curled":
+            self._take(found[0], quote_toml(found[0][1:-1]), "typographic-quotes")
+        elif kind == "unclosed":
+            self._read_unclosed(found[0], inside)
+        elif kind == "opening":
+            self._read_items(found[0], depth)
         else:
-            self._copy_text(end + 1 - self.at)
+            raise BrokenValueError
 
-    def _mend_unclosed(self, quote: str, inside: str, line_end: int) -> None:
+    def _read_unclosed(self, text: str, inside: str) -> None:
         """A text that is not closed on its line. Where it ends is certain when nothing else could stand there."""
-        line = self.text[self.at + 1 : line_end].rstrip()
+        quote, line = text[0], text[1:].rstrip()
         if line.endswith('\\"') and quote == '"' and "\\" in _ESCAPE.sub("", line[:-2] + "\\"):
-            self.mistakes.append("backslashes")  # "C:\models\": the last backslash was meant as itself, too
-            self.out.append(quote_toml(line[:-1]))
+            self._take(text, quote_toml(line[:-1]), "backslashes")  # "C:\models\": so was the last backslash
         elif inside == "[" and line.endswith("]") and not set(line[:-1]) & set(",'\"#[ "):
-            self.mistakes.append("unclosed")
-            self.out.append(quote_toml(line[:-1]))
-            line_end = self.at + 1 + len(line) - 1
+            self._take(quote + line[:-1], quote_toml(line[:-1]), "unclosed")
         elif inside or "#" in line or quote in line:
-            raise CannotMendError
+            raise BrokenValueError
         else:
-            other = line[-1:] in "'\"" + TYPOGRAPHIC and line[-1:] != ""
-            self.mistakes.append("typographic-quotes" if other and line[-1] in TYPOGRAPHIC else "unclosed")
-            self.out.append(quote_toml(line[:-1] if other else line))
-        self.at = line_end
+            self._take(text, quote_toml(line.removesuffix("'").removesuffix('"')), "unclosed")
 
-    def _mend_typographic(self) -> None:
-        line_end = self._line_end()
-        end = self.at + 1
-        while end < line_end and self.text[end] not in TYPOGRAPHIC + '"':
-            end += 1
-        if end >= line_end:
-            raise CannotMendError
-        self.mistakes.append("typographic-quotes")
-        self.out.append(quote_toml(self.text[self.at + 1 : end]))
-        self.at = end + 1
-
-    def _read_items(self, closing: str, depth: int) -> None:
+    def _read_items(self, opening: str, depth: int) -> None:
         """What stands in [ ], in ( ), which are meant for them, or in { }."""
-        table = closing == "}"
-        self._skip_mistake()
-        self.out.append("{" if table else "[")
-        while True:
-            self._skip_blank(newlines=True, in_table=table)
-            if self._peek_next() in ("", closing):
-                break
-            if table:
+        closing = {"[": "]", "(": ")", "{": "}"}[opening]
+        inside = "{" if opening == "{" else "["
+        self._take(opening, inside, "missing-brackets" if opening == "(" else "")
+        comma = -1
+        self._skip_blanks(inside)
+        while self._next() not in ("", closing):
+            if inside == "{":
                 self._read_key()
-            self._read_value("{" if table else "[", depth + 1)
+            self._read_value(inside, depth + 1)
             end = len(self.out)
-            self._skip_blank(newlines=True, in_table=table)
-            if self._peek_next() == ",":
+            self._skip_blanks(inside)
+            comma = -1
+            if self._next() == ",":
                 comma = len(self.out)
-                self._copy_text(1)
-                self._skip_blank(newlines=True, in_table=table)
-                if table and self._peek_next() == "}":
-                    self.out[comma] = ""
-                    self.mistakes.append("inline-table")
-            elif self._peek_next() not in ("", closing):
+                self._take(",")
+                self._skip_blanks(inside)
+            elif self._next() not in ("", closing):
                 self.out.insert(end, ",")
-                self.mistakes.append("missing-comma")
-        bracket = "}" if table else "]"
-        if self._peek_next():
-            self._skip_mistake()
-            self.out.append(bracket)
-        else:
-            self._close_bracket(bracket)
+                self.wrong.append("missing-comma")
+        if inside == "{" and comma >= 0:
+            self.out[comma] = ""
+            self.wrong.append("inline-table")
+        if self._next():
+            self._take(closing, "}" if inside == "{" else "]")
+            return
+        # Behind the last thing that stands there, not behind its comment or on an empty line.
+        last = max(n for n, one in enumerate(self.out) if one.strip() and not one.startswith("#"))
+        self.out.insert(last + 1, "}" if inside == "{" else "]")
+        self.wrong.append("unclosed")
 
     def _read_key(self) -> None:
-        """A key of a table in { }, with what parts it from its value."""
         key = _KEY.match(self.text, self.at)
-        if not key:
-            raise CannotMendError
-        self._copy_text(key.end() - self.at)
-        self._skip_blank(newlines=False)
-        if self._peek_next() == ":":
-            self._skip_mistake("wrong-separator")
-            self.out.append(" =")
-        elif self._peek_next() == "=":
-            self._copy_text(1)
-        else:
-            raise CannotMendError
-        self._skip_blank(newlines=False)
+        if key is None or self.text[key.end() : key.end() + 1] not in ("=", ":"):
+            raise BrokenValueError
+        self._take(key[0])
+        self._take(*(("=",) if self._next() == "=" else (":", " =", "wrong-separator")))
+        self._skip_blanks("")
 
-    def _close_bracket(self, bracket: str) -> None:
-        """Put a missing bracket behind the last thing that stands there, not behind its comment or on an empty line."""
-        last = len(self.out)
-        while last and (not self.out[last - 1].strip() or self.out[last - 1].lstrip().startswith("#")):
-            last -= 1
-        self.out.insert(last, bracket)
-        self.mistakes.append("unclosed")
-
-    def _read_bare(self, inside: str) -> None:
-        stops = {"": "\n#", "[": ",])\n#", "{": ",}\n#"}[inside]
-        end = self.at
-        while end < len(self.text) and self.text[end] not in stops:
-            end += 1
-        raw = self.text[self.at : end]
-        if inside == "" and (comment := re.search(r"[ \t]+(?://|;)(?=[ \t])", raw)):
-            raw = raw[: comment.start()]
-            end = self.at + len(raw)
-        word = raw.strip()
-        if not word or _SUM.fullmatch(word):
-            raise CannotMendError
-        # Commas part values, but for `1,000`, and where the whole is one.
-        if inside == "" and "," in word and not _THOUSANDS.fullmatch(word):
-            first = word.partition(",")[0]
-            raw = raw[: raw.index(",")]
-            word = first.strip()
-            end = self.at + len(raw)
-        parts = word.split()
-        if inside != "{" and len(parts) > 1 and not is_scalar(word) and all(map(is_scalar, parts)):
-            self.mistakes.append("missing-comma" if inside else "missing-brackets")
+    def _read_words(self, inside: str) -> None:
+        """Up to what may stand behind a value: one, or several that are parted by blanks alone."""
+        found = _WORD[inside].match(self.text, self.at)
+        raw = found[0].rstrip() if found else ""
+        if not inside and "," in raw and not _THOUSANDS.fullmatch(raw):
+            raw = raw.partition(",")[0].rstrip()
+        parts: Sequence[str] = raw.split()
+        if not raw or _SUM.fullmatch(raw):
+            raise BrokenValueError
+        if inside != "{" and len(parts) > 1 and not _is_value(raw) and all(map(_is_value, parts)):
             listed = ", ".join(parts)
-            self.out.append(listed if inside else f"[{listed}]")
+            self._take(raw, listed if inside else f"[{listed}]", "missing-comma" if inside else "missing-brackets")
         else:
-            self.out.append(self._read_word(word))
-        self.out.append(raw[len(raw.rstrip()) :])
-        self.at = end
+            self._take(raw, *self._read_word(raw))
 
-    def _read_word(self, word: str) -> str:
-        if not word:
-            raise CannotMendError
-        if is_scalar(word):
-            return word
+    def _read_word(self, word: str) -> tuple[str, str]:
+        """The word as TOML has it, and what was wrong with it."""
+        if _is_value(word):
+            return word, ""
         lower = word.lower()
-        if lower in _TRUTH:
-            self.mistakes.append("python-word")
-            return lower
+        if lower in ("true", "false"):
+            return lower, "python-word"
         if lower in _NOTHING:
-            self.mistakes.append("python-word")
-            return '"None"'
+            return '"None"', "python-word"
         if number := _mend_number(word):
-            self.mistakes.append("odd-number")
-            return number
-        if word.endswith(";"):
-            self.mistakes.append("stray-character")
+            return number, "odd-number"
+        if word.endswith(";") and word[:-1].strip():
+            self.wrong.append("stray-character")
             return self._read_word(word[:-1].rstrip())
-        if word[-1] in "'\"" + TYPOGRAPHIC and not set(word[:-1]) & set("'\"" + TYPOGRAPHIC):
-            self.mistakes.append("unclosed")
-            return quote_toml(word[:-1])
-        if set(_VARIABLE.sub("", word)) & set("='\"[]{}" + TYPOGRAPHIC) or word[0] in "#,;:":
-            raise CannotMendError
-        self.mistakes.append("unquoted-text")
-        return quote_toml(word)
-
-    # ------------------------------------------------------------ characters
-
-    def _peek_next(self) -> str:
-        return self.text[self.at] if self.at < len(self.text) else ""
-
-    def _rest_of_line(self) -> str:
-        return self.text[self.at : self._line_end()]
-
-    def _line_end(self) -> int:
-        end = self.text.find("\n", self.at)
-        return len(self.text) if end < 0 else end
-
-    def _copy_text(self, count: int) -> None:
-        self.out.append(self.text[self.at : self.at + count])
-        self.at += count
-
-    def _skip_mistake(self, mistake: str = "") -> None:
-        self.at += 1
-        if mistake:
-            self.mistakes.append(mistake)
-
-    def _skip_blank(self, *, newlines: bool, in_table: bool = False) -> None:
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char in BLANKS:
-                self._skip_mistake("stray-character")
-                self.out.append(BLANKS[char])
-            elif char in " \t" or (char == "\n" and newlines):
-                if char == "\n" and in_table:
-                    self.mistakes.append("inline-table")
-                    self.joined = True
-                self._copy_text(1)
-            elif char == "#" and newlines:
-                if in_table:
-                    raise CannotMendError  # the comment would swallow the rest of the joined line
-                self._copy_text(self._line_end() - self.at)
-            else:
-                return
+        quotes = "'\"" + _CURLED
+        if word[-1] in quotes and not set(word[:-1]) & set(quotes):
+            return quote_toml(word[:-1]), "unclosed"
+        if set(re.sub(r"\$\{\w+\}", "", word)) & set("=[]{}" + quotes) or word[0] in "#,;:":
+            raise BrokenValueError
+        return quote_toml(word), "unquoted-text"
 
 
 def _mend_number(word: str) -> str:
@@ -347,8 +303,8 @@ def _mend_number(word: str) -> str:
     word = word.translate(_MINUS)
     if _THOUSANDS.fullmatch(word):
         return word.replace(",", "")
-    if (parts := _BARE_POINT.fullmatch(word)) and (parts[2] or parts[3]):
-        word = f"{parts[1]}{parts[2] or '0'}.{parts[3] or '0'}{parts[4] or ''}"
-    if zeros := _LEADING_ZEROS.fullmatch(word):
-        word = f"{zeros[1]}{zeros[2]}"
-    return word if is_scalar(word) and word[:1].isdigit() | (word[:1] in "+-") else ""
+    found = _NUMBER.fullmatch(word)
+    if found is None or not (found[2] or found[4]):
+        return ""
+    fraction = f".{found[4] or '0'}" if found[3] else ""
+    return f"{found[1]}{found[2].lstrip('0') or '0'}{fraction}{found[5]}"

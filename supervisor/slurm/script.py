@@ -22,36 +22,7 @@ from supervisor.config.settings import RunFile
 from supervisor.primerl import configs, open_job
 from supervisor.primerl.configs import Settings
 
-SCRIPT = """\
-#!/bin/bash
-# Made by: rl-supervisor slurm script {shown}. What it asks for stands in [slurm] of that file.
-{options}
-set -u
-program=({program}) run={run}
-{setup}\
-{agents}\
-told='' sent=''
-trap 'told=--told' TERM
-for try in 1 2 3; do
-  {srun} "${{program[@]}}" slurm step "$run" &
-  step=$!
-  while [[ -d /proc/$step ]]; do
-    # The daemon publishes and leaves. It may not have begun yet when the signal comes.
-    if [[ -n $told && -z $sent ]] && "${{program[@]}}" slurm tell "$run"; then sent=1; fi
-    sleep 1
-  done
-  wait "$step"
-  code=$?
-  # Where nanny and daemon were killed, the next ones look after what lives here, without the queue.
-  [[ $code -gt 128 && -z $told ]] || break
-done
-trap '' TERM # what requeues this job ends this script as well, and must not be ended halfway
-${{told:+timeout 30}} "${{program[@]}}" slurm ended "$run" --code "$code" $told
-end=$?
-# The file system that holds the program hangs. A job that runs into its wall time would not come back.
-if [[ $end -eq 124 ]]; then {requeue}; fi
-exit "$end"
-"""
+SCRIPT = Path(__file__).with_name("job.sh").read_text(encoding="utf-8")
 
 
 # The daemon, on the first machine, with all that the job has there. It and all that it starts descend from this task:
@@ -60,14 +31,7 @@ SRUN = "srun --nodes=1 --ntasks=1 --kill-on-bad-exit=1"
 BESIDE_AGENTS = " --relative=0 --overlap"
 # An agent on each machine, each by an srun of its own: one that is lost takes neither the others nor the job along, and
 # one whose nanny was killed is started again and adopts what runs.
-AGENTS = """\
-rank=0
-for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-  (until srun --nodes=1 --ntasks=1 --nodelist="$host" --overlap \\
-    "${program[@]}" node "$run" --name "$host" --rank "$rank"; do sleep 20; done) &
-  rank=$((rank + 1))
-done
-"""
+AGENTS = Path(__file__).with_name("agents.sh").read_text(encoding="utf-8")
 
 
 PRIME_RLS_GPUS = 8  # of each machine, where its [deployment] does not say (MultiNodeDeploymentConfig, 559b44772)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.practice.timeline import Said, Seen, Story, parse_said, steps
+from tests.demo.timeline import Said, Seen, Story, parse_said, steps
 
-DEMO = [sys.executable, "-m", "supervisor.practice.demo"]
+DEMO = [sys.executable, "-m", "tests.demo.demo"]
 QUICK = ["--steps", "12", "--step-seconds", "0.8", "--limit", "120"]
 DIED = 1000.0
 

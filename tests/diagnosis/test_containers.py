@@ -1,4 +1,4 @@
-"""Text inside of something else: the journal's exports, docker's stream, binary junk, and what was cut off."""
+"""Text inside of something else: docker's stream, binary junk, and what was cut off."""
 
 from __future__ import annotations
 
@@ -28,41 +28,6 @@ SAID = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.16 GiB.",
 ]
 HEALTHY = SAID[:4]
-BEGAN = 1_767_668_400_000_000  # microseconds
-
-
-def export(lines: list[str]) -> bytes:
-    """As ``journalctl -o export`` writes them: a field with an escape character is binary."""
-    said = b""
-    for number, line in enumerate(lines):
-        said += f"__CURSOR=s=1;i={number}\n__REALTIME_TIMESTAMP={BEGAN + number * 1_000_000}\n_PID=41\n".encode()
-        said += b"_HOSTNAME=pod7\nSYSLOG_IDENTIFIER=rl\n"
-        text = line.encode()
-        if "\x1b" in line:
-            said += b"MESSAGE\n" + len(text).to_bytes(8, "little") + text + b"\n\n"
-        else:
-            said += b"MESSAGE=" + text + b"\n\n"
-    return said
-
-
-def as_json(lines: list[str]) -> bytes:
-    """As ``journalctl -o json`` writes them: the bytes of such a field are numbers."""
-    found = []
-    for number, line in enumerate(lines):
-        message = list(line.encode()) if "\x1b" in line else line
-        found.append(
-            json.dumps(
-                {
-                    "_HOSTNAME": "pod7",
-                    "MESSAGE": message,
-                    "__REALTIME_TIMESTAMP": str(BEGAN + number * 1_000_000),
-                    "SYSLOG_IDENTIFIER": "rl",
-                    "_PID": "41",
-                    "PRIORITY": "6",
-                }
-            )
-        )
-    return "\n".join(found).encode() + b"\n"
 
 
 def docker(lines: list[str]) -> bytes:
@@ -75,17 +40,10 @@ def junk(lines: list[str]) -> bytes:
 
 
 WRAPPED = {
-    "export": export,
-    "json": as_json,
-    "json-pretty": lambda lines: b"".join(
-        json.dumps(json.loads(one), indent="\t").replace('": ', '" : ').encode() + b"\n"
-        for one in as_json(lines).splitlines()
-    ),
     "docker": docker,
     "junk": junk,
     "zeros": lambda lines: b"\0" * 9000 + "\n".join(lines).encode(),
-    "json-seq": lambda lines: b"".join(b"\x1e" + one + b"\n" for one in as_json(lines).splitlines()),
-    "gzip": lambda lines: gzip.compress(export(lines)),
+    "gzip": lambda lines: gzip.compress("\n".join(lines).encode()),
 }
 
 
@@ -104,26 +62,15 @@ def test_an_error_is_named_through_what_it_is_wrapped_in(
     assert capsys.readouterr().out.startswith("Nothing here says that anything failed after step 3")
 
 
-def test_an_export_keeps_the_numbers_of_its_lines_and_tells_the_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "first", ["__CURSOR=s=1\n", '{"MESSAGE": "x", "__REALTIME_TIMESTAMP": "1"}\n', '{\n\t"__CURSOR" : "s"']
+)
+def test_an_export_of_the_journal_is_refused_with_the_command_that_gives_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
 ) -> None:
-    data = export(SAID)
-    (tmp_path / "unit.export").write_bytes(data)
-    assert main(["diagnose", "--json", str(tmp_path / "unit.export")]) == 0
-    first = json.loads(capsys.readouterr().out)["root"]["first"]
-    line = data[: data.index(b"torch.OutOf")].count(b"\n")
-    entry = data[: data.index(b"torch.OutOf")].rindex(b"__CURSOR")
-    assert data[:entry].count(b"\n") < first["line"] <= line + 1
-    assert first["time"]
-
-
-def test_an_export_that_is_cut_or_damaged_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    data = export([*SAID, *["03:10:00 WARNING the others end"] * 4])
-    for end in range(len(data) - 400, len(data), 13):
-        (tmp_path / "unit.export").write_bytes(data[:end])
-        assert main(["diagnose", str(tmp_path / "unit.export")]) == 0
-    (tmp_path / "unit.export").write_bytes(data + b"MESSAGE\n" + b"\xff" * 8 + b"x")
-    assert main(["diagnose", str(tmp_path / "unit.export")]) == 0
+    (tmp_path / "unit.export").write_text(first)
+    assert main(["diagnose", str(tmp_path / "unit.export")]) == 1
+    assert "journalctl -o short-iso" in capsys.readouterr().err
 
 
 def test_junk_after_megabytes_of_junk_is_still_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,23 +134,6 @@ def test_a_cut_inside_the_name_of_the_exception_is_a_cut_inside_the_error(
     main(["diagnose", str(tmp_path / "trainer.log")])
     said = capsys.readouterr().out
     assert "was cut inside its last error" in said and "/me/env.py:12 in extract" in said
-
-
-def test_an_export_that_is_cut_inside_its_last_error_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [
-        *HEALTHY,
-        "Traceback (most recent call last):",
-        FRAME,
-        "\x1b[31mtorch.AcceleratorError\x1b[0m: CUDA error: x",
-    ]
-    data = export(lines)
-    for end in (data.rindex(b": CUDA") + 9, data.rindex(b"Accelerator") + 3):
-        (tmp_path / "unit.export").write_bytes(data[:end])
-        main(["diagnose", str(tmp_path / "unit.export")])
-        said = capsys.readouterr().out
-        assert "it may be cut" in said or "was cut inside its last error" in said
 
 
 def test_a_whole_error_without_a_newline_after_it_is_not_called_cut(

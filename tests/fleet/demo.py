@@ -24,11 +24,11 @@ from types import FrameType
 from typing import Any
 
 from supervisor.practice.command_line import toml_value
-from supervisor.practice.demo import print_heading, print_remark
 from supervisor.practice.gpus import make_gpus
 from supervisor.practice.nvml.build import NoCompilerError, build
 from supervisor.practice.run import Practice, make_practice
 from tests.b2server import B2Server
+from tests.demo.demo import print_heading, print_remark
 from tests.fleet.fake_vast import KEY, Rental
 from tests.fleet.vast_hosts import VastHosts
 

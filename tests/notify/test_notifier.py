@@ -328,7 +328,7 @@ def test_a_real_run_tells_of_its_incident_within_five_seconds_and_of_its_end(tmp
     folder = tmp_path / "demo"
     with Service() as plain:
         environ = {**os.environ, notify.VARIABLE: f"http://{plain.place}/{TOPIC}"}
-        demo = [sys.executable, "-m", "supervisor.practice.demo", "--keep", str(folder), "--steps", "20"]
+        demo = [sys.executable, "-m", "tests.demo.demo", "--keep", str(folder), "--steps", "20"]
         assert subprocess.run(demo, env=environ, capture_output=True, timeout=200, check=False).returncode == 0
         heard = time.time() - time.monotonic()
         opened, closed, end = (value for _, value, _ in plain.got)

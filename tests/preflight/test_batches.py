@@ -9,7 +9,7 @@ import pytest
 from supervisor.jobs.base import GpuPlan
 from supervisor.preflight import batches
 from supervisor.preflight.models import ModelFacts
-from tests.preflight.eras_by_day import EVERY, IDS, JANUARY, JUNE, MARCH, NEWEST, SEPTEMBER, found, of, weights
+from tests.preflight.eras_by_day import EVERY, JANUARY, JUNE, MARCH, NEWEST, SEPTEMBER, found, of, weights
 
 
 @pytest.mark.parametrize(("batch", "group"), [(8, 2), (128, 16), (16, 16), (7, 7), (256, 1)])
@@ -55,15 +55,6 @@ def test_since_when_oversampling_may_be_below_one(era: str, factor: str, refused
 def test_tensor_parallelism_and_the_engines_gpus(gpus: int, tp: int, fits: bool) -> None:
     text = f"inference_gpu_ids = {list(range(gpus))}\ntrainer_gpu_ids = [7]\n[inference.parallel]\ntp = {tp}\n"
     assert ("tensor-parallel-divides" not in weights(batches.CHECKS, of(JANUARY, text))) == fits
-
-
-@pytest.mark.parametrize(("era", "compared"), [(SEPTEMBER, True), (IDS, True), (JANUARY, False), (NEWEST, False)])
-def test_until_when_data_parallelism_had_to_be_written_down(era: str, compared: bool) -> None:
-    plan = GpuPlan([str(gpu) for gpu in range(6)], ["6"])
-    text = "[inference.parallel]\ntp = 1\n"
-    assert ("engine-uses-its-gpus" in weights(batches.CHECKS, of(era, text, plan=plan))) == compared
-    whole = text + "dp = 6\n"
-    assert weights(batches.CHECKS, of(era, whole, plan=plan)) == {}
 
 
 def test_a_server_of_its_own_role_is_not_the_launchers_business() -> None:

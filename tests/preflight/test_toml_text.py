@@ -169,6 +169,28 @@ def test_the_same_key_with_the_same_value_can_go() -> None:
     assert (finding.edits[0].first, finding.edits[0].last, finding.edits[0].lines) == (3, 3, ())
 
 
+def test_what_else_stands_twice_is_told_and_the_rest_is_read() -> None:
+    for text, told, data in (
+        ("a = 1\n[a]\nb = 2\n", [(2, "duplicate-key", "line 1 has already set (a = 1)")], {"a": {"b": 2}}),
+        (
+            "[t]\na = 1\n[u]\n[t]\na = 3\nc = 4\n",
+            [(4, "duplicate-table", "line 1 and again in line 4"), (5, "duplicate-key", "values: 1 and 3")],
+            {"t": {"a": 3, "c": 4}, "u": {}},
+        ),
+        (
+            '[[e]]\nid = "a"\nid = "b"\n[[e]]\nid = "b"\n',
+            [(3, "duplicate-key", 'values: "a" and "b"')],
+            {"e": [{"id": "b"}, {"id": "b"}]},
+        ),
+        ("[[e]]\n[e.s]\na = 1\n[e.s]\nb = 2\n", [(4, "duplicate-table", "[e.s]")], {"e": [{"s": {"a": 1, "b": 2}}]}),
+        ("[a.b]\nx = 1\n[a]\nb = 2\n", [(4, "toml-syntax", "Cannot overwrite a value")], {"a": {"b": {"x": 1}}}),
+    ):
+        found = mend_text(FILE, text)
+        assert [(one.where.line, one.id) for one in found.findings] == [one[:2] for one in told], text
+        assert all(words in one.sentence for one, (_, _, words) in zip(found.findings, told, strict=True)), text
+        assert found.data == data, text
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

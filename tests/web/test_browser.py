@@ -205,7 +205,7 @@ def test_a_report_opens_from_disk_without_a_network(browser: Any, tmp_path: Path
 @pytest.mark.soak
 def test_a_live_run_shows_its_incident_within_five_seconds_of_the_verdict(browser: Any, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    demo = [sys.executable, "-m", "supervisor.practice.demo", "--keep", str(tmp_path / "demo"), "--steps", "40"]
+    demo = [sys.executable, "-m", "tests.demo.demo", "--keep", str(tmp_path / "demo"), "--steps", "40"]
     run_file = tmp_path / "demo/run.toml"
     program = "import sys; from supervisor.cli.main import main; sys.exit(main(sys.argv[1:]))"
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,4 +1,4 @@
-"""The main job in about a minute: `make demo`, or `python -m supervisor.practice.demo`.
+"""The main job in about a minute: `make demo`, or `python -m tests.demo.demo`.
 
 A practice run on two pretended GPUs is given to the real rl-supervisor, as a person would: a run file, the command
 `rl-supervisor run`, and `supervisorctl`. Its vLLM dies silently, its checkpoints outgrow its disk, and it still
@@ -28,7 +28,7 @@ from supervisor.practice.command_line import toml_value
 from supervisor.practice.nvml.build import NoCompilerError
 from supervisor.practice.pathing import folder_bytes, step_numbers
 from supervisor.practice.run import Practice, make_practice
-from supervisor.practice.timeline import Said, Seen, Story, parse_said
+from tests.demo.timeline import Said, Seen, Story, parse_said
 
 MIB = 1 << 20
 RUN_ID = "practice"
@@ -304,7 +304,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m supervisor.practice.demo", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser("python -m tests.demo.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder, and leave it there")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="length of the run (default 20)")
     parser.add_argument("--step-seconds", type=float, default=1.5, metavar="S", help="length of a step (default 1.5)")
