@@ -2,8 +2,9 @@
 
 Three mixes (faults of every kind beside the hangs), three lengths of a step. The hangs strike more often than in the
 mixes, so that their percentiles mean something. "before" is the same world without what /proc tells, where the slower
-rules hold alone. ``--loss`` prints the share of the simple watcher's loss that the core removes at four times the rates
-of the mix, and ``--lifts`` what becomes of collectives that wait and then go on by themselves.
+rules hold alone. ``--stood`` counts from when the job could not go on: a collective that hangs while rollouts are made
+holds up nothing before their end. ``--loss`` prints the share of the simple watcher's loss that the core removes at
+four times the rates of the mix, and ``--lifts`` what becomes of collectives that wait and then go on by themselves.
 
 The worlds and their pictures of a hang are written by the detector's authors: the figures are modelled.
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from supervisor.simulator.compare import compare, run_all
-from supervisor.simulator.ledger import quantile, score
+from supervisor.simulator.ledger import quantile
 from supervisor.simulator.scenario import Rate, load_scenario
 from supervisor.simulator.sensitivity import at
 
@@ -33,22 +34,35 @@ KINDS = {
 WATCHER = "plain-watcher"
 
 
-def detections(seeds: Sequence[int], steps: Sequence[int], sets: Sequence[str]) -> Iterator[str]:
+def detections(
+    seeds: Sequence[int],
+    steps: Sequence[int],
+    sets: Sequence[str],
+    *,
+    mixes: Sequence[str] = MIXES,
+    stood: bool = False,
+) -> Iterator[str]:
     """Lines of a table: median / 95th percentile in minutes of each kind, with and without the pictures."""
     yield _line("mix, step", *(f"{word} (n)" for word in KINDS.values()), "false restarts")
-    for mix in MIXES:
+    for mix in mixes:
         for step in steps:
             rates = [f"rate.{kind}={EACH_PER_1000_H[step]}" for kind in KINDS]
             for name, proc in (("before", "false"), ("now", "true")):
                 scenario = load_scenario(mix, [f"step_s={step}", f"proc={proc}", *rates, *sets])
-                found = score("core", run_all([(scenario, HOURS[step], seed, "core") for seed in seeds]))
+                accounts = run_all([(scenario, HOURS[step], seed, "core") for seed in seeds])
                 cells = []
                 for kind in KINDS:
-                    times = found.detection_s.get(kind, [])
+                    strikes = [one for account in accounts for one in account.strikes if one.kind == kind]
+                    times = sorted(
+                        one.detected - (max(one.t, one.stood or one.t) if stood else one.t)
+                        for one in strikes
+                        if one.detected is not None
+                    )
                     middle, late = quantile(times, 0.5), quantile(times, 0.95)
                     told = "-" if middle is None or late is None else f"{middle / 60:.1f} / {late / 60:.1f}"
                     cells.append(f"{told} ({len(times)})")
-                yield _line(f"{mix}, {step} s, {name}", *cells, str(found.false_restarts))
+                false = sum(len(account.false_restarts) for account in accounts)
+                yield _line(f"{mix}, {step} s, {name}", *cells, str(false))
 
 
 def _line(first: str, *cells: str) -> str:
@@ -82,16 +96,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, nargs="+", default=list(HOURS), choices=list(HOURS))
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--first-seed", type=int, default=1, help="the rules were tuned on seeds 1 to 5")
+    parser.add_argument("--mixes", nargs="+", default=list(MIXES), choices=list(MIXES))
+    parser.add_argument("--stood", action="store_true")
     parser.add_argument("--loss", action="store_true")
     parser.add_argument("--lifts", action="store_true")
     options = parser.parse_args(words)
-    seeds = range(1, options.seeds + 1)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.loss:
         print(loss_removed(seeds, 400.0, 4.0))
     elif options.lifts:
         print(lifting(seeds))
     else:
-        for line in detections(seeds, options.steps, options.sets):
+        for line in detections(seeds, options.steps, options.sets, mixes=options.mixes, stood=options.stood):
             print(line, flush=True)
     return 0
 

@@ -6,7 +6,7 @@ it lasts nor afterwards: all rules that ask how late a step or a start is ask by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, KEEP, RESUME, STEP, WARM, limits
@@ -235,11 +235,14 @@ def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:
     return worked_t if engine.counted_t - worked_t >= idle_s else NEVER
 
 
-def excuse(state: State, watch: Watch | None = None) -> str:
-    """A known reason for silence now (a checkpoint being written, a weight update, an evaluation), or ""."""
+def excuse(state: State, watch: Watch | None = None, but: Container[str] = ()) -> str:
+    """A known reason for silence now (a checkpoint being written, a weight update, an evaluation), or "".
+
+    ``but``: phases that count for nothing here, since what they do would be seen.
+    """
     watch = watch or Watch(state.now)
     for role, phase, ends in _present(state, watch):
-        if not watch.over(ends, 0.0):
+        if phase.phase not in but and not watch.over(ends, 0.0):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
     if not state.live:
         return ""
@@ -256,9 +259,10 @@ def excuse(state: State, watch: Watch | None = None) -> str:
     return ""
 
 
-def explanation_ended(state: State, watch: Watch) -> float:
+def explanation_ended(state: State, watch: Watch, but: Container[str] = ()) -> float:
     """Until when a known reason explained silence, at most now; the last step's end where none did."""
-    spans = [ends for _, _, ends in _present(state, watch)] + [ended for _, ended in state.job.explained[-1:]]
+    spans = [ends for _, phase, ends in _present(state, watch) if phase.phase not in but]
+    spans += [ended for _, ended in state.job.explained[-1:]]
     return min(state.now, max(spans, default=state.progress.t))
 
 

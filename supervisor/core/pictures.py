@@ -10,21 +10,36 @@ from __future__ import annotations
 
 from typing import Literal
 
-from supervisor.core.deadlines import FRESH_S, PAUSE_LONGEST, explanation_ended, knows_counters
+from supervisor.core.deadlines import (
+    FRESH_S,
+    LEARNED_FROM,
+    PAUSE_LONGEST,
+    current,
+    excuse,
+    explanation_ended,
+    knows_counters,
+)
 from supervisor.core.evolve import replace
-from supervisor.core.facts import EffortLook
+from supervisor.core.facts import EffortLook, Gpu
 from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
 from supervisor.core.records import Learned
 from supervisor.core.state import Activity, State
 from supervisor.core.watch import Watch
 
 Name = Literal["spins", "rests", "mixed", "cpu"]
-FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
+ALONE = "alone"
+"""All rest, and no part is connected with anything that is not of the job: no judge, sandbox or container works for it.
+A wait that shows no connection is one of its own, as a back-off after a refusal is, which takes a minute at most."""
+FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, ALONE: 150.0, "mixed": 300.0, "cpu": 300.0}
 """Seconds that a picture may stand though it was never seen before. Ranks that all spin wait for each other; one whose
 GPU rests may do what only its CPU shows (``mixed``, ``cpu``). For ``rests`` that holds in a start."""
 ELSEWHERE_S = 1200.0
 """At least so long all may rest in a step: environments that wait for a judge or a sandbox elsewhere look like a hang,
 and no pause of before is a bound for theirs."""
+SAVING_S = 300.0
+"""At least so long a save may write nothing, neither by calls nor by the kernel's writing back: it waits for a mount.
+That a save is told of explains silence; that it would be seen to write makes its silence a picture of its own."""
+SAVING, STARTING = "save/", "start/"
 START = 2.0  # times the floor, in a start: it loads, compiles and connects
 FEW = 2.0  # times the floor, where less than KEEP steps were seen: the run may just not have paused yet
 MOVING_CORES = 0.5  # of environments and helpers together: those that poll take less
@@ -33,27 +48,42 @@ GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so i
 SHORTEST_S = 20.0  # two looks
 AT_WORK = 2.0  # times the least that a GPU draws
 KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
-PREFIX, SEEN = "still/", "seen"
+PREFIX, SEEN, WATTS = "still/", "seen", "watts/"
 
 
-def with_effort(activity: Activity | None, fact: EffortLook, now: float) -> Activity | None:
-    """``activity`` after a look. One that fails, or cannot see files or network, tells nothing."""
+def with_effort(state: State, fact: EffortLook) -> Activity | None:
+    """What is known of the processes after a look. One that fails, or cannot see files or network, tells nothing."""
+    activity, now = state.job.activity, state.now
     if fact.reason or fact.helper_cores is None or fact.file_bytes_s is None or fact.net_bytes_s is None:
         return activity
     cores = fact.helper_cores + sum(effort.cores for effort in fact.efforts if effort.role == "env")
-    moves = cores >= MOVING_CORES or max(fact.file_bytes_s, fact.net_bytes_s) >= MOVING_BYTES_S
+    flushed = fact.flushed_bytes_s if _situation(state) == SAVING else 0.0
+    rates = (fact.file_bytes_s, fact.net_bytes_s, MOVING_BYTES_S if flushed is None else flushed)
+    moves = cores >= MOVING_CORES or max(rates) >= MOVING_BYTES_S
     gap_s = now - activity.seen_t if activity is not None else GAP_S
     if activity is None or gap_s > GAP_S:
-        return Activity(now, now, moves)
+        return Activity(now, now, moves, reached_t=now)
     # Work shows at two looks in a row; a heartbeat, a log that is rotated or a collector of garbage at one. The sensor
     # speaks on change, so what it told last stood until now.
     moved = activity.moves and (moves or gap_s > SHORTEST_S)
-    return replace(activity, seen_t=now, moved_t=now if moved else activity.moved_t, moves=moves)
+    return replace(
+        activity,
+        seen_t=now,
+        moved_t=now if moved else activity.moved_t,
+        moves=moves,
+        reached_t=activity.reached_t if fact.outside is False or moves else now,  # it is asked while all rest
+    )
 
 
 def name_picture(state: State) -> str:
     """The present picture, "" while there is none."""
     return state.job.activity.picture if state.job.activity is not None else ""
+
+
+def is_alone(state: State) -> bool:
+    """Did the last look show no connection with anything that is not of the job?"""
+    activity = state.job.activity
+    return activity is not None and activity.reached_t < activity.seen_t
 
 
 def sees_processes(state: State) -> bool:
@@ -100,29 +130,80 @@ def still_since(state: State, watch: Watch) -> float | None:
     if rests is None or activity is None or not sees_processes(state) or not knows_counters(state, watch):
         return None
     began = state.attempt.started if state.progress.step is None else state.progress.t
-    moved = [began, rests, activity.moved_t, engine.worked_t, explanation_ended(state, watch)]
+    moved = [began, rests, activity.moved_t, engine.worked_t, explanation_ended(state, watch, _seen_phases(state))]
     moved += [growth.t for growth in job.growth.values()]
     # A count that is not told at present says nothing; the other parts do.
     moved += [job.work.moved_t] if job.work is not None and not watch.over(job.work.t, FRESH_S) else []
     return max(moved)
 
 
-def picture_limit(state: State) -> float | None:
-    """For how many seconds the present picture may stand; None: there is none, or too little is known of this run."""
-    learned, name = state.books.learned.phases, name_picture(state)
-    if not name:
+def time_picture(state: State, watch: Watch) -> tuple[float, float] | None:
+    """Since when the present picture has stood, and for how many seconds it may; None: there is none, or it is unknown.
+
+    Where all rest alone, what ends first counts.
+    """
+    since, limit_s = still_since(state, watch), picture_limit(state, name_picture(state))
+    if since is None or limit_s is None or excuse(state, watch, _seen_phases(state)):
         return None
-    seen, times = learned.get(_key(state, SEEN)), learned.get(_key(state, name))
-    if seen is None:
+    alone_since, alone_s = _alone_since(state, since), picture_limit(state, ALONE)
+    if alone_since is None or alone_s is None or since + limit_s <= alone_since + alone_s:
+        return since, limit_s
+    return alone_since, alone_s
+
+
+def least_limit(state: State) -> float | None:
+    """The fewest seconds for which anything that is seen now may stand still; None: there is no picture."""
+    limits = [picture_limit(state, name) for name in (name_picture(state), ALONE)]
+    return min((one for one in limits if one is not None), default=None)
+
+
+def picture_limit(state: State, name: str) -> float | None:
+    """For how many seconds this picture may stand; None: there is none, or too little is known of this run."""
+    if not name or (name == ALONE and name_picture(state) != "rests"):
         return None
-    if state.mode == "starting":
+    here, learned = _situation(state), state.books.learned.phases
+    seen, times = learned.get(_key(here, SEEN)), learned.get(_key(here, name))
+    if seen is None or seen.count < {STARTING: 1, SAVING: LEARNED_FROM}.get(here, EACH_AT_FIRST):
+        return None
+    if here == STARTING:
         floor_s = START * FLOORS_S[name]
-    elif seen.count < EACH_AT_FIRST:
-        return None
     else:
-        floor_s = FLOORS_S[name] * (FEW if seen.count < KEEP else 1.0)
+        few = FEW if seen.count < (EACH_AT_FIRST if here == SAVING else KEEP) else 1.0
+        floor_s = few * (max(FLOORS_S[name], SAVING_S) if here == SAVING else FLOORS_S[name])
         floor_s = max(floor_s, ELSEWHERE_S) if name == "rests" else floor_s
     return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
+
+
+def _alone_since(state: State, since: float) -> float | None:
+    activity = state.job.activity
+    return max(since, activity.reached_t) if activity is not None and activity.picture == "rests" else None
+
+
+def _situation(state: State) -> str:
+    """Pictures of a start, of a save and of a step say different things: each is learned by itself."""
+    if state.mode == "starting":
+        return STARTING
+    saves = state.job.phases.get("trainer")
+    return SAVING if saves is not None and saves.phase == "checkpoint" and current(state, saves) else ""
+
+
+def _seen_phases(state: State) -> tuple[str, ...]:
+    """Phases that explain nothing here: a save would be seen to write, an evaluation to use engine or environment."""
+    here = _situation(state)
+    if here == SAVING:
+        return ("checkpoint",)
+    alone = not here and is_alone(state) and name_picture(state) == "rests"
+    return ("eval",) if alone else ()
+
+
+def known_watts(state: State, gpu: Gpu) -> float:
+    """The most that a GPU of this kind was seen to draw in this run, on any pod; 0.0: unknown."""
+    times = state.books.learned.phases.get(_name_kind(gpu))
+    return 0.0 if times is None or gpu.limit_w is None else times.longest_s
+
+
+def _name_kind(gpu: Gpu) -> str:
+    return f"{WATTS}{gpu.total_bytes >> 30}/{gpu.limit_w or 0:.0f}"
 
 
 def after_look(state: State, activity: Activity) -> tuple[Activity, dict[str, float]]:
@@ -135,10 +216,18 @@ def after_look(state: State, activity: Activity) -> tuple[Activity, dict[str, fl
         return activity, pictures
     picture = shows if shows == activity.shows else activity.picture
     activity = replace(activity, shows=shows, picture=picture)
-    times = {_key(state, SEEN): 1.0} if _sees_all(state) else {}
-    since = still_since(state, Watch(state.now))
+    looked = replace(state, job=replace(state.job, activity=activity))
+    here = _situation(looked)
+    times = {_key(here, SEEN): 1.0} if _sees_all(state) else {}
+    for memory in state.gpus.by_uuid.values():
+        if memory.gpu.role == "trainer" and memory.gpu.limit_w is not None and memory.power_high_w > KNOWN_POWER_W:
+            times[_name_kind(memory.gpu)] = memory.power_high_w
+    since = still_since(looked, Watch(state.now))
     if since is not None and picture and state.now - since >= SHORTEST_S:
-        times[_key(state, picture)] = state.now - since
+        times[_key(here, picture)] = state.now - since
+        alone_since = _alone_since(looked, since)
+        if alone_since is not None and state.now - alone_since >= SHORTEST_S:
+            times[_key(here, ALONE)] = state.now - alone_since
     longer = {key: seconds for key, seconds in times.items() if pictures.get(key, 0.0) < seconds}
     return activity, {**pictures, **longer} if longer else pictures
 
@@ -150,5 +239,5 @@ def learn_pictures(learned: Learned, pictures: dict[str, float]) -> Learned:
     return learned
 
 
-def _key(state: State, name: str) -> str:
-    return f"{PREFIX}{'start/' if state.mode == 'starting' else ''}{name}"
+def _key(here: str, name: str) -> str:
+    return f"{PREFIX}{here}{name}"

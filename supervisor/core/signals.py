@@ -27,7 +27,7 @@ from supervisor.core.deadlines import (
 from supervisor.core.facts import is_gpu_empty
 from supervisor.core.observe_job import TOLD_S
 from supervisor.core.phases import STEP, limits
-from supervisor.core.pictures import name_picture, picture_limit, still_since, trainer_rests_since
+from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
 from supervisor.core.state import GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -209,9 +209,10 @@ def _known_standstill(state: State, watch: Watch) -> list[Signal]:
     """GPUs and processes are seen too, and their picture stands for longer than any that was healthy in this run."""
     if not state.settings.has_engine:
         return []
-    since, limit_s = still_since(state, watch), picture_limit(state)
-    if since is None or limit_s is None or not watch.over(since, limit_s) or excuse(state, watch):
+    found = time_picture(state, watch)
+    if found is None or not watch.over(*found):
         return []
+    since, limit_s = found
     lasts, name = span(state.now - since), name_picture(state)
     watts = sum(m.gpu.power_w or 0.0 for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer")
     gpus = {

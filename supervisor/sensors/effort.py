@@ -1,4 +1,7 @@
-"""What the job's processes do: CPU time, files, network, and calls that no signal ends. It shows who stands still."""
+"""What the job's processes do: CPU time, files, network, calls that no signal ends, connections to other services.
+
+It shows who stands still.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from supervisor.base.proc_stat import read_stat
+from supervisor.base.proc_stat import UPLOADERS, read_stat
 from supervisor.core.facts import Effort, EffortLook, Fact, Role
+from supervisor.core.pictures import MOVING_BYTES_S, MOVING_CORES
 from supervisor.sensors.base import Clock
+from supervisor.sensors.outside import is_outside_reached
 
 Watched = Callable[[], Iterable[tuple[Role | None, int, int, bool]]]
 """The attempt's processes: (role, pid, start time in ticks, is it a key process). No role: a helper."""
@@ -37,6 +42,7 @@ class EffortSensor:
         proc: Path = Path("/proc"),
         net: Path = Path("/proc/net/dev"),
         infiniband: Path = Path("/sys/class/infiniband"),
+        vmstat: Path = Path("/proc/vmstat"),
         clock: Clock = time.monotonic,
     ) -> None:
         self._processes = processes
@@ -46,7 +52,9 @@ class EffortSensor:
         self._clock = clock
         self._before: dict[tuple[int, int], tuple[float, int | None]] = {}  # CPU seconds, bytes at the last look
         self._before_at = 0.0
+        self._vmstat = vmstat
         self._received: int | None = None
+        self._flushed: int | None = None
         self._said: EffortLook | None = None
         self._said_at = 0.0
 
@@ -56,12 +64,17 @@ class EffortSensor:
         cores: dict[Role, list[float]] = {}
         waits: dict[Role, str] = {}
         helpers, moved, hidden = 0.0, 0, False
+        job: list[int] = []
+        waiting: list[int] = []  # those that may wait for a service elsewhere
         past_s = now - self._before_at
         for role, pid, ticks, is_key in self._processes():
             used = self._read_cpu_use(pid, ticks)
             if used is None:
                 continue
-            seconds, state = used
+            seconds, state, name = used
+            job.append(pid)
+            if role not in ("inference", "trainer") and name not in UPLOADERS:
+                waiting.append(pid)
             moved_bytes = self._read_bytes(pid) if role != "inference" else 0
             found[pid, ticks] = seconds, moved_bytes
             if state == "D" and role is not None and is_key:
@@ -79,10 +92,13 @@ class EffortSensor:
             else:
                 moved += max(0, moved_bytes - before[1])
         received, received_before = self._count_received(), self._received
-        self._before, self._before_at, self._received = found, now, received
+        flushed, flushed_before = self._count_flushed(), self._flushed
+        self._before, self._before_at, self._received, self._flushed = found, now, received, flushed
         if not cores:
             return []
         net = None if received is None or received_before is None else max(0, received - received_before) / past_s
+        written = None if flushed is None or flushed_before is None else max(0, flushed - flushed_before) / past_s
+        rest = helpers + sum(cores.get("env", ())) < MOVING_CORES
         told = EffortLook(
             tuple(
                 Effort(role, round(sum(each), 1), round(min(each), 1), waits.get(role, ""))
@@ -91,6 +107,8 @@ class EffortSensor:
             helper_cores=round(helpers, 1),
             file_bytes_s=None if hidden else _round_rate(moved / past_s),
             net_bytes_s=None if net is None else _round_rate(net),
+            flushed_bytes_s=None if written is None else _round_rate(written),
+            outside=is_outside_reached(waiting, job) if rest else None,
         )
         if self._said is not None and now - self._said_at < HEARTBEAT_S and not _is_news(self._said, told):
             return []
@@ -101,13 +119,13 @@ class EffortSensor:
         self._before, self._said = {}, None
         return (EffortLook(reason=reason),)
 
-    def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str] | None:
-        """CPU seconds so far of all its threads, and its state; None when it is gone."""
+    def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str, str] | None:
+        """CPU seconds so far of all its threads, its state, its name; None when it is gone."""
         found = read_stat(f"{self._proc}/{pid}/stat")
         if found is None or int(found[1][19]) != ticks:
             return None
         fields = found[1]
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0], found[0]
 
     def _read_bytes(self, pid: int) -> int | None:
         """What it has read and written so far, by calls (rchar, wchar) and from disks (read_bytes): proc(5)."""
@@ -132,6 +150,14 @@ class EffortSensor:
             return None
         return int(total)
 
+    def _count_flushed(self) -> int | None:
+        """Bytes that the kernel has written back so far, of all programs; None: unknown."""
+        try:
+            counts = dict(line.split() for line in self._vmstat.read_bytes().splitlines())
+            return int(counts[b"nr_written"]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, KeyError, ValueError):
+            return None
+
     def _channel(self, pid: int) -> str:
         """The kernel function that it waits in; it is hidden ("0") from those who may not trace the process."""
         try:
@@ -146,6 +172,9 @@ def _round_rate(rate: float) -> float:
 
 
 def _is_news(said: EffortLook, look: EffortLook) -> bool:
+    flush = [(one.flushed_bytes_s or 0.0) >= MOVING_BYTES_S for one in (said, look)]
+    if said.outside is not look.outside or flush[0] != flush[1]:
+        return True
     if [(one.role, one.waits) for one in said.efforts] != [(one.role, one.waits) for one in look.efforts]:
         return True
     cores = [(said.helper_cores, look.helper_cores)]

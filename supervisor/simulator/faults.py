@@ -251,10 +251,16 @@ def _env_death(world: World, p: Values) -> None:
     job.vanish("env")
 
 
-@_kind("env-hang", "restart", "the environment server lives and answers nothing more; rollouts never finish")
+@_kind(
+    "env-hang",
+    "restart",
+    "the environment server lives and answers nothing more; rollouts never finish",
+    asks=(False, "does it wait for the answer of a service elsewhere, which never comes?"),
+)
 def _env_hang(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("env-hang")
+    job.asks = bool(p["asks"])
     job.jam("env")
 
 

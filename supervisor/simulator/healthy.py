@@ -82,6 +82,7 @@ def healthy_physics(number: int) -> dict[str, Any]:
         "proc": strata.chance("proc", 0.8),
         "waits_spin": strata.chance("waits-spin", 0.5),
         "env_shows": strata.chance("env-shows", 0.5),
+        "sync_part": round(0.5 * strata.part("sync"), 2),
         "pipeline": lines < STEPS_ONLY and strata.chance("pipeline", 0.7),
         "lines": "debug" if lines < 0.35 else "info" if lines < STEPS_ONLY else "steps",
         "step_begins": strata.chance("step-begins", 0.5),

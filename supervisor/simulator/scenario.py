@@ -59,6 +59,7 @@ class Physics:
     proc: bool = True  # /proc tells what the job's processes do
     waits_spin: bool = False  # the trainer's ranks wait for a batch in a collective, so their GPUs are "100 % busy"
     env_shows: bool = True  # a slow environment uses CPU here; False: it waits for a service elsewhere
+    sync_part: float = 0.2  # of a save in which the trainer writes nothing: the kernel brings it to the volume
     pipeline: bool = True  # the orchestrator tells its count of rollouts
     lines: str = "debug"  # what the logs show: "debug" all, "info" few phases and hardly an end, "steps" no phase
     step_begins: bool = True  # at "info": does the orchestrator say that it begins a step? Its era tells

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from random import Random
 
 from supervisor.core import facts as f
+from supervisor.core.pictures import MOVING_CORES
 from supervisor.simulator.clockwork import NEVER, Alarm
 from supervisor.simulator.engine_look import EngineEyes
 from supervisor.simulator.job import POWER_BUSY, POWER_IDLE, POWER_SPINS, Job, Line, Process
 from supervisor.simulator.pod import ENGINE_GIB, WALL, GpuCard, Pod, Watcher
-from supervisor.simulator.scenario import GB, GIB
+from supervisor.simulator.scenario import GIB
 
 CHECKPOINT_SCAN_S, QUIET_S, STEPS_HEARTBEAT_S = 15.0, 20.0, 600.0
 DISK_LOOK_S, DISK_HEARTBEAT_S, DISK_CHANGE = 5.0, 600.0, 0.002
@@ -43,7 +44,7 @@ def local_steps(pod: Pod, *, settled: bool = False) -> f.LocalSteps:
         elif folder.state == "complete":
             found.append(f.LocalStep(step, "complete", "", size, wall))
         elif folder.state == "writing" and not settled:
-            found.append(f.LocalStep(step, "writing", "its files are being written", size, WALL + now))
+            found.append(f.LocalStep(step, "writing", "its files are being written", size, wall))
         else:
             found.append(f.LocalStep(step, "incomplete", "a shard is missing", size, wall))
     return f.LocalSteps(tuple(found), settled=settled)
@@ -58,6 +59,7 @@ class Sensing(Watcher):
         self._line_t = self.clock.now
         self._steps_said: f.LocalSteps | None = None
         self._steps_t = self.clock.now
+        self._written = 0
         self._disk_said = -1
         self._steps_alarm = Alarm(self.clock, self._look_at_steps, self)
         self._disk_alarm = Alarm(self.clock, self._look_at_disk, self)
@@ -205,7 +207,9 @@ class Sensing(Watcher):
         for c in pod.cards:
             power_w, load = self._gpu_reading(c)
             used = int(c.used_bytes + jitter)
-            gpus.append(f.Gpu(c.uuid, c.index, used, c.total_bytes, c.role, power_w=power_w, load=load))
+            gpus.append(
+                f.Gpu(c.uuid, c.index, used, c.total_bytes, c.role, power_w=power_w, load=load, limit_w=POWER_W)
+            )
         self._tell(f.GpuLook(tuple(gpus)), "gpu")
         low = pod.job is not None and any(
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
@@ -239,6 +243,7 @@ class Sensing(Watcher):
         does, ranks = job.effort(), physics.trainer_gpus
         trainer = does.trainer * random.uniform(0.85, 1.0)
         stray, rests = random.random() < BURSTS, random.random() < STALLS
+        helpers = round(does.helpers * random.uniform(0.5, 1.5) + stray * random.uniform(0.3, 1.5), 1)
         self._tell(
             f.EffortLook(
                 (
@@ -246,9 +251,11 @@ class Sensing(Watcher):
                     f.Effort("orchestrator", does.orchestrator, does.orchestrator),
                     *([] if "env" in job.missing else [f.Effort("env", does.env, does.env)]),
                 ),
-                helper_cores=round(does.helpers * random.uniform(0.5, 1.5) + stray * random.uniform(0.3, 1.5), 1),
+                helper_cores=helpers,
                 file_bytes_s=round(0.0 if rests else does.file_bytes_s * random.uniform(0.3, 1.0)),
                 net_bytes_s=round(2e4 * random.uniform(0.1, 3.0) + 3e6 * (random.random() < BURSTS / 2)),
+                flushed_bytes_s=does.flushed_bytes_s,
+                outside=None if helpers + does.env >= MOVING_CORES else does.outside,  # asked while all rest
             ),
             "effort",
         )
@@ -300,12 +307,14 @@ class Sensing(Watcher):
             self._tell(f.LocalSteps(reason="the folder did not answer"), "checkpoints")
             self._steps_soon()
             return
-        fact = local_steps(self.pod)
-        now = self.clock.now
+        now, job = self.clock.now, self.pod.job
         writing = self.pod.folder_being_written()
-        if writing is not None:
-            began = self.pod.job.phase_since if self.pod.job is not None else now
-            self._tell(f.Growing("checkpoint", int((now - began) * GB)), "checkpoints")
+        if writing is not None and job is not None:
+            size = int(writing.written_bytes * job.written_part())
+            if size != self._written:  # a save that hangs grows no more
+                self._written, writing.changed = size, now
+                self._tell(f.Growing("checkpoint", size), "checkpoints")
+        fact = local_steps(self.pod)
         states = [(s.step, s.state) for s in fact.steps]
         said = [(s.step, s.state) for s in self._steps_said.steps] if self._steps_said else None
         if states != said or now - self._steps_t >= STEPS_HEARTBEAT_S:
