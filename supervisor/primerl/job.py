@@ -363,9 +363,9 @@ class PrimeRlJob:
         """Step numbers with a checkpoint folder."""
         return self.layout.steps()
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, tiered: Path | None = None) -> StepCheck:
         """Is the step resumable?"""
-        return self.layout.check_step(step, settled=settled)
+        return self.layout.check_step(step, settled=settled, tiered=tiered)
 
     def step_files(self, step: int) -> Sequence[StepFile]:
         """What resuming at ``step`` needs."""

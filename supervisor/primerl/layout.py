@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip
+from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip, folder_size
 from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import files_below, judge_step, numbered_folders, safe_name
 from supervisor.primerl.dialect import Dialect
@@ -127,10 +127,11 @@ class Layout:
         """Every step with a checkpoint folder, in either tree."""
         return sorted({step for parent in self._checkpoint_parents() for step in numbered_folders(parent)})
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
-        """Is everything there, and whole, that resuming at ``step`` needs?"""
-        trees = self._folders_of_step(step)
-        return judge_step(step, self._results_of_step(step), trees, self.output_dir, self.quiet_s, settled=settled)
+    def check_step(self, step: int, *, settled: bool = False, tiered: Path | None = None) -> StepCheck:
+        """Is everything there, and whole, that resuming at ``step`` needs? The trainer's part may lie at ``tiered``."""
+        trees, results = self._folders_of_step(step), self._results_of_step(step, tiered)
+        check = judge_step(step, results, trees, self.output_dir, self.quiet_s, settled=settled)
+        return replace(check, changed_wall=max(check.changed_wall, folder_size([tiered] if tiered else [])[1]))
 
     def _folders_of_step(self, step: int) -> list[Path]:
         """The folders that together are the step, the primary one first."""
@@ -139,8 +140,8 @@ class Layout:
             parts.append(self._orchestrator_folder(step).parent)
         return parts
 
-    def _results_of_step(self, step: int) -> Iterator[Result]:
-        yield check_dcp(self._trainer_folder(step))
+    def _results_of_step(self, step: int, tiered: Path | None) -> Iterator[Result]:
+        yield check_dcp(tiered or self._trainer_folder(step))
         if not self.orchestrator:
             return
         folder = self._orchestrator_folder(step)
