@@ -48,6 +48,7 @@ def report(
 
         return write_page(options, html, price, full=full)
     from supervisor.views import run_report
+    from supervisor.views.engine_idle import measure_idle
 
     run_file = where.run_file_of(options)
     found = run_report.gather(run_file, os.environ)
@@ -58,6 +59,7 @@ def report(
         price=price if price is not None else run_file.report.dollars_per_hour,
         person_every_h=person_every_h,
         interval_steps=job.first_interval if is_set else None,
+        idle=measure_idle(run_file.state_dir / "journal.db"),
     )
     if as_json and incident is None:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
