@@ -303,8 +303,7 @@ class Effects:
 
     def _stop_attempt(self, action: a.Stop) -> None:
         folder, run_id = attempt_dir(self.run.state_dir, action.attempt), self.run.run_file.run.id
-        job = self.run.need_job() if self._tier is None else self._tier.see_copied(self.run.need_job())
-        if unseen := wait_for_what_is_kept(action, job, folder, run_id, self._hurry):
+        if unseen := wait_for_what_is_kept(action, self.run.need_job(), folder, run_id, self._hurry):
             self.run.post(f.Remark("stop", f"No look at the checkpoints before the stop: {unseen}."))
         stopped = self._stop_processes(action.attempt, action.budget_s, brief=action.brief, at_once=action.at_once)
         self.store.last_logs(action.attempt)  # before the next attempt's logs take their place

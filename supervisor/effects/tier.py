@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from supervisor.base.durable import exchange_names
 from supervisor.base.errors import StoreError, SupervisorError
@@ -31,7 +30,7 @@ from supervisor.effects import move_aside, tier_fit
 from supervisor.effects.run_context import RunContext
 from supervisor.effects.tier_fit import Room
 from supervisor.effects.transfers import Transfers, request
-from supervisor.jobs.base import Job, StepCheck, TieredPart
+from supervisor.jobs.base import Job, TieredPart
 from supervisor.jobs.steps import numbered_folders
 from supervisor.sensors.host import HostSensor
 
@@ -349,17 +348,6 @@ class Tier:
             told = f"Step {step} is skipped: steps complete faster than the volume takes them from the tier."
             self._run.post(f.Remark("skipped", f"{told} The next save would not fit beside it."))
 
-    def list_whole_parts(self, job: Job) -> dict[int, Path]:
-        """The trainer's parts that are whole here and not on the volume yet, by step. For any thread."""
-        part, trees = job.tiered_part(), self._trees()
-        return (
-            {} if isinstance(part, str) else {n: trees[n] / part.part for n in self._list_waiting(part) if n in trees}
-        )
-
-    def see_copied(self, job: Job) -> Job:
-        """The job's steps as they are once what is whole here is copied: a stop need not await the copy."""
-        return cast(Job, _Copied(job, self))
-
     # ------------------------------------------------------------ too little room
 
     def _give_up_if_short(self, folder: Path, part: TieredPart) -> None:
@@ -469,17 +457,6 @@ class Tier:
             return  # memory of a tmpfs that stays taken is the pod's, and the next start clears it
         finally:
             self._lock.release()
-
-
-class _Copied:
-    def __init__(self, job: Job, tier: Tier) -> None:
-        self._job, self._tier = job, tier
-
-    def steps(self) -> list[int]:
-        return sorted({*self._job.steps(), *self._tier.list_whole_parts(self._job)})
-
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
-        return self._job.check_step(step, settled=settled, tiered=self._tier.list_whole_parts(self._job).get(step))
 
 
 def _look_at_memory() -> f.HostLook:

@@ -65,11 +65,8 @@ class Layout:
         return self.orchestrator_dir / "checkpoints" / f"step_{step}" / "orchestrator"
 
     def _trainer_folder(self, step: int) -> Path:
-        return (
-            self._primary_folder(step) / "trainer"
-            if self.dialect.trainer_dir == "trainer"
-            else self._primary_folder(step)
-        )
+        primary = self._primary_folder(step)
+        return primary / "trainer" if self.dialect.trainer_dir == "trainer" else primary
 
     def _checkpoint_parents(self) -> list[Path]:
         return list(dict.fromkeys([self.run_dir / "checkpoints", self.orchestrator_dir / "checkpoints"]))
@@ -127,11 +124,14 @@ class Layout:
         """Every step with a checkpoint folder, in either tree."""
         return sorted({step for parent in self._checkpoint_parents() for step in numbered_folders(parent)})
 
-    def check_step(self, step: int, *, settled: bool = False, tiered: Path | None = None) -> StepCheck:
-        """Is everything there, and whole, that resuming at ``step`` needs? The trainer's part may lie at ``tiered``."""
-        trees, results = self._folders_of_step(step), self._results_of_step(step, tiered)
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
+        """Is everything there, and whole, that resuming at ``step`` needs?"""
+        trees, part = self._folders_of_step(step), self._trainer_folder(step)
+        if on_tier and self.tier and check_dcp(there := self.tier / "checkpoints" / f"step_{step}" / "trainer").ok:
+            part = there
+        results = self._results_of_step(step, part)
         check = judge_step(step, results, trees, self.output_dir, self.quiet_s, settled=settled)
-        return replace(check, changed_wall=max(check.changed_wall, folder_size([tiered] if tiered else [])[1]))
+        return replace(check, changed_wall=max(check.changed_wall, folder_size([part])[1])) if on_tier else check
 
     def _folders_of_step(self, step: int) -> list[Path]:
         """The folders that together are the step, the primary one first."""
@@ -140,8 +140,8 @@ class Layout:
             parts.append(self._orchestrator_folder(step).parent)
         return parts
 
-    def _results_of_step(self, step: int, tiered: Path | None) -> Iterator[Result]:
-        yield check_dcp(tiered or self._trainer_folder(step))
+    def _results_of_step(self, step: int, part: Path) -> Iterator[Result]:
+        yield check_dcp(part)
         if not self.orchestrator:
             return
         folder = self._orchestrator_folder(step)

@@ -32,22 +32,6 @@ def test_a_whole_step_of_each_era_is_complete_and_only_after_quiet_time(tmp_path
     assert job.check_step(45, settled=True).state == "complete"
 
 
-def test_a_step_whose_trainers_part_lies_on_a_tier_lacks_nothing_but_that_copy(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "559b44772", config=FILES)
-    part, tiered = write_step(job, 40) / "trainer", tmp_path / "fast" / "trainer"
-    shutil.copytree(part, tiered)
-    shutil.rmtree(part)
-    assert job.check_step(40, settled=True).state == "incomplete"
-    check = job.check_step(40, settled=True, tiered=tiered)
-    assert check.state == "complete" and check.changed_wall == (tiered / ".metadata").stat().st_mtime
-    (tiered / ".metadata").rename(tiered / ".metadata.tmp")
-    assert job.check_step(40, settled=True, tiered=tiered).state == "incomplete"
-    (tiered / ".metadata.tmp").rename(tiered / ".metadata")
-    (orchestrator,) = job.output_dir.rglob("progress.pt")
-    orchestrator.unlink()
-    assert job.check_step(40, settled=True, tiered=tiered).state == "incomplete", "the orchestrator saves, too"
-
-
 @EACH_ERA
 def test_a_step_goes_to_the_store_and_comes_back_to_the_same_places(tmp_path: Path, era: Era) -> None:
     job = job_of(tmp_path, era.commit, config=FILES)

@@ -17,14 +17,12 @@ from supervisor.checkpoints.completeness import check_dcp, folder_size
 from supervisor.checkpoints.drain import drain
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.core.actions import Start, Stop
+from supervisor.core.actions import Start
 from supervisor.effects import move_aside, tier_fit
 from supervisor.effects import tier as module
-from supervisor.effects.before_stop import wait_for_what_is_kept
 from supervisor.effects.tier import Tier
 from supervisor.effects.tier_fit import Room, why_too_small
-from supervisor.jobs.base import StepCheck, TieredPart
-from supervisor.jobs.steps import numbered_folders
+from supervisor.jobs.base import TieredPart
 from tests.hands import context
 
 from .conftest import wait_for
@@ -64,7 +62,7 @@ class Pod:
         self.home = folder / "out" / "checkpoints"
         self.facts: list[f.Fact] = []
         self.child = Child()
-        self.memory_left, self.looks, self.checks = 64 * GIB, 0, 0
+        self.memory_left, self.looks = 64 * GIB, 0
         self.tiers: list[Tier] = []
         self.set(str(self.fast))
 
@@ -89,17 +87,9 @@ class Pod:
     def look_at_memory(self) -> f.HostLook:
         return f.HostLook(64 * GIB, max(0, self.memory_left - folder_size([self.fast])[0]))
 
-    def steps(self) -> list[int]:
-        return sorted(numbered_folders(self.home))
-
     def tiered_part(self) -> TieredPart | str:
         self.looks += 1
         return TieredPart(self.home, "trainer", self.home.parent / "weights")
-
-    def check_step(self, step: int, *, settled: bool = False, tiered: Path | None = None) -> StepCheck:
-        self.checks += 1
-        whole = check_dcp(tiered or self.home / f"step_{step}" / "trainer").ok
-        return StepCheck("complete" if whole else "incomplete")
 
     def save(self, step: int, at: int, *, torn: bool = False) -> Path:
         """The trainer saves where it was told at its start; ``at``: the time of its .metadata."""
@@ -201,37 +191,6 @@ def test_a_pod_that_is_about_to_go_brings_the_newest_step_and_lists_before_any_o
     pod.child.hangs_at = -1
     wait_for(lambda: pod.is_safe(4), "the older one comes as soon as there is time")
     assert not pod.said("tier"), "nothing failed"
-
-
-def test_a_stop_waits_for_the_trainers_own_save_and_not_for_the_volumes_copy_of_it(pod: Pod) -> None:
-    """The step is brought after the stop; it counts only then, so a host that is lost first loses nothing that did."""
-    me = (os.getpid(), int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]))
-    order = Stop(1, "", 120.0, at_once=True, saving=4, writers=(me,), save_s=60.0)
-    for host_lives in (True, False):
-        tier = pod.daemon()
-        tier.place(pod, start(None))  # type: ignore[arg-type]
-        pod.child.refuses = "the volume is slow"
-        pod.save(4, 4000, torn=True)
-        known = (order, tier.see_copied(pod), pod.folder, "r", threading.Event())  # type: ignore[arg-type]
-        waits = threading.Thread(target=wait_for_what_is_kept, args=known, daemon=True)
-        looks = pod.checks
-        waits.start()
-        wait_for(lambda looks=looks: pod.checks > looks + 1, "it looks")
-        assert waits.is_alive(), "half a save is not left"
-        pod.save(4, 4000)
-        waits.join(20)
-        assert not waits.is_alive() and not pod.is_safe(4), "it did not wait for the volume"
-        assert tier.see_copied(pod).steps() == [4], "whose rows in W&B are sent before the stop"  # type: ignore[arg-type]
-        wait_for(lambda: pod.last_look().waiting == (4,), "it is known to wait")
-        tier.close(job_runs=True)
-        pod.child.refuses = ""
-        if not host_lives:
-            shutil.rmtree(pod.fast)
-            pod.fast.mkdir()
-        pod.daemon().settle(pod)  # type: ignore[arg-type]
-        assert pod.is_safe(4) == host_lives and bool(pod.said("tier-lost")) != host_lives
-        assert pod.last_look().waiting == ()
-        shutil.rmtree(pod.home, ignore_errors=True)
 
 
 def test_a_folder_that_a_stranger_made_in_the_tiers_place_is_neither_read_nor_emptied(
