@@ -20,7 +20,7 @@ from supervisor.checkpoints.completeness import check_dcp
 from supervisor.config.settings import load
 from supervisor.practice.run import make_practice
 
-from .rig import Pod
+from .rig import Pod, remove_tree
 
 
 def has_room(folder: Path, free_bytes: int) -> bool:
@@ -132,7 +132,7 @@ class Run:
             self.pod.kill_daemon()
             if death == "host":
                 self.pod.end_job()
-                shutil.rmtree(self.tier)
+                remove_tree(self.tier)
             self.assert_safe()
             self.pod.start()
         self.hit[f"{moment}/{death}"] = self.hit.get(f"{moment}/{death}", 0) + 1
