@@ -44,15 +44,14 @@ def write_as_rank(folder: Path, total_bytes: int, rounds: int, bytes_s: float) -
     rank, world = dist.get_rank(), dist.get_world_size()
     count = max(1, total_bytes // world // FILE_BYTES)
     state = {f"rank{rank}.{n}": torch.rand(FILE_BYTES // 4) for n in range(count)}
-    if bytes_s:
-        _pace_sync(bytes_s / world)
+    paced_until = _pace_sync(bytes_s / world) if bytes_s else [0.0]
     took = []
     for number in range(rounds):
         dist.barrier()
-        began = time.perf_counter()
+        began = paced_until[0] = time.monotonic()
         checkpoint.save(state, checkpoint_id=str(folder / f"step_{number}"))
         dist.barrier()
-        took.append(time.perf_counter() - began)
+        took.append(time.monotonic() - began)
         if rank == 0:
             shutil.rmtree(folder / f"step_{number}")
     if rank == 0:
@@ -60,17 +59,21 @@ def write_as_rank(folder: Path, total_bytes: int, rounds: int, bytes_s: float) -
     dist.destroy_process_group()
 
 
-def _pace_sync(bytes_s: float) -> None:
-    """Let ``os.fsync`` of this process return no sooner than its file's bytes could have gone to the volume."""
+def _pace_sync(bytes_s: float) -> list[float]:
+    """Let ``os.fsync`` of this process return no sooner than its files' bytes could have gone to the volume.
+
+    Returns the time from which on they go there, to be set when a save begins.
+    """
     real = os.fsync
     until = [0.0]
 
     def paced(fd: int) -> None:
         real(fd)
-        until[0] = max(until[0], time.monotonic()) + os.fstat(fd).st_size / bytes_s
+        until[0] += os.fstat(fd).st_size / bytes_s
         time.sleep(max(0.0, until[0] - time.monotonic()))
 
     os.fsync = paced
+    return until
 
 
 def measure(python: Path, folder: Path, ranks: int, *, total_bytes: int, rounds: int, bytes_s: float) -> list[float]:

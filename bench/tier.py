@@ -3,6 +3,10 @@
 The writer is the practice job's (one file a rank, synced); the volume is slowed to a rate, the tier is not. The drain
 is the transfer child's own code, in a process of its own. "Page cache" is what the copy held of it at most, by
 mincore(2): beside the same bytes on a tmpfs it would count twice against a container's memory.
+
+With `--torch PYTHON`, a Python that has torch, the writer is `torch.distributed.checkpoint.save` instead
+(`bench.save_rate`, which slows the volume there, too): each round saves on the volume and on the tier, and the median
+of each is told.
 """
 
 from __future__ import annotations
@@ -14,15 +18,18 @@ import multiprocessing
 import os
 import resource
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
 
+from bench.save_rate import measure
 from supervisor.checkpoints.drain import drain
 from supervisor.practice.dcp import Plan, Progress, ballast_name, metadata, shard, shard_name, write_file
 from supervisor.practice.volume import write_ballast
 
 PAGE = mmap.PAGESIZE
+ROUNDS = 3
 
 
 def save(folder: Path, plan: Plan, mb_s: float = 0.0) -> float:
@@ -77,6 +84,27 @@ def watch_copy(how: str, source: Path, target: Path) -> tuple[float, float, int]
     return time.monotonic() - began, answers.get(timeout=5), most
 
 
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def save_with_torch(options: argparse.Namespace) -> None:
+    """Seconds of a save by the real writer, volume and tier in turn: what else the machine does meets both."""
+    total, bytes_s = int(options.gib * (1 << 30)), options.volume_mb_s * 1e6
+    print(f"{options.gib:g} GiB by torch.distributed.checkpoint.save, {options.ranks} ranks, load {_load()}")
+    places = {"volume": (options.volume, bytes_s), "tier": (options.tier, 0.0)}
+    took: dict[str, list[float]] = {name: [] for name in places}
+    for _ in range(ROUNDS):
+        for name, (folder, rate) in places.items():
+            found = measure(options.torch, folder, options.ranks, total_bytes=total, rounds=2, bytes_s=rate)
+            took[name] += [total / 1e9 / gb_s for gb_s in found]
+    volume, tier = (statistics.median(took[name]) for name in places)
+    for name, seconds in took.items():
+        shown = f"volume at {options.volume_mb_s:g} MB/s" if name == "volume" else name
+        print(f"  {shown:20} {statistics.median(seconds):6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})")
+    print(f"  tier / volume        {tier / volume:6.2f}, load {_load()} afterwards")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tier", description=__doc__)
     parser.add_argument("--gib", type=float, default=4.0, help="size of a step")
@@ -84,7 +112,11 @@ def main() -> None:
     parser.add_argument("--tier", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--volume", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--volume-mb-s", type=float, default=300.0)
+    parser.add_argument("--torch", type=Path, metavar="PYTHON", help="save with torch, by this Python")
     options = parser.parse_args()
+    if options.torch:
+        save_with_torch(options)
+        return
     plan = Plan(7, options.ranks, 200_000, 0.1, int(options.gib * (1 << 30)) // options.ranks)
     with (
         tempfile.TemporaryDirectory(dir=options.tier) as fast,

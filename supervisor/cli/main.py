@@ -417,8 +417,11 @@ def _add_check(check: argparse.ArgumentParser) -> None:
     check.add_argument("--brief", action="store_true", help="one line for each finding, and nothing else")
     online = "also what takes longer: the store and its key, the environments' import, the trainer's own dry run"
     check.add_argument("--online", action="store_true", help=online)
-    measure = "with --online: send 16 MB to the store and delete them, to tell how long a step takes to publish"
-    check.add_argument("--measure-upload", dest="measure", action="store_true", help=measure)
+    measure = (
+        "with --online: send 16 MB to the store, write 256 MiB to the volume and the tier, and delete them, to tell"
+    )
+    measure += " how long a step takes to publish and to save"
+    check.add_argument("--measure", "--measure-upload", dest="measure", action="store_true", help=measure)
     check.add_argument("--explain", metavar="ID", help="say what a finding means, and end")
     overrule = "this error does not count; may be given several times ([check] overrule in the run file)"
     check.add_argument("--overrule", action="append", default=[], metavar="ID", help=overrule)

@@ -18,6 +18,7 @@ from supervisor.cli import where
 from supervisor.cli.document import Bullets, Document, Paragraph, Section, Table, to_html, to_markdown, to_text
 from supervisor.cli.hand_on import clean_texts, hide_hosts
 from supervisor.cli.render import clock, safe, table, wrap
+from supervisor.cli.run_log import gather_log, tell_log
 from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
@@ -48,6 +49,7 @@ def report(
 
         return write_page(options, html, price, full=full)
     from supervisor.views import run_report
+    from supervisor.views.engine_idle import measure_idle
 
     run_file = where.run_file_of(options)
     found = run_report.gather(run_file, os.environ)
@@ -58,6 +60,7 @@ def report(
         price=price if price is not None else run_file.report.dollars_per_hour,
         person_every_h=person_every_h,
         interval_steps=job.first_interval if is_set else None,
+        idle=measure_idle(run_file.state_dir / "journal.db"),
     )
     if as_json and incident is None:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
@@ -68,6 +71,8 @@ def report(
         return hide_hosts(value) if hands_on and not full else clean_texts(value)
 
     if incident is None:
+        if md:
+            answer["log"] = gather_log(run_file, os.environ)
         print(to_markdown(make_document(clean(answer))) if md else "\n".join(text(answer)))
         return 0
     from supervisor.cli import post_mortem
@@ -102,6 +107,7 @@ def make_document(answer: Mapping[str, Any]) -> Document:
             Section("Money and what was saved", [Bullets(_money_sentences(answer))]),
             Section("What would have saved time", [Bullets(_would_bring_sentences(answer))]),
             Section("Checkpoints", [Bullets([sentence for sentence in last if sentence])]),
+            Section("For the log of runs", [Bullets(tell_log(answer["log"]))]),
         ),
     )
 

@@ -148,15 +148,10 @@ def _observe_claim(state: State, fact: f.Claimed) -> State:
     fence = Fence(asked=True, generation=fact.generation, once=fact.generation, unswept=unswept)
     state = replace(state, fence=fence)
     # Another pod may have published since the store was listed, and what it published is what counts.
-    return (
-        state
-        if alone
-        else replace(
-            state,
-            store=replace(state.store, reason=NOT_SINCE, t=-1.0),
-            pins=replace(state.pins, holds_read=False),
-        )
-    )
+    if alone:
+        return state
+    store, pins = replace(state.store, reason=NOT_SINCE, t=-1.0), replace(state.pins, holds_read=False)
+    return replace(state, store=store, pins=pins)
 
 
 def _observe_other_claim(state: State, fact: f.ClaimHeld) -> State:

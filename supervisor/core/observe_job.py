@@ -445,11 +445,8 @@ def _work_seen(state: State, fact: f.WorkSeen) -> State:
 
 
 def _finish_seen(state: State, fact: f.FinishSeen) -> State:
-    return (
-        replace(state, job=replace(state.job, finishes={**state.job.finishes, fact.role: state.now}))
-        if state.live
-        else state
-    )
+    finishes = {**state.job.finishes, fact.role: state.now}
+    return replace(state, job=replace(state.job, finishes=finishes)) if state.live else state
 
 
 def _error_seen(state: State, fact: f.ErrorSeen) -> State:

@@ -155,11 +155,8 @@ def _full(state: State, watch: Watch) -> str:
 def _worthless(state: State) -> tuple[State, Actions] | None:
     """Training was worth nothing at this attempt's last steps, and the run file says that this is acted upon."""
     choice = state.settings.on_worthless
-    hold = (
-        None
-        if choice == "say" or state.orders.paused
-        else training_health.find_ruin(state.worth, state.attempt.started)
-    )
+    may_act = choice != "say" and not state.orders.paused
+    hold = training_health.find_ruin(state.worth, state.attempt.started) if may_act else None
     if hold is None:
         return None
     step, which = way_back(state, hold.bad)

@@ -99,15 +99,9 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
     if fact.adopted == state.attempt.number and before.mode == "stopping":
         # What was begun is ended first, also where a person wants the run stopped: its job may still be alive.
         reason = state.attempt.stop_reason or "The daemon before was ended while it stopped the job."
-        after = (
-            "stop"
-            if not state.orders.wanted
-            else "restart"
-            if state.attempt.after_stop == "shutdown"
-            else state.attempt.after_stop
-        )
-        at_once = state.attempt.stop_at_once
-        return with_all([told, *looks], stop(state, after, reason, at_once=at_once))
+        after, at_once = state.attempt.after_stop, state.attempt.stop_at_once
+        wanted = "restart" if after == "shutdown" else after
+        return with_all([told, *looks], stop(state, wanted if state.orders.wanted else "stop", reason, at_once=at_once))
     if not state.orders.wanted:
         sentence = "Stopped by a person, and stays so until: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]

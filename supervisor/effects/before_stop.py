@@ -22,8 +22,8 @@ parent is gone. Rows of steps that are done again come again; those of a step th
 def wait_for_what_is_kept(action: a.Stop, job: Job, attempt: Path, run_id: str, hurry: threading.Event) -> str:
     """Until the checkpoint that is being written is whole, and the rows of the newest whole one are sent.
 
-    ``attempt``: the attempt's folder. Ends at once when ``hurry`` is set. The stop must come, whatever the disk is
-    like: returns why the checkpoints could not be looked at, or "".
+    One that is whole on the tier is: it is copied after the stop. ``attempt``: its folder. Ends at once when ``hurry``
+    is set. The stop must come, whatever the disk is like: returns why the checkpoints could not be looked at, or "".
     """
     if not action.at_once or action.brief:
         return ""
@@ -45,11 +45,11 @@ def wait_for_what_is_kept(action: a.Stop, job: Job, attempt: Path, run_id: str, 
 def _wait(action: a.Stop, save_s: float, job: Job, tree: Belongings, hurry: threading.Event) -> None:
     until = time.monotonic() + save_s
     while action.saving is not None and time.monotonic() < until and all(map(alive, action.writers)):
-        if job.check_step(action.saving, settled=True).state == "complete" or hurry.wait(POLL_S):
+        if job.check_step(action.saving, settled=True, on_tier=True).state == "complete" or hurry.wait(POLL_S):
             break
     if not any(one.name in UPLOADERS for one in tree.list_living()):
         return
     steps = job.steps()
-    newest = job.check_step(steps[-1], settled=True) if steps else None
+    newest = job.check_step(steps[-1], settled=True, on_tier=True) if steps else None
     if newest is not None and newest.state == "complete":
         hurry.wait(max(0.0, min(SENDS_EACH_S, SENDS_EACH_S - (time.time() - newest.changed_wall))))

@@ -301,10 +301,11 @@ class Job(Protocol):
     def steps(self) -> Sequence[int]:
         """Every step number that has any checkpoint folder locally (both trees), ascending."""
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         """Is the step complete? Reads only names, sizes and small files; imports no torch, executes no pickle.
 
         ``settled``: no process writes any more, so a whole step is complete without waiting for quiet time.
+        ``on_tier``: a part that is whole on the tier will do; the step counts once that is copied.
         """
 
     def step_files(self, step: int) -> Sequence[StepFile]:

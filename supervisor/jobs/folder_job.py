@@ -68,7 +68,7 @@ class FolderJob:
         """Every step with a folder."""
         return self.folders.steps()
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         """Are all marker files there?"""
         return self.folders.check_step(step, settled=settled)
 

@@ -63,7 +63,7 @@ class StepsOfAll:
     def steps(self) -> Sequence[int]:
         return self._mirrored.steps()
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         check = self._mirrored.check_step(step, settled=settled)
         files = self._mirrored.step_files(step)
         if check.state == "complete":

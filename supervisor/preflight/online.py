@@ -1,7 +1,7 @@
 """What only the network can tell, beside the store's own survey: the model on the Hub, what the store's newest step was
 made with, and whether publishing keeps up.
 
-Nothing is written anywhere, unless a measured upload is asked for. How fast publishing is comes from the run's own
+Nothing is written anywhere, unless measuring is asked for. How fast publishing is comes from the run's own
 journal where it has one: what a few megabytes say of hundreds of gigabytes over many streams is an estimate only.
 """
 
@@ -37,6 +37,7 @@ from supervisor.preflight import disk_space, installed, look, resume
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.reading import ANY_MODEL
 from supervisor.preflight.subject import Subject
+from supervisor.preflight.tier_gain import tier_gain
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from supervisor.storage.bucket import HasBucket
@@ -57,13 +58,15 @@ def findings(subject: Subject, environ: Mapping[str, str] = os.environ, *, measu
     """Look at the Hub, at what the store tells of its newest step, and at how publishing went.
 
     ``environ``: what the daemon would have, with the store's keys. A store that cannot be reached says nothing here:
-    ``supervisor.storage.bucket`` surveys it. ``measure``: send a few megabytes to the store and delete them.
+    ``supervisor.storage.bucket`` surveys it. ``measure``: send a few megabytes to the store and delete them, and write
+    a probe to the volume and to a tier.
     """
     looks: list[Callable[[], list[Finding]]] = [
         lambda: list(_ask_hub(subject, environ)),
         lambda: list(_ask_store(subject, environ)),
         lambda: list(publish_times(subject)),
         lambda: list(upload_time(subject, _probe_store(subject, environ) if measure else None)),
+        lambda: list(tier_gain(subject) if measure else ()),
     ]
     return [finding for found in side_by_side(looks, len(looks)) for finding in found]
 

@@ -372,9 +372,9 @@ class PrimeRlJob:
         """Step numbers with a checkpoint folder."""
         return self.layout.steps()
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         """Is the step resumable?"""
-        return self.layout.check_step(step, settled=settled)
+        return self.layout.check_step(step, settled=settled, on_tier=on_tier)
 
     def step_files(self, step: int) -> Sequence[StepFile]:
         """What resuming at ``step`` needs."""

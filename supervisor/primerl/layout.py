@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip
+from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip, folder_size
 from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import files_below, judge_step, numbered_folders, safe_name
 from supervisor.primerl.dialect import Dialect
@@ -65,11 +65,8 @@ class Layout:
         return self.orchestrator_dir / "checkpoints" / f"step_{step}" / "orchestrator"
 
     def _trainer_folder(self, step: int) -> Path:
-        return (
-            self._primary_folder(step) / "trainer"
-            if self.dialect.trainer_dir == "trainer"
-            else self._primary_folder(step)
-        )
+        primary = self._primary_folder(step)
+        return primary / "trainer" if self.dialect.trainer_dir == "trainer" else primary
 
     def _checkpoint_parents(self) -> list[Path]:
         return list(dict.fromkeys([self.run_dir / "checkpoints", self.orchestrator_dir / "checkpoints"]))
@@ -127,10 +124,14 @@ class Layout:
         """Every step with a checkpoint folder, in either tree."""
         return sorted({step for parent in self._checkpoint_parents() for step in numbered_folders(parent)})
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         """Is everything there, and whole, that resuming at ``step`` needs?"""
-        trees = self._folders_of_step(step)
-        return judge_step(step, self._results_of_step(step), trees, self.output_dir, self.quiet_s, settled=settled)
+        trees, part = self._folders_of_step(step), self._trainer_folder(step)
+        if on_tier and self.tier and check_dcp(there := self.tier / "checkpoints" / f"step_{step}" / "trainer").ok:
+            part = there
+        results = self._results_of_step(step, part)
+        check = judge_step(step, results, trees, self.output_dir, self.quiet_s, settled=settled)
+        return replace(check, changed_wall=max(check.changed_wall, folder_size([part])[1])) if on_tier else check
 
     def _folders_of_step(self, step: int) -> list[Path]:
         """The folders that together are the step, the primary one first."""
@@ -139,8 +140,8 @@ class Layout:
             parts.append(self._orchestrator_folder(step).parent)
         return parts
 
-    def _results_of_step(self, step: int) -> Iterator[Result]:
-        yield check_dcp(self._trainer_folder(step))
+    def _results_of_step(self, step: int, part: Path) -> Iterator[Result]:
+        yield check_dcp(part)
         if not self.orchestrator:
             return
         folder = self._orchestrator_folder(step)

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from supervisor.effects.patient_transfers import PatientTransfers
 from supervisor.effects.transfers import Transfers, request
 from supervisor.journal.journal import open_read_only
 from supervisor.storage.base import StoreError
+from supervisor.views.engine_idle import EngineIdle
 from supervisor.views.interval_advice import advise
 from supervisor.views.would_bring import would_bring
 
@@ -73,6 +74,7 @@ class Found:
     open: Incident | None = None
     now: float = 0.0  # the journal's clock
     notes: tuple[str, ...] = ()
+    on_tier: bool = False  # the trainer saves on one
 
 
 def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
@@ -104,7 +106,7 @@ def gather(run_file: RunFile, environ: Mapping[str, str]) -> Found:
     if not ledgers:
         told = " ".join([".", *notes]) if notes else f": neither in {path} nor in {run_file.store_url}."
         raise SupervisorError(f"Nothing is known of run {run_file.run.id}{told}")
-    return Found(found.run, found.own, ledgers, found.sentences, found.open, found.now, tuple(notes))
+    return replace(found, ledgers=ledgers, notes=tuple(notes))
 
 
 def _without_unstarted(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
@@ -126,9 +128,9 @@ def _open_journal(path: Path, run: str) -> Found:
     sentences |= {one.id: one.sentence for one in state.incidents.closed}
     if state.incidents.open is not None:
         sentences[state.incidents.open.id] = state.incidents.open.sentence
-    return Found(
-        run, own, {**state.books.others, own: ledger_until_now(state)}, sentences, state.incidents.open, state.now
-    )
+    ledgers = {**state.books.others, own: ledger_until_now(state)}
+    on_tier = bool(state.tier.folder)
+    return Found(run, own, ledgers, sentences, state.incidents.open, state.now, on_tier=on_tier)
 
 
 def newest_state(db: sqlite3.Connection) -> State:
@@ -163,6 +165,7 @@ def report(
     price: float | None = None,
     person_every_h: float = PERSON_EVERY_H,
     interval_steps: int | None = None,
+    idle: EngineIdle | None = None,
 ) -> dict[str, Any]:
     """The report as JSON values. ``price``: dollars an hour; times in seconds, Unix time, shares from 0 to 1."""
     pods = g.across(found.ledgers)
@@ -192,7 +195,7 @@ def report(
         },
         "would_bring": [
             {**one._asdict(), "dollars": None if price is None or one.seconds is None else one.seconds / 3600 * price}
-            for one in would_bring(run, advice, lost)
+            for one in would_bring(run, advice, lost, idle, on_tier=found.on_tier)
         ],
         "notes": list(found.notes),
     }

@@ -12,26 +12,48 @@ import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.checkpoints.completeness import check_dcp
+from supervisor.config.settings import load
 from supervisor.practice.run import make_practice
 
-from .rig import Pod
+from .rig import Pod, remove_tree
+
+
+def has_room(folder: Path, free_bytes: int) -> bool:
+    """False where there is no such folder, too."""
+    return folder.is_dir() and shutil.disk_usage(folder).free >= free_bytes
+
 
 MOMENTS = ("save", "drain", "publish", "any")
 DEATHS = ("job", "daemon", "host")
 INTERVAL = 4
 
 
+# The volume of a pod is a folder of this machine's disk: its syncs return as late as a slow volume's would.
+SLOW_VOLUME = """\
+import os, pathlib, time
+real, rates = os.fsync, pathlib.Path(os.environ["RATES"])
+def fsync(descriptor):
+    real(descriptor)
+    place = os.readlink(f"/proc/self/fd/{descriptor}")
+    for line in rates.read_text().splitlines():
+        folder, mb_s = line.split()
+        if place.startswith(folder):
+            time.sleep(os.fstat(descriptor).st_size / (float(mb_s) * 1e6))
+os.fsync = fsync
+"""
+
+
 class Run:
     """One pod, its tier, and all that it ever said to be safe."""
 
-    def __init__(self, folder: Path, era: str, seed: int) -> None:
+    def __init__(self, folder: Path, era: str, seed: int, tier: str = "", **knobs: Any) -> None:
         self.chance = random.Random(seed)
-        self.fast = folder / "fast"
-        self.fast.mkdir(parents=True)
+        (folder / "fast").mkdir(parents=True)
         practice = make_practice(
             folder / "practice",
             era,
@@ -42,16 +64,24 @@ class Run:
             ballast_bytes=24_000_000,
             gpu_count=3,
             trainer_gpus=(1, 2),
+            **knobs,
         )
         settings = {
-            "checkpoints": {"tier": str(self.fast)},
+            "checkpoints": {"tier": tier or str(folder / "fast")},
             "job": {"checkpoint_interval": INTERVAL},
             "store": {"keep_last": 100_000},
             "disk": {"keep_local": 100_000},
             # On a machine that many share, a silence of seconds is no hang.
             "deadlines": {"step_floor": 60, "step_ceiling": 120, "hang": 60, "checkpoint_save": 120, "startup": 120},
         }
-        self.pod = Pod(folder / "pod", practice=practice, settings=settings)
+        (folder / "sitecustomize.py").write_text(SLOW_VOLUME)
+        self.rates = folder / "rates"
+        self.rates.write_text("")
+        environ = {"PYTHONPATH": str(folder), "RATES": str(self.rates)}
+        self.pod = Pod(folder / "pod", practice=practice, settings=settings, environ=environ)
+        own = load(self.pod.run_file).tier_dir
+        assert own is not None
+        self.tier = own
         self.home = practice.run_dir / "checkpoints"
         self.safe: set[int] = set()
         self.starts = 0
@@ -89,7 +119,7 @@ class Run:
         time.sleep(self.chance.uniform(0.0, 1.5 if moment == "any" else 0.1))
 
     def _parts(self) -> list[Path]:
-        return [part for part in self.fast.glob("*/checkpoints/step_*/trainer") if not part.parent.is_symlink()]
+        return [part for part in self.tier.glob("checkpoints/step_*/trainer") if not part.parent.is_symlink()]
 
     def strike(self, moment: str, death: str) -> None:
         """One death at one moment, and what is true after it."""
@@ -102,8 +132,7 @@ class Run:
             self.pod.kill_daemon()
             if death == "host":
                 self.pod.end_job()
-                shutil.rmtree(self.fast)
-                self.fast.mkdir()
+                remove_tree(self.tier)
             self.assert_safe()
             self.pod.start()
         self.hit[f"{moment}/{death}"] = self.hit.get(f"{moment}/{death}", 0) + 1
@@ -130,6 +159,7 @@ class Run:
 
     def close(self) -> None:
         self.pod.close()
+        shutil.rmtree(self.tier, ignore_errors=True)
 
 
 def strike_all(folder: Path, era: str, seed: int, plan: list[tuple[str, str]]) -> Run:
@@ -152,7 +182,43 @@ def test_deaths_of_job_daemon_and_host_on_a_steps_way_from_the_tier_lose_nothing
     run = strike_all(tmp_path, "2026-08-21", 1, plan)
     assert sum(run.hit.values()) == len(plan)
     words = run.pod.practice.starts()[0]["arguments"]
-    assert str(run.fast) in words[words.index("--ckpt.output-dir") + 1]
+    assert words[words.index("--ckpt.output-dir") + 1] == str(run.tier)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not has_room(Path("/dev/shm"), 3 << 30), reason="needs 3 GiB free in /dev/shm")
+def test_auto_takes_memory_where_it_is_faster_and_fits_and_says_in_one_sentence_why_not(tmp_path: Path) -> None:
+    run = Run(tmp_path, "2026-08-21", 3, tier="auto", volume_mb_s=200)
+    volume, head = run.pod.practice.home, "The trainer saves on the run's own volume, not on a tier: "
+
+    def start_again() -> str:
+        """Where the trainer saves after a job's death; "" on the volume."""
+        starts = len(run.pod.practice.starts())
+        run.pod.practice.end_all()
+        run.until(lambda: len(run.pod.practice.starts()) > starts, "the job is started again")
+        words = run.pod.practice.starts()[-1]["arguments"]
+        run.make_progress()
+        return str(words[words.index("--ckpt.output-dir") + 1]) if "--ckpt.output-dir" in words else ""
+
+    try:
+        run.rates.write_text(f"{volume} 200\n")
+        run.pod.start()
+        run.make_progress()
+        assert run.pod.sentences("tier") == [f"{head}the size of a step is not known before one is saved."]
+        assert start_again() == str(run.tier) == f"/dev/shm/{run.tier.name}"
+        assert len(run.pod.sentences("tier")) == 1 and run.pod.sentences("drained")
+        for moment, death in (("drain", "job"), ("save", "daemon")):
+            run.strike(moment, death)
+        assert {int(told.split()[1]) for told in run.pod.sentences("drained")} & set(run.pod.stored()), "they count"
+        assert len(run.pod.sentences("tier")) == 1, "each of these starts took it again"
+
+        run.rates.write_text(f"{volume} 200\n/dev/shm 100\n")
+        assert start_again() == "" and not run.tier.exists(), "and it gives the memory back"
+        (told,) = run.pod.sentences("tier")[1:]
+        assert told.startswith(f"{head}it takes ") and told.endswith("/s, and 1.5 times as much is wanted.")
+        run.assert_safe()
+    finally:
+        run.close()
 
 
 @pytest.mark.soak

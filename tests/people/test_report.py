@@ -24,6 +24,7 @@ from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.records import Learned
 from supervisor.effects.run_records import Record, to_bytes
 from supervisor.journal.journal import Journal
+from supervisor.process.attempts import attempt_dir, take_snapshot
 from supervisor.storage import open_store
 from supervisor.views import run_report, status
 from tests.core.world import SETTINGS, World
@@ -166,6 +167,39 @@ def test_beside_a_living_daemon_the_report_is_of_this_moment_and_disturbs_nothin
     assert json.loads(asked(run_file, "--json").stdout)["steps_kept"] == 12
     assert sum(report["categories"].values()) == pytest.approx(report["seconds"])
     assert report["pods"][0]["journal"] == OWN
+
+
+def test_markdown_ends_with_what_people_keep_in_a_log_of_their_runs(run_file: Path, tmp_path: Path) -> None:
+    """The reward of the first and the last ten steps; what was done again counts as it went then. By hand: 2 and 24.5.
+
+    Attempt 1 did steps 1 to 22 with rewards 1, 1, ... (a NaN, and the steps 3 and 4 as one row of 0 to 6), attempt 2
+    went on from 19 with rewards as high as the step.
+    """
+    a_bad_night(tmp_path).journal.close()
+    state = tmp_path / "state"
+    (state / "series").mkdir()
+    rows: list[list[dict[str, Any]]] = [[], []]
+    for step in range(1, 23):
+        rows[0].append({"t": 1.7e9 + step, "role": "orchestrator", "step": step, "reward": 1.0})
+    rows[0][2:4] = [{"t": 1.7e9, "role": "orchestrator", "step": [3, 4], "reward": [0.0, 22.0]}]
+    rows[0].append({"t": 1.7e9, "role": "orchestrator", "step": 99, "reward": float("nan")})
+    rows[1] = [{"t": 1.8e9, "role": "orchestrator", "step": step, "reward": float(step)} for step in range(20, 30)]
+    config, told = tmp_path / "rl.toml", 'max_steps = {}\n[[env]]\nid = "{}"\napi_key = "{}"\n'
+    for number, texts in enumerate(((1000, "bs4", "k-1234567890"), (500, "bs4", "k-0987654321"), (500, "bs4", "")), 1):
+        config.write_text(told.format(*texts))
+        take_snapshot(attempt_dir(state, number), [config], attempt_dir(state, 2) if number == 3 else None)
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows[number - 1]) if number < 3 else ""
+        (state / "series" / f"{number:04d}.jsonl").write_text(lines)
+    place = '[wandb]\nid = "abc123"\n[job.env]\nWANDB_PROJECT = "soup"\nWANDB_ENTITY = "team"\n'
+    run_file.write_text(run_file.read_text() + place)
+    text = asked(run_file, "--md").stdout.replace("\\", "").partition("For the log of runs")[2]
+    assert [line for line in text.split("\n") if line] == [
+        "- W&B: https://wandb.ai/team/soup/runs/abc123",
+        "- Baseline reward: 2 (mean of steps 1 to 11)",
+        "- Final reward: 24.5 (mean of steps 20 to 29)",
+        "- Improvement: +22.5",
+        '- Configuration, from attempt 2 on: max_steps 1000 → 500; env.0.api_key "***" → "***"',
+    ]
 
 
 def test_on_a_machine_that_has_only_the_store(run_file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -17,14 +18,18 @@ from supervisor.checkpoints.manifest import Latest, Manifest, ManifestFile, sha2
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
+from supervisor.effects import tier_fit
+from supervisor.effects.tier_fit import write_rate
 from supervisor.journal import journal
 from supervisor.preflight import online
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.subject import Subject
+from supervisor.preflight.tier_gain import tier_gain
 from supervisor.storage import open_store
 from supervisor.storage.bucket import survey
 from tests.b2server import ALL_CAPABILITIES, B2Server, Key
 from tests.preflight.subjects import ids, site, subject
+from tests.primerl.helpers import ERAS
 
 MODEL = 'max_steps = 5\n[model]\nname = "owner/model"\n'
 
@@ -265,3 +270,40 @@ def test_a_key_that_may_not_delete_measures_nothing(b2: B2Server) -> None:
     b2.add_key(key)
     assert online._probe_store(with_store(b2), b2.environ(key)) is None
     assert online._probe_store(with_store(b2), {}) is None
+
+
+# ---------------------------------------------------------------- what a tier would bring
+
+
+def test_what_a_tier_would_bring_is_told_by_a_probe_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of 120 MB at 6 MB/s takes 20 s, at 30 MB/s 4 s."""
+    assert write_rate(tmp_path, 8 << 20) > 0
+    rates = {"fast": 30e6, "out": 6e6}
+    monkeypatch.setattr(tier_fit, "write_rate", lambda folder: rates[folder.name])
+    for name in rates:
+        (tmp_path / name).mkdir()
+
+    def told(step_bytes: int = 120_000_000, era: str = "559b44772") -> str:
+        table = {
+            "run": {"id": "r7", "state_dir": "/nowhere"},
+            "job": {"dir": "/x", "config": "config.toml", "output_dir": str(tmp_path / "out")},
+            "checkpoints": {"tier": str(tmp_path / "fast")},
+        }
+        run_file, dialect = RunFile.model_validate(table), ERAS[era].dialect
+        looked = subject(run_file=run_file, steps={10: step_bytes}, dialect=dialect)
+        return " ".join(found.sentence for found in tier_gain(looked))
+
+    assert told() == (
+        f"A save of 114 MiB (as step 10 on this disk) takes about 20 s on {tmp_path}/out (5.7 MiB/s) and 4 s on "
+        f"{tmp_path}/fast (28.6 MiB/s): as the tier that is 16 s less for each save."
+    )
+    assert "which does not fit: two steps and a margin take " in told(1 << 50)
+    rates["out"] = 25e6
+    assert "too little for a tier, which auto takes from 1.5 times as fast on." in told()
+    assert told(era="ceb60c03f") == "", "it cannot be told to save elsewhere"
+    monkeypatch.setattr(tier_fit, "write_rate", write_rate)
+    (tmp_path / "fast").rmdir()
+    assert told() == (
+        f"What a tier would bring is not known: {tmp_path}/fast/.rl-supervisor-probe-{os.getpid()} cannot be written "
+        "(No such file or directory)."
+    )

@@ -134,7 +134,7 @@ class Job:
     def place(self, step: int, name: str) -> Path:
         return Path("checkpoints") / f"step_{step}" / name
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         return StepCheck("complete")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from supervisor.core import actions as a
 from supervisor.effects import before_stop
 from supervisor.jobs.base import StepCheck, StopRules
+from tests.primerl.helpers import job_of, write_step
 from tests.process.conftest import Attempt
 
 RULES = StopRules([(signal.SIGTERM, 330.0)], at_once_s=5.0)
@@ -102,7 +104,7 @@ class Steps:
     def steps(self) -> list[int]:
         return [4]
 
-    def check_step(self, step: int, *, settled: bool = False) -> StepCheck:
+    def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         self.looks += 1
         if self.looks == 3:
             self.whole.set()
@@ -124,6 +126,32 @@ def test_a_save_is_waited_for_until_it_is_whole_or_its_writer_is_gone(tmp_path: 
     assert job.whole.is_set() and job.looks >= 3
     assert wait(Steps(), tmp_path, saving=4, writers=(me, gone), save_s=30.0) < 15, "a rank is gone: it will not be"
     assert wait(Steps(), tmp_path, saving=4, writers=(me,), save_s=30.0, brief=True) < 1, "the pod goes"
+
+
+def test_a_save_on_a_tier_is_waited_for_until_the_trainer_has_it_and_not_until_the_volume_does(tmp_path: Path) -> None:
+    """The copy is made after the stop, and the step counts only then."""
+    (tmp_path / "fast").mkdir()
+    job = job_of(tmp_path, "559b44772", checkpoints={"tier": str(tmp_path / "fast")})
+    assert job.layout.tier is not None
+    part, tiered = write_step(job, 4) / "trainer", job.layout.tier / "checkpoints" / "step_4" / "trainer"
+    shutil.copytree(part, tiered)
+    shutil.rmtree(part)
+    (orchestrator,) = job.output_dir.rglob("progress.pt")
+    me = (os.getpid(), int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]))
+    order = a.Stop(1, "", 60.0, at_once=True, saving=4, writers=(me,), save_s=0.5)
+
+    def is_awaited() -> bool:
+        begun = time.monotonic()
+        before_stop.wait_for_what_is_kept(order, job, tmp_path, "run", threading.Event())
+        return time.monotonic() - begun >= 0.5
+
+    assert not is_awaited() and job.check_step(4, settled=True).state == "incomplete", "whole there, and no step yet"
+    os.utime(tiered / ".metadata", (2e9, 2e9))
+    assert job.check_step(4, settled=True, on_tier=True).changed_wall == 2e9, "the trainer's rows of it are the newest"
+    for file in (tiered / ".metadata", orchestrator):
+        away = file.rename(file.with_suffix(".away"))
+        assert is_awaited(), f"{file.name} is still to be written"
+        away.rename(file)
 
 
 def test_a_pod_that_goes_does_not_wait_for_wandb(attempt: Attempt) -> None:
