@@ -29,8 +29,9 @@ from supervisor.core.watch import Watch
 Name = Literal["spins", "rests", "mixed", "cpu"]
 ALONE = "alone"
 """All rest, and no part is connected with anything that is not of the job: no judge, sandbox or container works for it.
-A wait that shows no connection is one of its own, as a back-off after a refusal is, which takes a minute at most."""
-FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, ALONE: 150.0, "mixed": 300.0, "cpu": 300.0}
+A wait that shows no connection is one of its own, as a back-off after a refusal is: a minute each, at most, and perhaps
+several of them in a row, between which a connection is too short to be seen."""
+FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, ALONE: 300.0, "mixed": 300.0, "cpu": 300.0}
 """Seconds that a picture may stand though it was never seen before. Ranks that all spin wait for each other; one whose
 GPU rests may do what only its CPU shows (``mixed``, ``cpu``). For ``rests`` that holds in a start."""
 ELSEWHERE_S = 1200.0

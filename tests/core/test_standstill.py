@@ -253,16 +253,16 @@ ALONE = replace(QUIET, outside=False)
 
 
 def test_all_that_rest_without_a_connection_to_anything_else_wait_for_no_judge_or_sandbox() -> None:
-    assert 150 <= stands(seen_run(), RESTS, 3600.0, lambda number: ALONE) <= 180
+    assert 300 <= stands(seen_run(), RESTS, 3600.0, lambda number: ALONE) <= 330
     world = seen_run()
     assert (
-        210
+        360
         <= stands(world, RESTS, 3600.0, lambda number: ALONE if number != 6 else replace(ALONE, outside=True))
-        <= 240
+        <= 390
     )
     world = seen_run()
     world.see(f.PhaseSeen("orchestrator", "eval", 61))
-    assert stands(world, RESTS, 3600.0, lambda number: ALONE) <= 180, "an evaluation needs its engine or environment"
+    assert stands(world, RESTS, 3600.0, lambda number: ALONE) <= 330, "an evaluation needs its engine or environment"
     assert "the trainer's GPUs have rested" in world.said("verdict")[0]
 
 
