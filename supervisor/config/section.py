@@ -23,7 +23,7 @@ class Section(BaseModel):
 def describe_settings(table: type[BaseModel]) -> dict[str, str]:
     """The docstring of each setting of ``table``, also of those that it takes from the core (``core/settings.py``).
 
-    They are read from the source when somebody asks: a daemon does not, and parsing them took a third of its start.
+    They are read from the source on demand. A daemon needs none, and to parse them took a third of its start.
     """
     import ast
 

@@ -199,7 +199,7 @@ class Release(Action):
     """Give the run back in the store, so that the next pod need not wait: nothing of it runs here any more.
 
     ``brief``: this pod's time is over, so that nothing else is waited for before. ``code`` and ``reason`` are the last
-    words, for whoever looks from outside: how the daemon ends, but 75 where it only leaves and the run goes on.
+    words, for a look from outside: how the daemon ends, but 75 where it only leaves and the run goes on.
     """
 
     generation: int

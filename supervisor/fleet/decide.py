@@ -427,7 +427,7 @@ def note_created(state: State, label: str, made: str) -> State:
 
 
 def note_not_created(state: State, label: str, error: PlaceError, now: float) -> State:
-    """A create failed. One that may have worked all the same (``unsure``) is waited for in the list."""
+    """A create failed. One that may have worked (``unsure``) is waited for in the list."""
     intent = state.intent
     if intent is None or intent.label != label or error.kind == "unsure":
         return state

@@ -96,7 +96,7 @@ class _Repair:
         self.hopeless = 0
         self.read = 0
         self.again: list[tuple[str, ...]] = []
-        """Names of the tables whose header stands again, by the number in their new name."""
+        """Names of the tables with a second header, by the number in their new name."""
 
     def run(self) -> Mended:
         data: dict[str, Any] | None = None

@@ -132,7 +132,7 @@ def b2_pod(quick_dir: Path) -> Any:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("name", "every", "least"), [("publish", 3, 10), ("prune", 2, 5), ("restore", 2, 5)])
+@pytest.mark.parametrize(("name", "every", "least"), [("publish", 6, 5), ("prune", 4, 3), ("restore", 4, 3)])
 def test_kill_9_from_the_first_moment_to_the_last(
     b2_pod: Pod, transfers: Transfers, name: str, every: int, least: int
 ) -> None:
