@@ -32,8 +32,8 @@ ALONE = "alone"
 A wait that shows no connection is one of its own, as a back-off after a refusal is: a minute each, at most, and perhaps
 several of them in a row, between which a connection is too short to be seen."""
 FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, ALONE: 300.0, "mixed": 300.0, "cpu": 300.0}
-"""Seconds that a picture may stand though it was never seen before. Ranks that all spin wait for each other; a rank with a
-GPU that rests may do what only its CPU shows (``mixed``, ``cpu``). For ``rests`` that holds in a start."""
+"""Seconds that a picture may stand though it was never seen before. Ranks that all spin wait for each other; a rank
+with a GPU that rests may do what only its CPU shows (``mixed``, ``cpu``). For ``rests`` that holds in a start."""
 ELSEWHERE_S = 1200.0
 """At least so long all may rest in a step: environments that wait for a judge or a sandbox elsewhere look like a hang,
 and no pause of before is a bound for theirs."""
