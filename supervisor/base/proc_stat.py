@@ -8,9 +8,6 @@ identity once the clock is set.
 
 from __future__ import annotations
 
-UPLOADERS = ("wandb-core",)
-"""Programs beside a job that send what it has logged: what they do says nothing of the job."""
-
 
 def boot_id() -> str:
     """The kernel's name for this boot, "" where it is hidden."""

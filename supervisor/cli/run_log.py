@@ -89,7 +89,7 @@ def _ends(value: Any) -> list[float]:
 def _list_changes(state_dir: Path) -> Iterator[dict[str, Any]]:
     """What each attempt's snapshot has otherwise than the one before it."""
     before: dict[str, Any] | None = None
-    for folder in sorted((state_dir / "attempts").glob("[0-9]*")):
+    for folder in sorted(path for path in (state_dir / "attempts").glob("[0-9]*") if path.name.isdigit()):
         now: dict[str, Any] = {}
         for copy in read_snapshot(folder).values():
             with suppress(OSError, ValueError, SupervisorError):

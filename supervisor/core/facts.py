@@ -112,7 +112,6 @@ class Gpu:
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
     power_w: float | None = None  # the most that it drew since the look before, None where the driver does not say
     load: float | None = None  # percent of the last second or so in which a kernel ran: one that only waits counts, too
-    limit_w: float | None = None  # the most that the driver lets it draw: with the memory's size, which kind it is
 
     @property
     def is_empty(self) -> bool:
@@ -179,7 +178,6 @@ class EffortLook(Fact):
     file_bytes_s: float | None = None  # bytes a second that its processes read and write
     net_bytes_s: float | None = None  # bytes a second that the machine receives, loopback left out, InfiniBand included
     flushed_bytes_s: float | None = None  # bytes a second that the machine's kernel writes back to disks and mounts
-    outside: bool | None = None  # is one of them connected to a service that is not of the job? Asked while all rest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.deadlines import asked_from
 from supervisor.core.launcher import STOPPING
-from supervisor.core.pictures import is_alone, least_limit, name_picture, sees_processes
+from supervisor.core.pictures import name_picture, picture_limit, sees_processes
 from supervisor.core.retention import disk_critical, disk_over, disk_short
 from supervisor.core.state import State
 
@@ -26,7 +26,7 @@ def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
 
 def _in_time(state: State) -> bool:
     """While the step is not late, no rule asks for an excuse, or which part waits for which."""
-    picture = least_limit(state)  # no picture stands for longer than the step
+    picture = picture_limit(state)  # no picture stands for longer than the step
     asked = asked_from(state) if picture is None else min(picture, asked_from(state))
     return state.mode == "running" and state.now < state.progress.t + asked
 
@@ -80,8 +80,7 @@ def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
 
 def _effort(before: State, after: State, fact: f.EffortLook) -> bool:
     # Who is stuck needs no ladder; that processes can be seen, or show another picture, brings a limit nearer.
-    same = is_alone(before) == is_alone(after) and name_picture(before) == name_picture(after)
-    return same and sees_processes(before) == sees_processes(after)
+    return sees_processes(before) == sees_processes(after) and name_picture(before) == name_picture(after)
 
 
 def _phase(before: State, after: State, fact: f.PhaseSeen) -> bool:

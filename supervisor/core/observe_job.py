@@ -11,7 +11,7 @@ from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
-from supervisor.core.pictures import KNOWN_POWER_W, after_look, known_watts, learn_pictures, with_effort
+from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
 from supervisor.core.state import (
     Ended,
     EngineUnit,
@@ -200,15 +200,15 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     new = GpuMemory(
         gpu, plateau, state.now, since, memory.power_high_w, None, loaded_since, slowed_since, memory.power_low_w
     )
-    return _with_power(state, new, memory.rests_since)
+    return _with_power(new, memory.rests_since)
 
 
-def _with_power(state: State, memory: GpuMemory, rests_since: float | None) -> GpuMemory:
+def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
     """A GPU in a collective that never ends is "100 % busy" and draws little: its power says what its load does not."""
     power = memory.gpu.power_w
     if power is None:
         return memory
-    high = max(memory.power_high_w, power, known_watts(state, memory.gpu))
+    high = max(memory.power_high_w, power)
     rests = high > KNOWN_POWER_W and power < (RESTS if rests_since is None else WORKS) * high
     since = (rests_since if rests_since is not None else memory.look_t) if rests else None
     low = power if memory.power_low_w is None else min(power, memory.power_low_w)

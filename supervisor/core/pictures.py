@@ -20,18 +20,14 @@ from supervisor.core.deadlines import (
     knows_counters,
 )
 from supervisor.core.evolve import replace
-from supervisor.core.facts import EffortLook, Gpu
+from supervisor.core.facts import EffortLook
 from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
 from supervisor.core.records import Learned
 from supervisor.core.state import Activity, State
 from supervisor.core.watch import Watch
 
 Name = Literal["spins", "rests", "mixed", "cpu"]
-ALONE = "alone"
-"""All rest, and no part is connected with anything that is not of the job: no judge, sandbox or container works for it.
-A wait that shows no connection is one of its own, as a back-off after a refusal is: a minute each, at most, and perhaps
-several of them in a row, between which a connection is too short to be seen."""
-FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, ALONE: 300.0, "mixed": 300.0, "cpu": 300.0}
+FLOORS_S: dict[str, float] = {"spins": 90.0, "rests": 180.0, "mixed": 300.0, "cpu": 300.0}
 """Seconds that a picture may stand though it was never seen before. Ranks that all spin wait for each other; a rank
 with a GPU that rests may do what only its CPU shows (``mixed``, ``cpu``). For ``rests`` that holds in a start."""
 ELSEWHERE_S = 1200.0
@@ -49,7 +45,7 @@ GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so i
 SHORTEST_S = 20.0  # two looks
 AT_WORK = 2.0  # times the least that a GPU draws
 KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
-PREFIX, SEEN, WATTS = "still/", "seen", "watts/"
+PREFIX, SEEN = "still/", "seen"
 
 
 def with_effort(state: State, fact: EffortLook) -> Activity | None:
@@ -63,28 +59,16 @@ def with_effort(state: State, fact: EffortLook) -> Activity | None:
     moves = cores >= MOVING_CORES or max(rates) >= MOVING_BYTES_S
     gap_s = now - activity.seen_t if activity is not None else GAP_S
     if activity is None or gap_s > GAP_S:
-        return Activity(now, now, moves, reached_t=now)
+        return Activity(now, now, moves)
     # Work shows at two looks in a row; a heartbeat, a log that is rotated or a collector of garbage at one. The sensor
     # speaks on change, so what it told last stood until now.
     moved = activity.moves and (moves or gap_s > SHORTEST_S)
-    return replace(
-        activity,
-        seen_t=now,
-        moved_t=now if moved else activity.moved_t,
-        moves=moves,
-        reached_t=activity.reached_t if fact.outside is False or moves else now,  # it is asked while all rest
-    )
+    return replace(activity, seen_t=now, moved_t=now if moved else activity.moved_t, moves=moves)
 
 
 def name_picture(state: State) -> str:
     """The present picture, "" while there is none."""
     return state.job.activity.picture if state.job.activity is not None else ""
-
-
-def is_alone(state: State) -> bool:
-    """Did the last look show no connection with anything that is not of the job?"""
-    activity = state.job.activity
-    return activity is not None and activity.reached_t < activity.seen_t
 
 
 def sees_processes(state: State) -> bool:
@@ -139,30 +123,18 @@ def still_since(state: State, watch: Watch) -> float | None:
 
 
 def time_picture(state: State, watch: Watch) -> tuple[float, float] | None:
-    """Since when the present picture has stood, and for how many seconds it may; None: there is none, or it is unknown.
-
-    Where all rest alone, what ends first counts.
-    """
-    since, limit_s = still_since(state, watch), picture_limit(state, name_picture(state))
+    """Since when the present picture has stood, and for how many seconds it may; None: there is none, or unknown."""
+    since, limit_s = still_since(state, watch), picture_limit(state)
     if since is None or limit_s is None or excuse(state, watch, _seen_phases(state)):
         return None
-    alone_since, alone_s = _alone_since(state, since), picture_limit(state, ALONE)
-    if alone_since is None or alone_s is None or since + limit_s <= alone_since + alone_s:
-        return since, limit_s
-    return alone_since, alone_s
+    return since, limit_s
 
 
-def least_limit(state: State) -> float | None:
-    """The fewest seconds for which anything that is seen now may stand still; None: there is no picture."""
-    limits = [picture_limit(state, name) for name in (name_picture(state), ALONE)]
-    return min((one for one in limits if one is not None), default=None)
-
-
-def picture_limit(state: State, name: str) -> float | None:
-    """For how many seconds this picture may stand; None: there is none, or too little is known of this run."""
-    if not name or (name == ALONE and name_picture(state) != "rests"):
+def picture_limit(state: State) -> float | None:
+    """For how many seconds the present picture may stand; None: there is none, or too little is known of this run."""
+    name, here, learned = name_picture(state), _situation(state), state.books.learned.phases
+    if not name:
         return None
-    here, learned = _situation(state), state.books.learned.phases
     seen, times = learned.get(_key(here, SEEN)), learned.get(_key(here, name))
     if seen is None or seen.count < {STARTING: 1, SAVING: LEARNED_FROM}.get(here, EACH_AT_FIRST):
         return None
@@ -175,11 +147,6 @@ def picture_limit(state: State, name: str) -> float | None:
     return floor_s if times is None else max(floor_s, PAUSE_LONGEST * times.longest_s)
 
 
-def _alone_since(state: State, since: float) -> float | None:
-    activity = state.job.activity
-    return max(since, activity.reached_t) if activity is not None and activity.picture == "rests" else None
-
-
 def _situation(state: State) -> str:
     """Pictures of a start, of a save and of a step say different things: each is learned by itself."""
     if state.mode == "starting":
@@ -189,22 +156,8 @@ def _situation(state: State) -> str:
 
 
 def _seen_phases(state: State) -> tuple[str, ...]:
-    """Phases that explain nothing here: a save would be seen to write, an evaluation to use engine or environment."""
-    here = _situation(state)
-    if here == SAVING:
-        return ("checkpoint",)
-    alone = not here and is_alone(state) and name_picture(state) == "rests"
-    return ("eval",) if alone else ()
-
-
-def known_watts(state: State, gpu: Gpu) -> float:
-    """The most that a GPU of this kind was seen to draw in this run, on any pod; 0.0: unknown."""
-    times = state.books.learned.phases.get(_name_kind(gpu))
-    return 0.0 if times is None or gpu.limit_w is None else times.longest_s
-
-
-def _name_kind(gpu: Gpu) -> str:
-    return f"{WATTS}{gpu.total_bytes >> 30}/{gpu.limit_w or 0:.0f}"
+    """Phases that explain nothing here: a save would be seen to write."""
+    return ("checkpoint",) if _situation(state) == SAVING else ()
 
 
 def after_look(state: State, activity: Activity) -> tuple[Activity, dict[str, float]]:
@@ -217,18 +170,11 @@ def after_look(state: State, activity: Activity) -> tuple[Activity, dict[str, fl
         return activity, pictures
     picture = shows if shows == activity.shows else activity.picture
     activity = replace(activity, shows=shows, picture=picture)
-    looked = replace(state, job=replace(state.job, activity=activity))
-    here = _situation(looked)
+    here = _situation(state)
     times = {_key(here, SEEN): 1.0} if _sees_all(state) else {}
-    for memory in state.gpus.by_uuid.values():
-        if memory.gpu.role == "trainer" and memory.gpu.limit_w is not None and memory.power_high_w > KNOWN_POWER_W:
-            times[_name_kind(memory.gpu)] = memory.power_high_w
-    since = still_since(looked, Watch(state.now))
+    since = still_since(state, Watch(state.now))
     if since is not None and picture and state.now - since >= SHORTEST_S:
         times[_key(here, picture)] = state.now - since
-        alone_since = _alone_since(looked, since)
-        if alone_since is not None and state.now - alone_since >= SHORTEST_S:
-            times[_key(here, ALONE)] = state.now - alone_since
     longer = {key: seconds for key, seconds in times.items() if pictures.get(key, 0.0) < seconds}
     return activity, {**pictures, **longer} if longer else pictures
 

@@ -115,7 +115,6 @@ class Activity:
     moves: bool = False  # at the last look
     shows: str = ""  # what the trainer showed at the last look (``pictures.Name``)
     picture: str = ""  # the same at two looks in a row, which is what counts
-    reached_t: float = 0.0  # when it was last connected with what is not of the job, or that was unknown
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from supervisor.base.beside import Beside
-from supervisor.base.proc_stat import UPLOADERS
 from supervisor.core import actions as a
 from supervisor.jobs.base import Job
+from supervisor.process.stop import UPLOADERS
 from supervisor.process.survivors import Belongings, alive
 
 POLL_S = 0.2

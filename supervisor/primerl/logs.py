@@ -134,7 +134,8 @@ def parse_line(role: Role, line: str) -> list[Fact]:
     places = _choices().of(line)
     if not places:
         return []
-    errors = [place - 1 for place in places if place]
+    # What is escaped in JSON may have hidden a word: then each signature is asked.
+    errors = None if line.startswith("{") and "\\u" in line else [place - 1 for place in places if place]
     level, message = _message(line)
     if not message:
         return []
@@ -223,7 +224,7 @@ def _read_step(role: Role, found: re.Match[str], message: str) -> StepDone:
     )
 
 
-def _read_errors(role: Role, message: str, places: Sequence[int]) -> list[Fact]:
+def _read_errors(role: Role, message: str, places: Sequence[int] | None) -> list[Fact]:
     error = SIGNATURES.error(role, message, places)
     return [error] if error else []
 

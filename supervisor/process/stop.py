@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from supervisor.base.proc_stat import UPLOADERS
 from supervisor.jobs.base import StopRules
 from supervisor.process import own_cgroup, segments, strangers, transient
 from supervisor.process.survivors import (
@@ -36,9 +35,10 @@ SURE_LOOKS_ALONE = 10  # where no shim lives and no control group holds them: a 
 FORKING_PATIENCE_S = 1.0  # what is still there after so many SIGKILLs forks faster than we look, or hangs
 GPU_SILENCE_S = 5.0  # a driver that says nothing for so long will not say more
 FIRST_POLL_S, LAST_POLL_S = 0.02, 0.25
+UPLOADERS = ("wandb-core",)
+"""Helpers that get no signal of ours beside their parent's: wandb-core sends what it has and ends when its parent does
+(wandb, core/pkg/server/server.go: it looks each 0.1 s). Without its parent it gets ``UPLOAD_S``."""
 UPLOAD_S = 10.0
-"""For an uploader without its parent. They get no signal of ours beside their parent's: wandb-core sends what it has
-and ends when its parent does (wandb, core/pkg/server/server.go: it looks each 0.1 s)."""
 
 
 @dataclass(frozen=True, slots=True)

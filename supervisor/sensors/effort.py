@@ -1,7 +1,4 @@
-"""What the job's processes do: CPU time, files, network, calls that no signal ends, connections to other services.
-
-It shows who stands still.
-"""
+"""What the job's processes do: CPU time, files, network, and calls that no signal ends. It shows who stands still."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from supervisor.base.proc_stat import UPLOADERS, read_stat
+from supervisor.base.proc_stat import read_stat
 from supervisor.core.facts import Effort, EffortLook, Fact, Role
-from supervisor.core.pictures import MOVING_BYTES_S, MOVING_CORES
+from supervisor.core.pictures import MOVING_BYTES_S
 from supervisor.sensors.base import Clock
-from supervisor.sensors.outside import is_outside_reached
 
 Watched = Callable[[], Iterable[tuple[Role | None, int, int, bool]]]
 """The attempt's processes: (role, pid, start time in ticks, is it a key process). No role: a helper."""
@@ -64,17 +60,12 @@ class EffortSensor:
         cores: dict[Role, list[float]] = {}
         waits: dict[Role, str] = {}
         helpers, moved, hidden = 0.0, 0, False
-        job: list[int] = []
-        waiting: list[int] = []  # those that may wait for a service elsewhere
         past_s = now - self._before_at
         for role, pid, ticks, is_key in self._processes():
             used = self._read_cpu_use(pid, ticks)
             if used is None:
                 continue
-            seconds, state, name = used
-            job.append(pid)
-            if role not in ("inference", "trainer") and name not in UPLOADERS:
-                waiting.append(pid)
+            seconds, state = used
             moved_bytes = self._read_bytes(pid) if role != "inference" else 0
             found[pid, ticks] = seconds, moved_bytes
             if state == "D" and role is not None and is_key:
@@ -98,7 +89,6 @@ class EffortSensor:
             return []
         net = None if received is None or received_before is None else max(0, received - received_before) / past_s
         written = None if flushed is None or flushed_before is None else max(0, flushed - flushed_before) / past_s
-        rest = helpers + sum(cores.get("env", ())) < MOVING_CORES
         told = EffortLook(
             tuple(
                 Effort(role, round(sum(each), 1), round(min(each), 1), waits.get(role, ""))
@@ -108,7 +98,6 @@ class EffortSensor:
             file_bytes_s=None if hidden else _round_rate(moved / past_s),
             net_bytes_s=None if net is None else _round_rate(net),
             flushed_bytes_s=None if written is None else _round_rate(written),
-            outside=is_outside_reached(waiting, job) if rest else None,
         )
         if self._said is not None and now - self._said_at < HEARTBEAT_S and not _is_news(self._said, told):
             return []
@@ -119,20 +108,20 @@ class EffortSensor:
         self._before, self._said = {}, None
         return (EffortLook(reason=reason),)
 
-    def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str, str] | None:
-        """CPU seconds so far of all its threads, its state, its name; None when it is gone."""
+    def _read_cpu_use(self, pid: int, ticks: int) -> tuple[float, str] | None:
+        """CPU seconds so far of all its threads, and its state; None when it is gone."""
         found = read_stat(f"{self._proc}/{pid}/stat")
         if found is None or int(found[1][19]) != ticks:
             return None
         fields = found[1]
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0], found[0]
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
 
     def _read_bytes(self, pid: int) -> int | None:
-        """What it has read and written so far, by calls (rchar, wchar) and from disks (read_bytes): proc(5)."""
+        """What it has read and written so far, by calls (rchar, wchar) and of disks: proc(5)."""
         try:
             with open(f"{self._proc}/{pid}/io", "rb", buffering=0) as file:  # noqa: PTH123 - of each process, often
                 counts = dict(line.split(b": ") for line in file.read(512).splitlines())
-            return sum(int(counts[name]) for name in (b"rchar", b"wchar", b"read_bytes"))
+            return sum(int(counts[name]) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
         except (OSError, KeyError, ValueError):
             return None
 
@@ -151,11 +140,16 @@ class EffortSensor:
         return int(total)
 
     def _count_flushed(self) -> int | None:
-        """Bytes that the kernel has written back so far, of all programs; None: unknown."""
+        """Bytes that the kernel has written back and sent so far, for all programs; None: unknown.
+
+        A mount of an object store is a program: what it uploads is neither the job's nor written back.
+        """
         try:
             counts = dict(line.split() for line in self._vmstat.read_bytes().splitlines())
-            return int(counts[b"nr_written"]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, KeyError, ValueError):
+            rows = [line.partition(":") for line in self._net.read_text().splitlines()[2:]]
+            sent = sum(int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
+            return sent + int(counts[b"nr_written"]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, KeyError, ValueError, IndexError):
             return None
 
     def _channel(self, pid: int) -> str:
@@ -173,7 +167,7 @@ def _round_rate(rate: float) -> float:
 
 def _is_news(said: EffortLook, look: EffortLook) -> bool:
     flush = [(one.flushed_bytes_s or 0.0) >= MOVING_BYTES_S for one in (said, look)]
-    if said.outside is not look.outside or flush[0] != flush[1]:
+    if flush[0] != flush[1]:
         return True
     if [(one.role, one.waits) for one in said.efforts] != [(one.role, one.waits) for one in look.efforts]:
         return True

@@ -41,7 +41,6 @@ class _Device:
     pids: tuple[int, ...] | None = None
     seen: bool = False  # could it ever be read?
     failures: int = 0  # looks in a row in which it could not
-    limit_w: float | None = None
     peak_w: float | None = None  # the most that it drew since that was told: one that computes has pauses
 
 
@@ -252,10 +251,7 @@ class GpuSensor:
         power_w, load = _power_w(nvml, device.handle), _load(nvml, device.handle)
         if power_w is not None:
             device.peak_w = max(power_w, device.peak_w or 0.0)
-        if device.limit_w is None:
-            device.limit_w = _limit_w(nvml, device.handle)
-        gpu = Gpu(uuid, device.index, used, total, device.role, device.pids, power_w=device.peak_w, load=load)
-        return replace(gpu, limit_w=device.limit_w)
+        return Gpu(uuid, device.index, used, total, device.role, device.pids, power_w=device.peak_w, load=load)
 
     def _remarks(self) -> list[Fact]:
         fresh = [note for note in dict.fromkeys(self._notes) if note not in self._noted]
@@ -339,14 +335,6 @@ def _power_w(nvml: Any, handle: Any) -> float | None:
     """What a GPU draws; whole watts, since each other number is another fact. None where it is not measured."""
     try:
         return float(round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
-    except nvml.NVMLError:
-        return None
-
-
-def _limit_w(nvml: Any, handle: Any) -> float | None:
-    """The power that the driver lets it draw at most, in watts; None where it says nothing."""
-    try:
-        return float(round(nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000))
     except nvml.NVMLError:
         return None
 

@@ -251,16 +251,10 @@ def _env_death(world: World, p: Values) -> None:
     job.vanish("env")
 
 
-@_kind(
-    "env-hang",
-    "restart",
-    "the environment server lives and answers nothing more; rollouts never finish",
-    asks=(False, "does it wait for the answer of a service elsewhere, which never comes?"),
-)
+@_kind("env-hang", "restart", "the environment server lives and answers nothing more; rollouts never finish")
 def _env_hang(world: World, p: Values) -> None:
     job = _living_job(world)
     world.struck("env-hang")
-    job.asks = bool(p["asks"])
     job.jam("env")
 
 

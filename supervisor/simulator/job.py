@@ -45,10 +45,8 @@ class Effort(NamedTuple):
     helpers: float
     file_bytes_s: float
     flushed_bytes_s: float  # by the kernel
-    outside: bool  # is an environment connected with a service elsewhere?
 
 
-LINGERS_S = 75.0  # until a server closes a connection on which nothing is asked (nginx: keepalive_timeout)
 LAST_ONES = 3  # rollouts that wait for their environment
 SELDOM_SHOWN = ("training", "rollouts")  # phases that prime-rl tells at level "debug" only
 
@@ -122,7 +120,6 @@ class Job(Owner):
         self.waiting: set[Role] = set()  # roles that stand still and will go on by themselves
         self.straggles = False  # one rank that hangs computes on its CPU, and keeps its GPU at rest
         self.busy_loop = False  # the orchestrator that hangs does so in a loop
-        self.asks = False  # the environment that hangs waits for an answer from elsewhere
         self.blocked_since: float | None = None
         self.activity: Activity = "absent"
         self.phase = ""
@@ -217,21 +214,11 @@ class Job(Owner):
             helpers=3.0 if compiles else 2.0 if shows else 0.1,
             file_bytes_s=5e8 if reads or (phase == "checkpoint" and well and self.written_part() < 1) else 3e3,
             flushed_bytes_s=3e8 if phase == "checkpoint" and well else 1e5,
-            outside=self._is_outside_asked(),
         )
 
     def written_part(self) -> float:
         """How much of a save is in its files, 0 to 1: the last part of it brings them to the volume."""
         return min(1.0, self.progress() / (1 - self.pod.physics.sync_part)) if self.phase == "checkpoint" else 1.0
-
-    def _is_outside_asked(self) -> bool:
-        """Has an environment a connection with a service elsewhere? One that asks no more is closed after a while."""
-        if "env" in self.waiting or ("env" in self.broken and self.asks):
-            return True
-        if self.pod.physics.env_shows:
-            return False
-        asked = self.phase in ("rollouts", "eval", "environment") and self.blocked_since is None
-        return asked or self.clock.now - max(self.phase_since, self.blocked_since or 0.0) < LINGERS_S
 
     @property
     def evaluates_beside(self) -> bool:

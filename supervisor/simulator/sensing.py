@@ -12,7 +12,6 @@ from collections.abc import Callable
 from random import Random
 
 from supervisor.core import facts as f
-from supervisor.core.pictures import MOVING_CORES
 from supervisor.simulator.clockwork import NEVER, Alarm
 from supervisor.simulator.engine_look import EngineEyes
 from supervisor.simulator.job import POWER_BUSY, POWER_IDLE, POWER_SPINS, Job, Line, Process
@@ -207,9 +206,7 @@ class Sensing(Watcher):
         for c in pod.cards:
             power_w, load = self._gpu_reading(c)
             used = int(c.used_bytes + jitter)
-            gpus.append(
-                f.Gpu(c.uuid, c.index, used, c.total_bytes, c.role, power_w=power_w, load=load, limit_w=POWER_W)
-            )
+            gpus.append(f.Gpu(c.uuid, c.index, used, c.total_bytes, c.role, power_w=power_w, load=load))
         self._tell(f.GpuLook(tuple(gpus)), "gpu")
         low = pod.job is not None and any(
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
@@ -255,7 +252,6 @@ class Sensing(Watcher):
                 file_bytes_s=round(0.0 if rests else does.file_bytes_s * random.uniform(0.3, 1.0)),
                 net_bytes_s=round(2e4 * random.uniform(0.1, 3.0) + 3e6 * (random.random() < BURSTS / 2)),
                 flushed_bytes_s=does.flushed_bytes_s,
-                outside=None if helpers + does.env >= MOVING_CORES else does.outside,  # asked while all rest
             ),
             "effort",
         )

@@ -22,7 +22,7 @@ from supervisor.config.settings import RunFile
 from supervisor.primerl import configs, open_job
 from supervisor.primerl.configs import Settings
 
-SCRIPT = Path(__file__).with_name("job.sh").read_text(encoding="utf-8")
+SCRIPT = Path(__file__).with_name("job.sh.in").read_text(encoding="utf-8")
 
 
 # The daemon, on the first machine, with all that the job has there. It and all that it starts descend from this task:

@@ -78,5 +78,10 @@ def add_up(lines: Iterable[str]) -> EngineIdle | None:
 
 
 def _is_idle(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    still = all(before.get(name) == now.get(name) for name in ("iterations", "generation_tokens"))
-    return still and not any(look[name] for look in (before, now) for name in ("running", "waiting"))
+    counts = [(before.get(name), now.get(name)) for name in ("iterations", "generation_tokens")]
+    known = any(old is not None and new is not None for old, new in counts)
+    return (
+        known
+        and all(old == new for old, new in counts)
+        and not any(look[name] for look in (before, now) for name in ("running", "waiting"))
+    )

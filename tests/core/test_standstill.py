@@ -249,23 +249,6 @@ def test_a_resume_that_deadlocks_is_found_by_its_picture_once_a_start_was_seen()
     assert 180 <= took <= 210 and world.said("verdict")[0].startswith("The start is stuck")
 
 
-ALONE = replace(QUIET, outside=False)
-
-
-def test_all_that_rest_without_a_connection_to_anything_else_wait_for_no_judge_or_sandbox() -> None:
-    assert 300 <= stands(seen_run(), RESTS, 3600.0, lambda number: ALONE) <= 330
-    world = seen_run()
-    assert (
-        360
-        <= stands(world, RESTS, 3600.0, lambda number: ALONE if number != 6 else replace(ALONE, outside=True))
-        <= 390
-    )
-    world = seen_run()
-    world.see(f.PhaseSeen("orchestrator", "eval", 61))
-    assert stands(world, RESTS, 3600.0, lambda number: ALONE) <= 330, "an evaluation needs its engine or environment"
-    assert "the trainer's GPUs have rested" in world.said("verdict")[0]
-
-
 def run_with_saves() -> World:
     world = seen_run()
     for number in range(61, 80):
@@ -285,31 +268,3 @@ def test_a_save_that_hangs_is_found_by_what_it_does_not_write() -> None:
     assert 300 <= stands(run_with_saves(), SPINS, 3600.0, lambda number: replace(QUIET, flushed_bytes_s=0.0)) <= 330
     assert stands(run_with_saves(), SPINS, 340.0, lambda number: flushes) == 340, "the kernel brings it to the volume"
     assert stands(run_with_saves(), SPINS, 340.0, lambda number: QUIET) == 340, "that is unknown"
-
-
-@pytest.mark.parametrize(("limit_w", "found"), [(700.0, True), (350.0, False)])
-def test_a_gpu_of_a_kind_that_was_seen_at_work_is_known_on_a_fresh_pod(limit_w: float, found: bool) -> None:
-    """Its resume deadlocks before it ever works there."""
-
-    def gpu(uuid: str, watts: float, limit_w: float) -> f.GpuLook:
-        return f.GpuLook((f.Gpu(uuid, 1, 60 * GIB, 80 * GIB, "trainer", power_w=watts, load=SPINS, limit_w=limit_w),))
-
-    world = seen_run(steps=20)
-    for number in (21, 22):
-        for _ in range(24):
-            world.t += 10
-            world.see(gpu("GPU-1", BUSY_W, 700.0))
-            world.engine(iterations=world.t, running=8.0)
-            world.see(QUIET)
-        world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
-    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
-    world.after(60.0)
-    world.job_up()
-    world.actions.clear()
-    began = world.t
-    while not world.asked(a.Stop) and world.t < began + 400:
-        world.t += 10
-        world.see(gpu("GPU-9", 210.0, limit_w))
-        world.engine(iterations=world.state.engine.count, running=0.0, connections=0)
-        world.see(QUIET)
-    assert bool(world.asked(a.Stop)) == found

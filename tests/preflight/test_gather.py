@@ -305,7 +305,7 @@ def test_the_steps_on_this_disk_and_whether_the_job_lives(here: Path, monkeypatc
     monkeypatch.setattr(Layout, "steps", lambda self: steps)
     asked: list[int] = []
 
-    def check(self: Layout, step: int, *, settled: bool = False) -> StepCheck:
+    def check(self: Layout, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         asked.append(step)
         return StepCheck("complete" if step != 80 else "incomplete", size_bytes=step * 1000)
 

@@ -291,7 +291,9 @@ def test_what_a_tier_would_bring_is_told_by_a_probe_of_both(tmp_path: Path, monk
         }
         run_file, dialect = RunFile.model_validate(table), ERAS[era].dialect
         looked = subject(run_file=run_file, steps={10: step_bytes}, dialect=dialect)
-        return " ".join(found.sentence for found in tier_gain(looked))
+        findings = list(tier_gain(looked))
+        assert {found.id for found in findings} <= {"tier-gain"}
+        return " ".join(found.sentence for found in findings)
 
     assert told() == (
         f"A save of 114 MiB (as step 10 on this disk) takes about 20 s on {tmp_path}/out (5.7 MiB/s) and 4 s on "

@@ -132,6 +132,8 @@ def test_the_shell_that_runs_the_command_may_be_named_and_a_foreign_process_may_
 
     foreign = subprocess.Popen(["sleep", "60"], cwd="/")
     try:
+        words = Path(f"/proc/{foreign.pid}/cmdline")
+        wait_for(lambda: words.read_bytes() == b"sleep\x0060\x00", "its words are there")
         with pytest.raises(ConfigError) as told:
             find_job.find(run_file, job, foreign.pid)
     finally:

@@ -34,12 +34,12 @@ def net(folder: Path, received: int, sent: int) -> Path:
 
 
 def moved(folder: Path, pid: int, read: int, written: int = 0) -> None:
-    (folder / str(pid) / "io").write_text(f"rchar: {read}\nwchar: {written}\nsyscr: 9\nsyscw: 9\nread_bytes: 0\n")
+    (folder / str(pid) / "io").write_text(
+        f"rchar: {read}\nwchar: {written}\nsyscr: 9\nsyscw: 9\nread_bytes: 0\nwrite_bytes: 0\n"
+    )
 
 
-def test_cores_and_bytes_are_counted_from_look_to_look_and_a_call_that_no_signal_ends_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_and_bytes_are_counted_from_look_to_look_and_a_call_that_no_signal_ends_is_named(tmp_path: Path) -> None:
     now = [100.0]
     watched = [
         *(("trainer", 11, 5, True), ("trainer", 12, 6, True), ("orchestrator", 13, 7, True)),
@@ -56,8 +56,6 @@ def test_cores_and_bytes_are_counted_from_look_to_look_and_a_call_that_no_signal
         vmstat=tmp_path / "vmstat",
         clock=lambda: now[0],  # type: ignore[arg-type]
     )
-    asked: list[tuple[list[int], list[int]]] = []
-    monkeypatch.setattr(effort, "is_outside_reached", lambda *pids: bool(asked.append(pids)))
     (tmp_path / "vmstat").write_text("nr_dirty 7\nnr_written 1000\n")
     for pid, ticks in ((11, 5), (12, 6), (13, 7), (14, 8), (15, 9)):
         stat(tmp_path, pid, ticks, 100)
@@ -75,19 +73,18 @@ def test_cores_and_bytes_are_counted_from_look_to_look_and_a_call_that_no_signal
     port.write_text("15000000\n")
     (tmp_path / "vmstat").write_text(f"nr_dirty 7\nnr_written {1000 + 3 * 10**8 * 60 // PAGE}\n")
     efforts = (Effort("trainer", 1.1, 0.1), Effort("orchestrator", 0.0, 0.0, "pid 13 in nfs4_wait_clnt_recover"))
-    assert sensor.look() == [EffortLook(efforts, "", 0.5, 1e7, 1.3e6, flushed_bytes_s=3e8)] and not asked
+    assert sensor.look() == [EffortLook(efforts, "", 0.5, 1e7, 1.3e6, flushed_bytes_s=3.2e8)]
     now[0] += 60
     stat(tmp_path, 11, 99, 100)  # the number belongs to another process by now
     stat(tmp_path, 13, 7, 100, state="D")
     (tmp_path / "12/io").unlink()  # another user's
     (tmp_path / "net").unlink(), (tmp_path / "vmstat").unlink()
     efforts = (Effort("trainer", 0.0, 0.0), Effort("orchestrator", 0.0, 0.0, "pid 13 in an uninterruptible call"))
-    assert sensor.look() == [EffortLook(efforts, "", 0.0, None, None, outside=False)]
-    assert asked == [([13, 15], [12, 13, 14, 15])], "neither engine nor ranks wait for a service elsewhere"
+    assert sensor.look() == [EffortLook(efforts, "", 0.0, None, None)]
     now[0] += 10
     assert sensor.look() == [], "the same is told every 30 s"
     now[0] += 25
-    assert sensor.look() == [EffortLook(efforts, "", 0.0, None, None, outside=False)]
+    assert sensor.look() == [EffortLook(efforts, "", 0.0, None, None)]
     assert sensor.unknown("it took too long") == (EffortLook(reason="it took too long"),)
     assert sensor.look() == []
 
