@@ -7,8 +7,9 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -65,7 +66,8 @@ _REFUSED: Final = {
     b"\xfe\xff": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
 }
 _EXPORT = re.compile(
-    rb'\s{0,8}__(?:CURSOR|REALTIME_TIMESTAMP)=|(?:\x1e|data: )?\{[^{}]{0,4000}?"__(?:CURSOR|REALTIME_TIMESTAMP)"'
+    rb"\s{0,8}__(?:CURSOR|REALTIME_TIMESTAMP)="
+    rb'|(?:\x1e|data: )?\{(?:[^\n]*?|\n(?:[^\n]*\n)*?\s{0,8})"__(?:CURSOR|REALTIME_TIMESTAMP)"'  # in a line, or pretty
 )
 _NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _SOME_TEXT = re.compile(rb"(?:[\x20-\x7e\t\x1b]{12,}\r?\n){3}")  # lines in the middle of what is none
@@ -321,10 +323,12 @@ def _open_file(path: Path) -> _Stream:
         raise
 
 
-def _unpack(file: BufferedReader) -> _Stream:
-    start = file.peek()[:4096]  # seeks nothing: it may be a pipe
+def _unpack(file: BufferedReader | gzip.GzipFile) -> _Stream:
+    start = file.peek(4096)[:4096]  # seeks nothing: it may be a pipe
     if start.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=file)
+        file, start = gzip.GzipFile(fileobj=file), b""
+        with suppress(OSError, EOFError, zlib.error):  # reading it tells of the damage
+            start = file.peek(4096)[:4096]
     for begins, why in _REFUSED.items():
         if start.startswith(begins):
             raise OSError(why)
