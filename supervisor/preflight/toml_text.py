@@ -155,7 +155,7 @@ class _Repair:
             self._note_mend(first, last, new, replace(mended, certain=mended.certain and end is not None))
 
     def _first_line(self, at: int) -> int:
-        """Where the statement with the first mistake begins, if that is in line ``at``: outside of texts and brackets."""
+        """Where the statement with the first mistake, in line ``at``, begins: outside of texts and brackets."""
         at = min(at, len(self.work) - 1)
         while at > 0 and not self.work[at].strip():
             at -= 1
