@@ -10,7 +10,7 @@ import re
 
 MOST_PARTS = 2000
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r'''"""(?:[^"\\]++|\\.|"(?!""))*+(?:"{3,5}|\\?\Z)'''  # it may end with two quotes of its own
     r"""|'{3}(?:[^']++|'(?!''))*+(?:'{3,5}|\Z)"""
     r"""|"(?:[^"\\\n]++|\\.)*+"?"""
@@ -28,7 +28,7 @@ def long_key_line(text: str) -> int:
     if all(line.count(".") <= MOST_PARTS for line in text.split("\n")):
         return 0
     dots = 0
-    for found in _TOKEN.finditer(text):
+    for found in TOKEN.finditer(text):
         first = found[0][0]
         if first == ".":
             dots += 1

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ _REFUSED: Final = {
     b"\xfe\xff": "it is UTF-16: make it UTF-8 first (iconv -f UTF-16 -t UTF-8)",
 }
 _EXPORT = re.compile(
-    rb'\s{0,8}__(?:CURSOR|REALTIME_TIMESTAMP)=|(?:\x1e|data: )?\{[^{}]{0,4000}?"__(?:CURSOR|REALTIME_TIMESTAMP)"'
+    rb"\s{0,8}__(?:CURSOR|REALTIME_TIMESTAMP)="
+    rb'|(?:\x1e|data: )?\{(?:[^\n]*?|\n(?:[^\n]*\n)*?\s{0,8})"__(?:CURSOR|REALTIME_TIMESTAMP)"'  # in a line, or pretty
 )
 _NO_TEXT = re.compile("[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _SOME_TEXT = re.compile(rb"(?:[\x20-\x7e\t\x1b]{12,}\r?\n){3}")  # lines in the middle of what is none
@@ -279,7 +281,11 @@ def _relative_name(path: Path, root: Path) -> str:
 def open_unpacked(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
     """Its bytes, unpacked, piece after piece. Raises OSError, also of what is no text (here or in ``read``)."""
     if not source.pieces:
-        yield _unpack(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below
+        try:
+            opened = _unpack(stdin) if isinstance(stdin, BufferedReader) else stdin
+        except (EOFError, zlib.error) as error:
+            raise OSError("it is compressed, and damaged from its start on") from error
+        yield opened  # type: ignore[misc]  # as below
         return
     pieces = _Pieces(source.pieces)
     try:
@@ -316,15 +322,18 @@ def _open_file(path: Path) -> _Stream:
     file = path.open("rb")
     try:
         return _unpack(file)
-    except OSError:
+    except (OSError, EOFError, zlib.error):
         file.close()
         raise
 
 
-def _unpack(file: BufferedReader) -> _Stream:
-    start = file.peek()[:4096]  # seeks nothing: it may be a pipe
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=file)
+def _unpack(file: BufferedReader | gzip.GzipFile) -> _Stream:
+    """Raises OSError, EOFError, zlib.error."""
+    start = file.peek(4096)[:4096]  # seeks nothing: it may be a pipe
+    packed = start.startswith(b"\x1f\x8b")
+    if packed:
+        file = gzip.GzipFile(fileobj=file)
+        start = file.peek(4096)[:4096]
     for begins, why in _REFUSED.items():
         if start.startswith(begins):
             raise OSError(why)
@@ -332,7 +341,7 @@ def _unpack(file: BufferedReader) -> _Stream:
         raise OSError("it is an export of systemd's journal: give it as text (journalctl -o short-iso)")
     # Blanks of a sparse file (what logrotate's copytruncate leaves) are no sign; nor is a letter cut in two at the end.
     text = start.replace(b"\0", b"").decode(errors="replace")
-    return _BehindJunk(file) if len(_NO_TEXT.findall(text)) > len(text) // 5 else file
+    return _BehindJunk(file) if not packed and len(_NO_TEXT.findall(text)) > len(text) // 5 else file
 
 
 class _BehindJunk:

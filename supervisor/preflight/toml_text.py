@@ -11,12 +11,13 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.secrets import mask_value
 from supervisor.config.run_file import parse_toml
-from supervisor.config.toml_keys import long_key_line
+from supervisor.config.toml_keys import TOKEN, long_key_line
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight.finding import Edit, Finding, Where
 from supervisor.preflight.toml_values import CLAUSES, BrokenValueError, Mend, mend_header, mend_pair
@@ -53,7 +54,7 @@ class Mended:
 def mend_text(path: Path, text: str) -> Mended:
     """What is wrong with the text of ``path`` (JSON where its name ends so, else TOML), and what it says.
 
-    Never raises, whatever the text is, and reads at most MOST_READ characters more than one reading takes.
+    Never raises, whatever the text is, and reads at most MOST_READ characters more than one mistake takes.
     """
     if len(text) > LARGEST:
         told = f"{path.name} has more than {LARGEST >> 20} MiB: that is no configuration of prime-rl."
@@ -136,7 +137,8 @@ class _Repair:
     def _mend_where(self, error: tomllib.TOMLDecodeError) -> None:
         """Mend the statement at which ``tomllib`` stopped, or take it out: the next reading goes beyond it."""
         first = self._first_line(_line_of(error, len(self.work)))
-        last = self._last_line(first)
+        end = self._known_end(first)
+        last = first if end is None else end
         old = self.work[first : last + 1]
         if _TWICE.search(str(error)) and self._mend_twice(first, last):
             return
@@ -147,34 +149,33 @@ class _Repair:
             with suppress(BrokenValueError):
                 mended = mend_pair("\n".join(old))
         new = mended.text.split("\n") if mended else []
-        if mended is None or new == old or not self._is_toml([*self.work[:first], *new], or_twice=True):
+        if mended is None or new == old or not _is_toml(mended.text):
             self._note_failure(first, last, _plain_words(error))
         else:
-            self._note_mend(first, last, new, mended)
+            self._note_mend(first, last, new, replace(mended, certain=mended.certain and end is not None))
 
     def _first_line(self, at: int) -> int:
-        """Where the statement begins that holds line ``at``, or that ends only there: what stands above it is TOML."""
+        """Where the statement with the first mistake, in line ``at``, begins: outside of texts and brackets."""
         at = min(at, len(self.work) - 1)
         while at > 0 and not self.work[at].strip():
             at -= 1
-        for first in range(at, -1, -1):
-            if (first == at or _begins(self.work[first])) and self._is_toml(self.work[:first]):
-                return first
-        return next(n for n, line in enumerate(self.work) if _begins(line) or n == at)
-
-    def _is_toml(self, lines: Sequence[str], *, or_twice: bool = False) -> bool:
-        if self.read > MOST_READ:
-            return True
-        try:
-            self._load(lines)
-        except tomllib.TOMLDecodeError as error:
-            return or_twice and _TWICE.search(str(error)) is not None
-        except RecursionError:
-            return False
-        return True
+        text = "\n".join(self.work[: at + 1])
+        self.read += len(text)
+        first = line = depth = 0
+        for found in TOKEN.finditer(text):
+            line += found[0].count("\n")
+            depth += (found[0] in "[{") - (found[0] in "]}")
+            if found[0] == "\n" and depth == 0:
+                first = line
+        return first
 
     def _last_line(self, first: int) -> int:
-        """The last line of the statement: where its brackets close, or before the next one."""
+        """The last line of the statement, or ``first`` where it is not known."""
+        end = self._known_end(first)
+        return first if end is None else end
+
+    def _known_end(self, first: int) -> int | None:
+        """The last line of the statement: where its brackets close, or before the next one. None: it is not known."""
         depth = braces = 0
         quotes = ""
         for last in range(first, len(self.work)):
@@ -193,7 +194,10 @@ class _Repair:
                 braces += (mark == "{") - (mark == "}")
             if not quotes and (depth <= 0 or self.work[first].lstrip().startswith("[")):
                 return last
-        return first if quotes or braces else self._without_blanks(first, len(self.work) - 1)
+        if not quotes and not braces:
+            return self._without_blanks(first, len(self.work) - 1)
+        below = (line for line in self.work[first + 1 :] if line.strip() and not line.lstrip().startswith("#"))
+        return first if _HEADER.match(next(below, "[end]")) else None
 
     def _without_blanks(self, first: int, last: int) -> int:
         while last > first and (not self.work[last].strip() or self.work[last].lstrip().startswith("#")):
@@ -218,14 +222,15 @@ class _Repair:
         (first, last), (again, end) = (old, self._last_line(old)), (new, self._last_line(new))
         names, _, before = self._statement(first, last)
         value = self._statement(again, end)[2]
-        told = f"{'.'.join(names)} is set in line {old + 1} and again in line {new + 1}, to"
-        key = self._full_path(".".join(names), new)
+        name = ".".join(names)
+        told = f"{name} is set in line {old + 1} and again in line {new + 1}, to"
+        key = self._full_path(name, new)
         if before == value and type(before) is type(value):
             edit = Edit(self.path, new + 1, end + 1, ())
             self._add(new, "duplicate-key", f"{told} the same value.", key, f"Take out line {new + 1}.", edit)
             self._take_out(again, end)
         else:
-            told += f" different values: {_show_value(before)} and {_show_value(value)}."
+            told += f" different values: {_show_value(name, before)} and {_show_value(name, value)}."
             self._add(new, "duplicate-key", told, key, "Keep the one that you mean, and take out the other.")
             self._take_out(first, last)
 
@@ -254,9 +259,13 @@ class _Repair:
         told = f"[{name}] stands in line {old + 1} and again in line {at + 1}, which TOML forbids."
         remedy = f"Put the keys below line {at + 1} to those of line {old + 1}, and take out the second header."
         self._add(at, "duplicate-table", told, name, remedy, *edits)
-        self.work[at] = f'["{_AGAIN}{len(self.again)}"]'
-        self.again.append(names)
+        self._set_aside(at, names)
         return True
+
+    def _set_aside(self, header: int, names: tuple[str, ...]) -> None:
+        """Another name for the table that begins here, which goes into ``names`` in the end."""
+        self.work[header] = f'["{_AGAIN}{len(self.again)}"]'
+        self.again.append(names)
 
     def _mend_set_before(self, at: int, names: tuple[str, ...]) -> bool:
         """A header that opens a table of which a key above has made a value."""
@@ -265,11 +274,15 @@ class _Repair:
         if old is None or self.work[old].lstrip().startswith("["):
             return False
         key, _, value = self._statement(old, self._last_line(old))
-        told = f"{self.work[at].strip()} in line {at + 1} opens a table that line {old + 1} has already set "
+        header = self.work[at].strip()
+        told = f"{header} in line {at + 1} opens a table that line {old + 1} has already set "
         remedy = f"Take out line {old + 1}, or write all of it there."
-        told += f"({'.'.join(key)} = {_show_value(value)})."
+        told += f"({'.'.join(key)} = {_show_value('.'.join(key), value)})."
         self._add(at, "duplicate-key", told, ".".join(names), remedy)
-        self._take_out(old, self._last_line(old))
+        if not header.startswith("[[") and self._full_path(".".join(key), old).startswith(f"{'.'.join(names)}."):
+            self._set_aside(at, names)  # dotted keys: what both say is one table
+        else:
+            self._take_out(old, self._last_line(old))
         return True
 
     def _block(self, header: int) -> tuple[int, dict[tuple[str, ...], int]]:
@@ -360,6 +373,14 @@ class _Repair:
         self.found.append(Finding(rule, sentence, Where(str(self.path), at + 1, key), remedy, edits=edits))
 
 
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _begins(line: str) -> bool:
     """Does a statement begin here, if not within a text or brackets?"""
     return _STARTS.match(line) is not None or _HEADER.match(line) is not None
@@ -403,6 +424,8 @@ def _shorten_text(text: str) -> str:
     return text if len(text) <= 160 else text[:120] + " ... " + text[-30:]
 
 
-def _show_value(value: object) -> str:
+def _show_value(name: str, value: object) -> str:
+    """What the key ``name`` is set to, without a secret: no name stands before it where it is shown."""
+    value = mask_value(value, name)
     text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else text[:56] + " ..."

@@ -93,7 +93,7 @@ def mend_pair(text: str) -> Mend:
         new = f"{before} ={'' if new[:1] in (' ', '') else ' '}{new}"
     else:
         new = text[: separator.end()] + new
-    return Mend(new, tuple(dict.fromkeys([*wrong, *value.wrong])))
+    return Mend(new, tuple(dict.fromkeys([*wrong, *value.wrong])), value.certain)
 
 
 def mend_header(line: str, lists: Collection[str]) -> Mend | None:
@@ -137,6 +137,7 @@ class _Value:
         self.wrong: list[str] = []
         self.joined = False
         """An inline table stands over several lines: they become one."""
+        self.certain = True
 
     def whole(self) -> str:
         self._skip_blanks("")
@@ -248,6 +249,8 @@ class _Value:
         if self._next():
             self._take(closing, "}" if inside == "{" else "]")
             return
+        if inside == "{" and (comma >= 0 or self.joined or self.out[-1] == "{"):
+            self.certain = False  # more keys may belong to it
         # Behind the last thing that stands there, not behind its comment or on an empty line.
         last = max(n for n, one in enumerate(self.out) if one.strip() and not one.startswith("#"))
         self.out.insert(last + 1, "}" if inside == "{" else "]")

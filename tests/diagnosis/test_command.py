@@ -168,7 +168,7 @@ def test_what_is_closed_or_full_is_no_crash(tmp_path: Path, words: str, code: in
 
 
 def test_a_compressed_file_that_ends_early_is_read_as_far_as_it_goes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = gzip.compress(OOM.encode() + os.urandom(200_000))
     (tmp_path / "trainer.log.gz").write_bytes(whole[: len(whole) // 2])
@@ -178,6 +178,10 @@ def test_a_compressed_file_that_ends_early_is_read_as_far_as_it_goes(
     (tmp_path / "trainer.log.gz").write_bytes(whole[:12])  # not one byte can be unpacked
     assert main(["diagnose", str(tmp_path)]) == 1
     assert "trainer.log.gz cannot be read: it is compressed, and damaged from its start on." in capsys.readouterr().err
+    with (tmp_path / "trainer.log.gz").open() as piped:
+        monkeypatch.setattr("sys.stdin", piped)
+        assert main(["diagnose", "-"]) == 1
+    assert "stdin cannot be read: it is compressed, and damaged from its start on." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("odd", ["", "[]", '{"reason": 1}'])

@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,13 +63,21 @@ def test_an_error_is_named_through_what_it_is_wrapped_in(
     assert capsys.readouterr().out.startswith("Nothing here says that anything failed after step 3")
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize(
-    "first", ["__CURSOR=s=1\n", '{"MESSAGE": "x", "__REALTIME_TIMESTAMP": "1"}\n', '{\n\t"__CURSOR" : "s"']
+    "first",
+    [
+        "__CURSOR=s=1\n",
+        '{"MESSAGE": "x", "__REALTIME_TIMESTAMP": "1"}\n',
+        '{"MESSAGE": "{\'loss\': 1} } {", "__REALTIME_TIMESTAMP": "1"}\n',
+        '{\n\t"__CURSOR" : "s"',
+        '{\n\t"MESSAGE" : "}{",\n\t"__CURSOR" : "s"',
+    ],
 )
 def test_an_export_of_the_journal_is_refused_with_the_command_that_gives_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    (tmp_path / "unit.export").write_text(first)
+    (tmp_path / "unit.export").write_bytes(pack(first.encode()))
     assert main(["diagnose", str(tmp_path / "unit.export")]) == 1
     assert "journalctl -o short-iso" in capsys.readouterr().err
 

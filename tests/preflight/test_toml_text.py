@@ -132,6 +132,45 @@ def test_an_unclosed_list_does_not_swallow_what_follows() -> None:
     assert found.data == {"modules": ["q_proj", "k_proj"], "trainer": {"optim": {"lr": 1}}}
 
 
+def test_where_it_is_not_known_what_belongs_to_an_unclosed_table_nothing_is_written() -> None:
+    for text, certain in (
+        ("a = {x = 1,\n b = 2\nc = 3\n", False),
+        ("a = {x = 1,\n[t]\n", False),
+        ("a = {\n x = 1\n b = 2\n[t]\nc = 1\n", False),
+        ("a = {\n[t]\n", False),
+        ("a = {x = 1\nb = 2\n", False),
+        ('env = [\n {id = "a",\n {id = "b"},\n]\nx = 1\n', False),
+        ("a = {x = 1\n\n# and\n", True),
+        ("a = {x = 1\n\n[t]\nb = 2\n", True),
+    ):
+        found = mend_text(FILE, text)
+        assert found.findings[0].where.line == 1, text
+        assert [bool(one.edits) for one in found.findings[:1]] == [certain] == [bool(found.findings[0].remedy)], text
+        assert not any(one.edits for one in found.findings[1:]), text
+
+
+def test_a_text_that_nothing_closes_costs_its_own_line_and_no_other() -> None:
+    keys = {f"key_number_{number}": number for number in range(3000)}
+    rows = "".join(f"{name} = {number}\n" for name, number in keys.items())
+    for begins in ('a = """\n', "a = '''\n", 'z = """\n[b]\nc = 1\n"""\na = """\n'):
+        started = time.process_time()
+        found = mend_text(FILE, begins + rows)
+        assert time.process_time() - started < 1
+        assert [(one.id, one.where.line) for one in found.findings] == [("toml-syntax", begins.count("\n"))]
+        assert found.data is not None
+        assert keys.items() <= found.data.items()
+        assert found.data.keys() - keys.keys() == ({"z"} if begins[0] == "z" else set())
+
+
+def test_once_enough_was_read_the_first_mistake_is_told_as_ever_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toml_text, "MOST_READ", 1)
+    found = mend_text(FILE, 'x = 1\nmodules = [\n  "a",\n  b,\n]\nc = d\n')
+    assert [(one.id, one.where.line, one.edits[0].lines) for one in found.findings] == [
+        ("unquoted-text", 4, ('  "b",',))
+    ]
+    assert found.data is None  # c is not looked at
+
+
 def test_an_inline_table_over_several_lines_becomes_one_line() -> None:
     text = "[trainer.model]\nlora = {\n  rank = 8,\n  alpha = 32,\n}\nseq_len = 1\n"
     found = mend_text(FILE, text)
@@ -183,12 +222,28 @@ def test_what_else_stands_twice_is_told_and_the_rest_is_read() -> None:
             {"e": [{"id": "b"}, {"id": "b"}]},
         ),
         ("[[e]]\n[e.s]\na = 1\n[e.s]\nb = 2\n", [(4, "duplicate-table", "[e.s]")], {"e": [{"s": {"a": 1, "b": 2}}]}),
+        (
+            "[t]\na.b = 1\na.d.e = 2\n[t.a]\nc = 3\nd.f = 4\n",
+            [(4, "duplicate-key", "line 2 has already set (a.b = 1)")],
+            {"t": {"a": {"b": 1, "c": 3, "d": {"e": 2, "f": 4}}}},
+        ),
+        (
+            'password = "hunter2hunter"\npassword = ["other-hunter", "9"]\n',
+            [(2, "duplicate-key", 'values: "***" and [')],
+            {"password": ["other-hunter", "9"]},
+        ),
+        (
+            'api_key = "hunter2hunter"\n[api_key]\n',
+            [(2, "duplicate-key", '(api_key = "***")')],
+            {"api_key": {}},
+        ),
         ("[a.b]\nx = 1\n[a]\nb = 2\n", [(4, "toml-syntax", "Cannot overwrite a value")], {"a": {"b": {"x": 1}}}),
     ):
         found = mend_text(FILE, text)
         assert [(one.where.line, one.id) for one in found.findings] == [one[:2] for one in told], text
         assert all(words in one.sentence for one, (_, _, words) in zip(found.findings, told, strict=True)), text
         assert found.data == data, text
+        assert "hunter" not in "".join(one.sentence + one.remedy for one in found.findings)
 
 
 @pytest.mark.parametrize(
