@@ -202,7 +202,13 @@ class Daemon:
     def _choose_again(self) -> None:
         """`recovery.inference = "auto"` before a start, whose configuration may allow another choice than the last."""
         run, own, before = self.context, self.state.own, self.context.run_file.recovery.inference
-        if self._asked != "auto" or run.observed or self.state.mode != "surveying" or run.machines is not None:
+        if (
+            self._asked != "auto"
+            or run.job is None
+            or run.observed
+            or self.state.mode != "surveying"
+            or run.machines is not None
+        ):
             return
         self._chosen_for = self._configs_to_start()
         with contextlib.suppress(SupervisorError):  # the start says it

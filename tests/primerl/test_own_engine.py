@@ -111,11 +111,11 @@ def test_auto_takes_own_role_where_it_was_tried_and_else_starts_the_whole_and_sa
 def test_auto_has_no_choice_with_several_machines_and_other_kinds_and_says_so_in_words_that_were_written(
     tmp_path: Path,
 ) -> None:
-    whole = {"config": None, "dir": str(tmp_path), "output_dir": str(tmp_path / "out")}
     plain = {
-        **whole,
         "kind": "command",
-        "plain": {"start": ["true"], "resume": ["{step}"], "step_folder": "step_{step}"},
+        "dir": str(tmp_path),
+        "output_dir": str(tmp_path / "out"),
+        "plain": {"start": ["true"], "resume": ["{step}"]},
     }
     run = RunFile.model_validate({"run": {"id": "x"}, "job": plain, "recovery": {"inference": "auto"}})
     sft = job_of(tmp_path, AUGUST, kind="sft", config="max_steps = 3\n", recovery={"inference": "auto"})
