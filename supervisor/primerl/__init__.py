@@ -9,9 +9,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Job
 
-WHOLE = (
-    '"auto" restarts an inference server with the job: only on one machine and with [job] kind = "rl" has it a choice.'
-)
+WHOLE = '"auto" restarts an inference server with the job: it has a choice on one machine, with kind = "rl", only.'
 
 
 def open_job(
