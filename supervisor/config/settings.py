@@ -381,6 +381,10 @@ class RunFile(Section):
     supervision: Supervision = Supervision()
     nodes: Nodes | None = None
 
+    def with_inference(self, how: Literal["with-job", "own-role", "auto"]) -> RunFile:
+        """The same with `recovery.inference` set to ``how``."""
+        return self.model_copy(update={"recovery": self.recovery.model_copy(update={"inference": how})})
+
     @model_validator(mode="after")
     def several_machines(self) -> RunFile:
         if self.nodes is None:

@@ -76,8 +76,10 @@ def stop_budget(state: State) -> float:
     return min(state.settings.stop_budget_s, max(1.0, patience))
 
 
-def want_engine(state: State) -> tuple[State, Actions]:
-    """A job is about to start: its inference server, where that is a role of its own, is started or goes on."""
+def want_engine(state: State, snapshot: int | None) -> tuple[State, Actions]:
+    """A job is about to start with ``snapshot``: its inference server, where that is a role of its own, is started with
+    the same, or goes on.
+    """
     own = state.own
     if state.settings.inference != "own-role":
         return state, []
@@ -85,7 +87,7 @@ def want_engine(state: State) -> tuple[State, Actions]:
         return replace(state, own=replace(own, wanted=True, alone=False)), [say("engine", WARM)]
     number = own.number + 1
     own = OwnEngine(number=number, asked="start", wanted=True, alone=own.alone)
-    return replace(state, own=own), [a.StartEngine(number, state.attempt.resume_step, state.attempt.snapshot)]
+    return replace(state, own=own), [a.StartEngine(number, state.attempt.resume_step, snapshot)]
 
 
 def restart_engine(state: State, reason: str) -> tuple[State, Actions]:

@@ -191,7 +191,7 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
     if gpu.role == "inference" and state.progress.step is not None and f.is_gpu_empty(plateau, gpu.total_bytes):
         # A job that was met after its engine's death; one of our own that is not up yet may still have to load.
-        fell = gpu.is_empty and (state.engine.ever_ok or not state.own.number)
+        fell = gpu.is_empty and (state.engine.ever_ok or state.settings.inference != "own-role")
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
     loaded = memory.loaded_since if memory.loaded_since is not None else memory.look_t
     loaded_since = loaded if gpu.load is not None and gpu.load >= LOADED else None

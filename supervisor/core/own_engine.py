@@ -62,7 +62,7 @@ def react_to_stop(before: State, state: State, fact: f.EngineStopped) -> tuple[S
         return state, [told, say("survivors", sentence, "error")]
     if not before.own.alone or not state.live:
         return state, [told]
-    state, acts = want_engine(state)
+    state, acts = want_engine(state, state.attempt.snapshot)
     return replace(state, attempt=replace(state.attempt, started=state.now)), [told, *acts]
 
 

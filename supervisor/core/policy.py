@@ -392,7 +392,7 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         recovery=replace(state.recovery, restarts=state.recovery.restarts + (1 if again else 0)),
         job=replace(state.job, gone=()),
     )
-    state, engine = want_engine(state)
+    state, engine = want_engine(state, snapshot)
     told = [say("starting", sentence, step=step, attempt=attempt), *engine]
     state, interval = _choose_interval(state)
     order = a.Start(attempt, step, snapshot, fresh, machines.to_avoid(state), state.attempt.interval)

@@ -51,7 +51,7 @@ class RecoverySettings:
     inference: Literal["with-job", "own-role", "auto"] = "with-job"
     """`own-role`: the inference server is started beside the job, from `job.inference_config`, and each is restarted
     without the other where that is safe. `auto`: so where this prime-rl was tried with it and all that it needs is
-    there, else `with-job`; decided at the start, and `check` says why."""
+    there, else `with-job`; decided before each start, and `check` says why."""
     max_restarts: Annotated[int, Ge(0)] = 3
     """Restarts without a new complete step before giving up (exit 93)."""
     on_worthless: Literal["say", "stop", "rollback"] = "say"

@@ -119,7 +119,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
 
 def was_up(state: State) -> bool:
     """Has this attempt's engine ever worked? A step says so as well as an answer: a job may be met after its death."""
-    return state.engine.ever_ok or (state.progress.step is not None and not state.own.number)
+    return state.engine.ever_ok or (state.progress.step is not None and state.settings.inference != "own-role")
 
 
 def _works_on(state: State, since: float, watch: Watch) -> bool:

@@ -64,7 +64,7 @@ from supervisor.journal.series import SeriesWriter
 from supervisor.primerl import open_job
 from supervisor.process import attached, run_lock
 from supervisor.process.attached import look_at_component
-from supervisor.process.attempts import attempt_dir
+from supervisor.process.attempts import attempt_dir, read_snapshot
 from supervisor.process.survivors import Identity
 from supervisor.views import status
 
@@ -139,6 +139,9 @@ class Daemon:
         self.sensors = ActiveSensors(run_file, self.post, self._attempt_dir, lambda: self.state)
         observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
+        run.choose_again = self._choose_again
+        self._asked = run_file.recovery.inference
+        self._chosen_for: Mapping[Path, Path] | None = None  # the snapshot by which `auto` was decided
         if run_file.nodes is not None:  # by name: who has one machine loads nothing of it
             several = import_module("supervisor.nodes.head")
             run.machines = several.open_head(
@@ -180,12 +183,43 @@ class Daemon:
             # What is filled in is also what the pod after this one is given.
             run.run_file = fetch_run_files.fill_in(run.run_file, self._path, stored)
             self._new_pod = False
-        own = self.state.own
-        lives = self.state.live or own.alive  # what lives is not made another by the daemon that comes after
-        beside = own.wanted or look_at(self._state_dir, own.number).pid is not None
-        job = open_job(run.run_file, run.environ, beside if lives else None)
-        run.run_file = job.run
+        if self._chosen_for is None:
+            attempt, engine = self.state.attempt.number, look_at(self._state_dir, self.state.own.number).pid is not None
+            lives = engine or bool(self._pids(attempt))  # what lives is not made another by the daemon that comes after
+            beside = engine or self.state.own.wanted if lives else None
+            copies = read_snapshot(self._attempt_dir(attempt)) if lives else self._configs_to_start()
+        else:
+            beside, copies = run.run_file.recovery.inference == "own-role", self._chosen_for
+        job = open_job(run.run_file.with_inference(self._asked), run.environ, beside, copies)
+        run.run_file, self._chosen_for = job.run, copies
         return job if run.disks is None else run.disks.see(job, run.run_file, run.environ)
+
+    def _configs_to_start(self) -> Mapping[Path, Path]:
+        """The snapshot that the next start would run; empty where it takes the files as they are."""
+        snapshot = None if self.state.orders.new_config else self.state.attempt.snapshot
+        return {} if snapshot is None else read_snapshot(self._attempt_dir(snapshot))
+
+    def _choose_again(self) -> None:
+        """`recovery.inference = "auto"` before a start, whose configuration may allow another choice than the last."""
+        run, own, before = self.context, self.state.own, self.context.run_file.recovery.inference
+        if (
+            self._asked != "auto"
+            or run.job is None
+            or run.observed
+            or self.state.mode != "surveying"
+            or run.machines is not None
+        ):
+            return
+        self._chosen_for = self._configs_to_start()
+        with contextlib.suppress(SupervisorError):  # the start says it
+            job = open_job(run.run_file.with_inference("auto"), run.environ, None, self._chosen_for)
+            settings = self.settings(job)
+            if settings.inference == "with-job" and look_at(self._state_dir, own.number).pid is not None:
+                self.effects.engine.stop(a.StopEngine(own.number, job.chosen, settings.stop_budget_s))
+            run.job, run.run_file = job, job.run
+            if before != settings.inference:
+                self.chore(lambda: self.sensors.watch_pod(job))
+                self.post(f.SettingsChanged(settings), "daemon")
 
     def _open_late(self) -> Job:
         """Open the job after the beginning: [setup] has installed it, or the store has answered at last."""
@@ -471,7 +505,7 @@ class Daemon:
     def _engine_left(self) -> int | None:
         """The inference server of our own that the daemon before left running, or that ended without a report."""
         own = self.state.own
-        if self.context.run_file.recovery.inference != "own-role" or own.number == 0:
+        if self.context.run_file.recovery.inference == "with-job" or own.number == 0:
             return None
         found = look_at(self._state_dir, own.number)
         if found.pid is not None or (found.state != "absent" and (own.alive or own.asked == "start")):
@@ -571,7 +605,7 @@ class Daemon:
 
     def settings(self, job: Job | None) -> f.Settings:
         """What the core needs of the run file and of the trainer's configuration."""
-        own = of_run_file(self.context.run_file)
+        own = of_run_file(job.run if job is not None else self.context.run_file)
         role = job.engine_role() if job is not None and own.inference == "own-role" else None
         return replace(
             own,

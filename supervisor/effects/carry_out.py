@@ -174,6 +174,7 @@ class Effects:
         try:
             if self.run.job is None and self.setup.installs:
                 raise TryAgainError("the trainer is not installed yet")  # half of an install would be misread
+            self.run.choose_again()
             job = self.run.need_job()
             if self.run.disks is not None:
                 self.run.disks.look()

@@ -39,6 +39,8 @@ class RunContext:
         """None until the trainer is installed (``[setup]`` on a fresh pod), and while a start opens it anew."""
         self.machines: Machines | None = None
         """Where the run has several ([nodes]); None: everything is on this one."""
+        self.choose_again: Callable[[], None] = lambda: None
+        """Before a start: decides `recovery.inference = "auto"` by the configuration that this start will run."""
         self.journal = ""
         """The identity of this daemon's journal, "" until the daemon has begun."""
         self._open_job = open_job

@@ -234,6 +234,7 @@ class Job(Protocol):
 
     output_dir: Path
     run: RunFile  # where `auto` was decided, as it was
+    chosen: str  # what `auto` came to, and why; "" where it was not asked for
 
     def facts(self) -> JobFacts:
         """Name, revision and limits of the installed trainer."""

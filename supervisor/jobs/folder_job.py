@@ -37,6 +37,7 @@ class FolderJob:
     """
 
     run: RunFile
+    chosen = ""
     folder: Path
     folders: StepFolders
 

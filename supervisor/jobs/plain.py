@@ -64,7 +64,7 @@ class PlainJob(FolderJob):
 
     def facts(self) -> JobFacts:
         """The command's first words."""
-        notes = []
+        notes = [f"recovery.inference = {self.chosen}"] if self.chosen else []
         if self.step_line is None:
             notes.append("[job.plain] step_line is not set: steps are not seen, so a job that hangs is noticed late.")
         return JobFacts(

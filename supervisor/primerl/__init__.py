@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import Job
 
+WHOLE = '"auto" restarts an inference server with the job: it has a choice on one machine, with kind = "rl", only.'
 
-def open_job(run_file: RunFile, environ: Mapping[str, str], beside: bool | None = None) -> Job:
+
+def open_job(
+    run_file: RunFile,
+    environ: Mapping[str, str],
+    beside: bool | None = None,
+    copies: Mapping[Path, Path] | None = None,
+) -> Job:
     """The job that ``run_file`` describes; ``environ`` is the daemon's environment, of which the job sees a part.
-    ``beside``: lives its inference server beside it? None: nothing lives that `recovery.inference = "auto"` must heed.
+    For `recovery.inference = "auto"`: ``beside``, lives its inference server beside it (None: nothing lives that must
+    be heeded), and ``copies``, the snapshot that runs or will: it is judged in place of the files.
 
     Raises ConfigError (a folder or configuration that is missing or wrong) or UnknownDialectError.
     """
     kind, folder = run_file.job.kind, run_file.job.dir
+    if run_file.recovery.inference == "auto" and (run_file.nodes is not None or kind in ("command", "vf-rl")):
+        job = open_job(run_file.with_inference("with-job"), environ)
+        job.chosen = WHOLE
+        return job
     if folder is not None and not run_file.job.folder.is_dir():
         raise ConfigError(
             f"[job] dir = {folder}: there is no such folder. Put the trainer there, or mend the run file."
@@ -46,5 +59,5 @@ def open_job(run_file: RunFile, environ: Mapping[str, str], beside: bool | None 
 
         return SpreadPrimeRlJob(run_file, environ, probe(packages), packages[0])
     if run_file.recovery.inference == "auto":
-        return PrimeRlJob.choose_restart(run_file, environ, probe(packages), packages[0], beside)
+        return PrimeRlJob.choose_restart(run_file, environ, probe(packages), packages[0], beside=beside, copies=copies)
     return PrimeRlJob(run_file, environ, probe(packages), packages[0])

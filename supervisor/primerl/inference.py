@@ -21,7 +21,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Literal
 from urllib.parse import urlsplit
 
 from supervisor.config.settings import RunFile
@@ -46,11 +45,7 @@ _MODELS = ("model.name", "orchestrator.model.name", "orchestrator.student.model.
 
 WHOLE = '"auto" restarts the inference server with the job.'
 ALONE = '"auto" makes the inference server a role of its own: the orchestrator of this prime-rl goes on with a new one.'
-
-
-def with_restart(run: RunFile, how: Literal["with-job", "own-role"]) -> RunFile:
-    """``run`` with `recovery.inference` set to ``how``."""
-    return run.model_copy(update={"recovery": run.recovery.model_copy(update={"inference": how})})
+STAYS = '"auto" leaves the inference server as it was started, until the next start.'
 
 
 def is_asked_for(run: RunFile) -> bool:

@@ -58,7 +58,14 @@ class PrimeRlJob:
 
     chosen = ""  # what recovery.inference = "auto" came to, and why
 
-    def __init__(self, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path) -> None:
+    def __init__(
+        self,
+        run: RunFile,
+        environ: Mapping[str, str],
+        dialect: Dialect,
+        package: Path,
+        copies: Mapping[Path, Path] | None = None,
+    ) -> None:
         self.run = run
         self.environ = environ
         self.dialect = dialect
@@ -69,8 +76,8 @@ class PrimeRlJob:
         self.all_sources = files.sources(run.job)
         # What the launcher is given, and with the inference server's own file where that is another command's.
         self.sources = tuple(one for one in self.all_sources if not (self.own_engine and one.table == "inference"))
-        self.settings = files.load(self.sources, run.job.args)
-        self.everything = files.load(self.all_sources, run.job.args)
+        self.settings = files.load(self.sources, run.job.args, copies)
+        self.everything = files.load(self.all_sources, run.job.args, copies)
         self.output_dir = run.output_dir
         self.layout = Layout(
             output_dir=run.output_dir,
@@ -90,14 +97,22 @@ class PrimeRlJob:
 
     @classmethod
     def choose_restart(
-        cls, run: RunFile, environ: Mapping[str, str], dialect: Dialect, package: Path, beside: bool | None
+        cls,
+        run: RunFile,
+        environ: Mapping[str, str],
+        dialect: Dialect,
+        package: Path,
+        *,
+        beside: bool | None,
+        copies: Mapping[Path, Path] | None,
     ) -> PrimeRlJob:
         """The job with `recovery.inference = "auto"` decided: its ``run`` says `own-role` or `with-job`."""
-        own = cls(inference.with_restart(run, "own-role"), environ, dialect, package)
-        why = inference.why_whole(dialect, own.everything, own._engine_problems())
+        own = cls(run.with_inference("own-role"), environ, dialect, package, copies)
+        why = "SFT has none." if own.sft else inference.why_whole(dialect, own.everything, own._engine_problems())
         alone = not why if beside is None else beside
-        job = own if alone else cls(inference.with_restart(run, "with-job"), environ, dialect, package)
-        job.chosen = inference.ALONE if alone else f"{inference.WHOLE} {why}".rstrip()
+        job = own if alone else cls(run.with_inference("with-job"), environ, dialect, package, copies)
+        told = inference.STAYS if alone == bool(why) else inference.ALONE if alone else inference.WHOLE
+        job.chosen = f"{told} {why}".rstrip()
         return job
 
     # ---------------------------------------------------------------- what it is
@@ -156,7 +171,8 @@ class PrimeRlJob:
         """Last step of the run: the configuration's, unless the run file says it. ``configs``: a snapshot."""
         if self.run.run.max_steps is not None:
             return self.run.run.max_steps
-        settings = files.load(self.sources, self.run.job.args, configs) if configs else self.settings
+        # Not ``self.settings``: those may be a snapshot's, and a person may have raised it.
+        settings = files.load(self.sources, self.run.job.args, configs)
         return settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps")
 
     def problems(self) -> Sequence[str]:

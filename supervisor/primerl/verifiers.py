@@ -81,6 +81,7 @@ class VerifiersJob(FolderJob):
                     "checkpoint. Rollouts that were under way are made again."
                 ),
                 "The environment package must be installed already (vf-rl would run `prime env install`): [setup].",
+                *([f"recovery.inference = {self.chosen}"] if self.chosen else []),
             ),
         )
 

@@ -413,6 +413,14 @@ def test_the_inference_server_is_started_beside_the_job(world: World) -> None:
     assert world.state.own.alive
 
 
+def test_a_server_that_a_new_configuration_allows_is_started_with_it(world: World) -> None:
+    world.running_at(7)
+    world.see(f.SettingsChanged(OWN))
+    world.see(f.Command("restart", "root", ("--new-config",)))
+    world.after(20)
+    assert (world.asked(a.Start)[-1].snapshot, world.asked(a.StartEngine)[-1].snapshot) == (None, None)  # type: ignore[attr-defined]
+
+
 def test_only_the_engine_failed_so_only_the_engine_is_restarted(world: World) -> None:
     own_engine_running(world)
     world.engine_process_dies()
@@ -794,11 +802,13 @@ def test_our_own_canary_is_no_work_of_the_engine(world: World) -> None:
     assert took < 700
 
 
-def test_a_job_that_is_met_after_its_engines_death_is_understood(world: World) -> None:
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_job_that_is_met_after_its_engines_death_is_understood(world: World, own: int) -> None:
     """Attached at three in the morning: the port refuses, the GPU is empty, and the log has steps from before."""
     world.settings = OBSERVE
     world.suppress = True
     world.boot()
+    world.state = replace(world.state, own=replace(world.state.own, number=own))  # this run had one of its own once
     world.see(f.AttemptAdopted(1, None, 110))
     world.see(f.ProcessSeen(1, "trainer", 113, 5003))
     for number in range(20, 30):

@@ -143,10 +143,17 @@ def test_a_killed_daemon_is_followed_by_one_that_adopts_both_halves(pod_of: Call
     running(pod)
     everything = pids(pod, "rl", "inference", "engine-core", "trainer-rank")
     pod.kill_daemon()
+    with pod.practice.config.open("a") as config:
+        config.write("[inference]\n")  # for the next start: of what lives `auto` makes nothing else
     at = max(pod.practice.trained_steps())
     pod.start()
     pod.wait_for(lambda: pod.step() > at + 3, "steps under the next daemon")
     assert pids(pod, "rl", "inference", "engine-core", "trainer-rank") == everything
+    pod.command("restart", "--new-config")  # and that start has no choice left
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the second start")
+    pod.wait_for(lambda: pod.step() > at + 6 and pids(pod, "inference"), "steps of the second start")
+    assert not pids(pod, "inference", "engine-core") & everything
+    assert [path.name for path in (pod.state_dir / "engines").iterdir()] == ["0001"]
 
 
 @pytest.mark.soak

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.settings import RunFile
 from supervisor.primerl import open_job
 from supervisor.primerl.job import PrimeRlJob
 from tests.primerl.eras import ERAS
@@ -101,8 +102,29 @@ def test_auto_takes_own_role_where_it_was_tried_and_else_starts_the_whole_and_sa
     assert any(why in note for note in job.facts().notes)
     (told,) = [change for change in job.changes(request(40)) if change.yours == '"auto"']
     assert why in told.why and told.what == f'recovery.inference = "{job.run.recovery.inference}"'
-    again = job.run.model_copy(update={"recovery": job.run.recovery.model_copy(update={"inference": "auto"})})
-    assert open_job(again, {}, beside=False).run.recovery.inference == "with-job", "what lives stays what it is"
+    for beside, how in ((False, "with-job"), (True, "own-role")):
+        lives = open_job(job.run.with_inference("auto"), {}, beside)
+        assert lives.run.recovery.inference == how, "what lives stays what it is"
+        assert ("as it was started" in " ".join(lives.facts().notes)) is (beside is not alone)
+
+
+def test_auto_has_no_choice_with_several_machines_and_other_kinds_and_says_so_in_words_that_were_written(
+    tmp_path: Path,
+) -> None:
+    plain = {
+        "kind": "command",
+        "dir": str(tmp_path),
+        "output_dir": str(tmp_path / "out"),
+        "plain": {"start": ["true"], "resume": ["{step}"]},
+    }
+    run = RunFile.model_validate({"run": {"id": "x"}, "job": plain, "recovery": {"inference": "auto"}})
+    sft = job_of(tmp_path, AUGUST, kind="sft", config="max_steps = 3\n", recovery={"inference": "auto"})
+    vf = run.model_copy(update={"job": run.job.model_copy(update={"kind": "vf-rl", "config": [tmp_path / "rl.toml"]})})
+    for job in (open_job(run, {}), sft, open_job(vf, {})):
+        assert job.run.recovery.inference == "with-job"
+        assert not any("own-role" in problem for problem in job.problems())
+        (told,) = [note for note in job.facts().notes if '"auto"' in note]
+        assert "with the job" in told and "own-role" not in told
 
 
 # ---------------------------------------------------------------- what may restart without the other

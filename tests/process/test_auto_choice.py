@@ -1,0 +1,153 @@
+"""`recovery.inference = "auto"`: the daemon decides by the configuration that a start runs, and by what lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.config.run_file import load
+from supervisor.core import facts as f
+from supervisor.core.state import Attempt, Orders, OwnEngine, State
+from supervisor.daemon.loop import Before, Daemon, Options
+from supervisor.effects.own_engine import engine_dir, look_at
+from supervisor.jobs.base import Component
+from supervisor.process.attempts import attempt_dir, take_snapshot
+from supervisor.process.launch import launch
+from tests.primerl.eras import ERAS, write_checkout
+from tests.primerl.test_own_engine import ADMIN, AUGUST, FILES, RUN
+
+OWN, WHOLE = RUN + ADMIN + FILES, RUN + ADMIN + FILES + "[inference]\n"
+
+
+class Pod:
+    """A daemon that has not begun, and the files that it would find."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state_dir = folder, folder / "state"
+        self.pids: list[int] = []
+        write_checkout(folder / "prime-rl", ERAS[AUGUST])
+        (folder / "inference.toml").touch()
+        self.edit(OWN)
+        (folder / "run.toml").write_text(
+            f'[run]\nid = "demo"\nstate_dir = "{self.state_dir}"\n[job]\ndir = "{folder / "prime-rl"}"\n'
+            f'config = "{folder / "rl.toml"}"\ninference_config = "{folder / "inference.toml"}"\n'
+            f'output_dir = "{folder / "out"}"\n[gpus]\ninference = [0]\ntrainer = [1]\n[check]\nat_start = false\n'
+            '[recovery]\ninference = "auto"\n[supervision]\nshim = "fork"\ngpu_free = 0\n'
+        )
+        path = folder / "run.toml"
+        self.daemon = Daemon(path, load(path), os.environ, Options(), Before())
+
+    def edit(self, config: str) -> None:
+        (self.folder / "rl.toml").write_text(config)
+
+    def snapshot(self, attempt: int, config: str) -> None:
+        self.edit(config)
+        folder = attempt_dir(self.state_dir, attempt)
+        folder.mkdir(parents=True)
+        take_snapshot(folder, [self.folder / "rl.toml", self.folder / "inference.toml"], None)
+
+    def go(self, **parts: object) -> None:
+        self.daemon.state = replace(State(self.daemon.state.settings), mode="surveying", **parts)  # type: ignore[arg-type]
+
+    def live(self, folder: Path, name: str) -> int:
+        folder.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-c", "import time; time.sleep(60)"]
+        self.pids.append(
+            launch(Component(name, words, self.folder, dict(os.environ)), folder, "fork", "demo").child_pid
+        )
+        return self.pids[-1]
+
+    def opened(self) -> tuple[str, str]:
+        job = self.daemon._open_job()
+        assert list(job.problems()) == []
+        return job.run.recovery.inference, job.chosen
+
+    def told(self) -> list[f.Fact]:
+        found = []
+        while not self.daemon._inbox.empty():
+            found.append(self.daemon._inbox.get_nowait()[0])
+        return [fact for fact in found if isinstance(fact, f.Fact)]
+
+
+@pytest.fixture
+def pod_of(tmp_path: Path) -> Iterator[Callable[[str], Pod]]:
+    pods: list[Pod] = []
+
+    def make(name: str) -> Pod:
+        pods.append(Pod(tmp_path / name))
+        return pods[-1]
+
+    yield make
+    for pod in pods:
+        pod.daemon.effects.close()
+        for pid in pod.pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def test_the_snapshot_that_a_start_runs_is_judged_and_not_the_files_beside_it(pod_of: Callable[[str], Pod]) -> None:
+    for now, then, new_config, wanted in (
+        (OWN, WHOLE, False, "with-job"),  # else two servers: the snapshot's [inference], and ours
+        (WHOLE, OWN, False, "own-role"),
+        (OWN, WHOLE, True, "own-role"),
+        (WHOLE, OWN, True, "with-job"),
+    ):
+        pod = pod_of(f"{now == OWN}{new_config}")
+        pod.snapshot(1, then)
+        pod.edit(now)
+        # A server that the journal tells of and that does not live is no reason either.
+        own = OwnEngine(number=1, alive=True, wanted=then == WHOLE)
+        pod.go(attempt=Attempt(number=2, snapshot=1), orders=Orders(new_config=new_config), own=own)
+        assert pod.opened()[0] == wanted, (now, new_config)
+
+
+def test_what_lives_stays_as_it_was_started_also_where_the_files_could_not_be_read_at_first(
+    pod_of: Callable[[str], Pod],
+) -> None:
+    job, both = pod_of("job"), pod_of("both")
+    for pod, config in ((job, OWN), (both, OWN)):
+        pod.snapshot(1, config)
+        pod.live(attempt_dir(pod.state_dir, 1), "rl")
+        pod.edit("[half-writ")
+    job.go(attempt=Attempt(number=1))
+    how, why = job.opened()
+    assert how == "with-job" and "as it was started" in why
+    server = both.live(engine_dir(both.state_dir, 1), "inference")
+    both.go(attempt=Attempt(number=1), own=OwnEngine(number=1, alive=True, pid=server, wanted=True))
+    assert both.daemon._engine_left() == 1, "while nothing is decided the server is not taken for gone"
+    assert both.opened()[0] == "own-role"
+
+
+def test_a_new_configuration_is_judged_before_its_start_and_a_server_that_it_does_not_allow_is_ended(
+    pod_of: Callable[[str], Pod],
+) -> None:
+    pod = pod_of("new")
+    pod.snapshot(1, OWN)
+    server = pod.live(engine_dir(pod.state_dir, 1), "inference")
+    own = OwnEngine(number=1, alive=True, pid=server, wanted=True)
+    pod.go(attempt=Attempt(number=1, snapshot=1), own=own)
+    daemon, run = pod.daemon, pod.daemon.context
+    run.job = daemon._open_job()
+    assert run.run_file.recovery.inference == "own-role"
+    daemon.effects.scan()
+    assert [type(fact) for fact in pod.told()] == [f.LocalSteps], "nothing changed"
+    pod.edit(WHOLE)
+    daemon.state = replace(daemon.state, orders=Orders(new_config=True))
+    daemon.effects.scan()
+    stopped, settings, listed = pod.told()
+    assert isinstance(stopped, f.EngineStopped) and not stopped.survivors
+    assert isinstance(settings, f.SettingsChanged) and settings.settings.inference == "with-job"
+    assert isinstance(listed, f.LocalSteps), "the start is decided last"
+    assert look_at(pod.state_dir, 1).pid is None
+    # The start opens the job once more, and by then nothing of the order is left in the state.
+    daemon.state = replace(daemon.state, orders=Orders(), mode="starting")
+    how, why = pod.opened()
+    assert how == "with-job" and "still has [inference]" in why
