@@ -261,7 +261,7 @@ def test_no_healthy_pod_is_replaced_in_100_hours() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seeds", [(31, 32, 33)])
+@pytest.mark.parametrize("seeds", [(31, 32)])
 def test_no_policy_is_better_in_both_and_ours_breaks_no_promise(seeds: Sequence[int]) -> None:
     scores = compare_policies([draw_market(seed, 96) for seed in seeds], workers=1)
     by_name = {one.policy: one for one in scores}
@@ -271,8 +271,8 @@ def test_no_policy_is_better_in_both_and_ours_breaks_no_promise(seeds: Sequence[
 
 
 @pytest.mark.soak
-def test_no_healthy_pod_is_replaced_in_2000_hours() -> None:
-    check_healthy(500, range(11, 15))
+def test_no_healthy_pod_is_replaced_in_800_hours() -> None:
+    check_healthy(400, (11, 12))
 
 
 @pytest.fixture(scope="module")
