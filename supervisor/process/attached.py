@@ -66,15 +66,18 @@ def write_record(folder: Path, component: str, process: Identity, title: str, ca
 
 def read_records(folder: Path) -> list[Attached]:
     """The records in an attempt's folder; one that is damaged is left out, for it names no process any more."""
-    found = []
-    for path in sorted(folder.glob(f"*{ENDING}")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            data = json.loads(path.read_bytes())
-            process = (int(data["pid"]), int(data["start_ticks"]))
-            component = path.name.removesuffix(ENDING)
-            wall = float(data["started_wall"])
-            found.append(Attached(component, process, str(data["boot_id"]), wall, str(data.get("title", ""))))
-    return found
+    records = map(_read_record, sorted(folder.glob(f"*{ENDING}")))
+    return [record for record in records if record is not None]
+
+
+def _read_record(path: Path) -> Attached | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        data = json.loads(path.read_bytes())
+        process = (int(data["pid"]), int(data["start_ticks"]))
+        component = path.name.removesuffix(ENDING)
+        wall = float(data["started_wall"])
+        return Attached(component, process, str(data["boot_id"]), wall, str(data.get("title", "")))
+    return None
 
 
 def find_living(folder: Path) -> Attached | None:
@@ -94,7 +97,7 @@ def look_at_component(folder: Path, component: str) -> ShimState:
 
     An attached process that is gone is "lost": how it ended is unknown.
     """
-    record = next((one for one in read_records(folder) if one.component == component), None)
+    record = _read_record(folder / f"{component}{ENDING}")
     if record is None:
         return away.look_at_component(folder, component) or launch.look_at_component(folder, component)
     pid, ticks = record.process
