@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -131,23 +131,20 @@ def _choices() -> Choices:
 def parse_line(role: Role, line: str) -> list[Fact]:
     """Facts in one line of ``role``'s own file. Never raises; time is bounded by ``LONGEST``."""
     line = plain(line[:LONGEST_JSON])
-    places = _choices().of(line)
-    if not places:
+    if not _choices().of(line):
         return []
-    # What is escaped in JSON may have hidden a word: then each signature is asked.
-    errors = None if line.startswith("{") and "\\u" in line else [place - 1 for place in places if place]
     level, message = _message(line)
     if not message:
         return []
     text = message[:SHOWN].rstrip()
     if level is None:
         # No logger's line: a traceback's last line may stand here, and nothing else that we believe.
-        return _read_errors(role, message, errors)
+        return _read_errors(role, message)
     facts: list[Fact] = []
     if level in ("INFO", "SUCCESS", "DEBUG", "WARNING") or role == "launcher":
         facts += _read_progress(role, message, text)
     if level in ("WARNING", "ERROR", "CRITICAL"):
-        facts += _read_errors(role, message, errors)
+        facts += _read_errors(role, message)
     return facts
 
 
@@ -224,8 +221,9 @@ def _read_step(role: Role, found: re.Match[str], message: str) -> StepDone:
     )
 
 
-def _read_errors(role: Role, message: str, places: Sequence[int] | None) -> list[Fact]:
-    error = SIGNATURES.error(role, message, places)
+def _read_errors(role: Role, message: str) -> list[Fact]:
+    # Of the message: in the line an escape of JSON may hide a word.
+    error = SIGNATURES.error(role, message, [place - 1 for place in _choices().of(message) if place])
     return [error] if error else []
 
 

@@ -128,6 +128,22 @@ def test_a_step_in_json_mode() -> None:
     assert parse_line("trainer", line[:-5]) == []
 
 
+@pytest.mark.parametrize("prefix", ["", "[trainer0]:"])
+def test_a_colour_that_json_escapes_in_the_middle_of_a_word_hides_no_error(prefix: str) -> None:
+    def parse(role: Role, message: str) -> list[Fact]:
+        return parse_line(role, prefix + json.dumps({"timestamp": "now", "level": "ERROR", "message": message}))
+
+    tried = 0
+    for signature in SIGNATURES.signatures:
+        for role, message in signature.examples[:1]:
+            for word in [word for word in signature.words if word in message][:1]:
+                plain = message + " CUDA out of memory"  # words of another signature stand there as they are
+                hidden = plain.replace(word, f"{word[:2]}\x1b[31m{word[2:]}")
+                assert parse(role, hidden) == parse(role, plain), signature.name
+                tried += 1
+    assert tried > 300
+
+
 @pytest.mark.parametrize(
     "line",
     [
