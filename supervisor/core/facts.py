@@ -177,7 +177,7 @@ class EffortLook(Fact):
     helper_cores: float | None = None  # CPU cores that its other processes use: workers of environments, compilers
     file_bytes_s: float | None = None  # bytes a second that its processes read and write
     net_bytes_s: float | None = None  # bytes a second that the machine receives, loopback left out, InfiniBand included
-    flushed_bytes_s: float | None = None  # bytes a second that the machine's kernel writes back to disks and mounts
+    flushed_bytes_s: float | None = None  # bytes a second that the kernel writes back or sends, for all programs
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -82,8 +83,7 @@ class EffortSensor:
                 hidden = True
             else:
                 moved += max(0, moved_bytes - before[1])
-        received, received_before = self._count_received(), self._received
-        flushed, flushed_before = self._count_flushed(), self._flushed
+        (received, flushed), received_before, flushed_before = self._count_bytes(), self._received, self._flushed
         self._before, self._before_at, self._received, self._flushed = found, now, received, flushed
         if not cores:
             return []
@@ -125,32 +125,22 @@ class EffortSensor:
         except (OSError, KeyError, ValueError):
             return None
 
-    def _count_received(self) -> int | None:
-        """Bytes that this machine has received so far, without acknowledgements of what it sends; None: unknown."""
-        total = 0.0
-        try:
-            for line in self._net.read_text().splitlines()[2:]:
-                name, _, rest = line.partition(":")
-                counts = rest.split()
-                if name.strip() != "lo":
-                    total += max(0.0, int(counts[0]) - ACKNOWLEDGED * int(counts[8]))
-            total += sum(IB_WORD * int(port.read_text()) for port in self._ports)
-        except (OSError, ValueError, IndexError):
-            return None
-        return int(total)
+    def _count_bytes(self) -> tuple[int | None, int | None]:
+        """Bytes that this machine has received, without acknowledgements of what it sends, and flushed; None: unknown.
 
-    def _count_flushed(self) -> int | None:
-        """Bytes that the kernel has written back and sent so far, for all programs; None: unknown.
-
-        A mount of an object store is a program: what it uploads is neither the job's nor written back.
+        Flushed is what the kernel has written back or sent, for all programs: a mount of an object store is one, and
+        what it uploads is neither the job's nor written back.
         """
-        try:
-            counts = dict(line.split() for line in self._vmstat.read_bytes().splitlines())
+        received = flushed = None
+        with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
             rows = [line.partition(":") for line in self._net.read_text().splitlines()[2:]]
-            sent = sum(int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
-            return sent + int(counts[b"nr_written"]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, KeyError, ValueError, IndexError):
-            return None
+            counts = [rest.split() for name, _, rest in rows if name.strip() != "lo"]
+            links = [(int(each[0]), int(each[8])) for each in counts]
+            total = sum(max(0.0, came - ACKNOWLEDGED * sent) for came, sent in links)
+            received = int(total + sum(IB_WORD * int(port.read_text()) for port in self._ports))
+            kernel = dict(line.split() for line in self._vmstat.read_bytes().splitlines())
+            flushed = sum(sent for _, sent in links) + int(kernel[b"nr_written"]) * os.sysconf("SC_PAGE_SIZE")
+        return received, flushed
 
     def _channel(self, pid: int) -> str:
         """The kernel function that it waits in; it is hidden ("0") from those who may not trace the process."""
