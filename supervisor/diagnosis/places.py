@@ -281,11 +281,7 @@ def _relative_name(path: Path, root: Path) -> str:
 def open_unpacked(source: Source, stdin: BinaryIO) -> Iterator[BinaryIO]:
     """Its bytes, unpacked, piece after piece. Raises OSError, also of what is no text (here or in ``read``)."""
     if not source.pieces:
-        try:
-            opened = _unpack(stdin) if isinstance(stdin, BufferedReader) else stdin
-        except (EOFError, zlib.error) as error:
-            raise OSError("it is compressed, and damaged from its start on") from error
-        yield opened  # type: ignore[misc]  # as below
+        yield _unpack(stdin) if isinstance(stdin, BufferedReader) else stdin  # type: ignore[misc]  # as below
         return
     pieces = _Pieces(source.pieces)
     try:
@@ -322,18 +318,20 @@ def _open_file(path: Path) -> _Stream:
     file = path.open("rb")
     try:
         return _unpack(file)
-    except (OSError, EOFError, zlib.error):
+    except OSError:
         file.close()
         raise
 
 
 def _unpack(file: BufferedReader | gzip.GzipFile) -> _Stream:
-    """Raises OSError, EOFError, zlib.error."""
     start = file.peek(4096)[:4096]  # seeks nothing: it may be a pipe
     packed = start.startswith(b"\x1f\x8b")
     if packed:
         file = gzip.GzipFile(fileobj=file)
-        start = file.peek(4096)[:4096]
+        try:
+            start = file.peek(4096)[:4096]
+        except (EOFError, zlib.error):
+            return file  # it is read as far as it goes
     for begins, why in _REFUSED.items():
         if start.startswith(begins):
             raise OSError(why)
