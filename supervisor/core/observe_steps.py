@@ -107,10 +107,12 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
 
 def _explain_by_save(state: State) -> State:
     """A save of a later step than any line has told of: the trainer worked until then, and the lines cannot be read."""
-    known, progress = state.local.steps, state.progress
-    made = [s.changed_wall for s in known if s.state == "complete" and s.step > (progress.step or 0)]
-    saved = min(state.now, state.now - (state.wall - max(made, default=0.0)))
-    if progress.step is None or saved <= progress.t or not state.live:
+    progress = state.progress
+    if progress.step is None or not state.live:
+        return state
+    made = [s.changed_wall for s in state.local.steps if s.state == "complete" and s.step > progress.step]
+    saved = state.now - max(0.0, state.wall - max(made, default=0.0))
+    if saved <= progress.t:
         return state
     return replace(state, job=replace(state.job, explained=with_span(state.job.explained, progress.t, saved)))
 

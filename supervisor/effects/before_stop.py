@@ -22,8 +22,9 @@ parent is gone. Rows of steps that are done again come again; those of a step th
 def wait_for_what_is_kept(action: a.Stop, job: Job, attempt: Path, run_id: str, hurry: threading.Event) -> str:
     """Until the checkpoint that is being written is whole, and the rows of the newest whole one are sent.
 
-    One that is whole on the tier is: it is copied after the stop. ``attempt``: its folder. Ends at once when ``hurry``
-    is set. The stop must come, whatever the disk is like: returns why the checkpoints could not be looked at, or "".
+    On the tier is enough: what is whole there is copied after the stop. ``attempt``: its folder. Ends at once when
+    ``hurry`` is set. The stop must come, whatever the disk is like: returns why the checkpoints could not be looked at,
+    or "".
     """
     if not action.at_once or action.brief:
         return ""

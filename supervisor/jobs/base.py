@@ -229,6 +229,11 @@ class JobFacts:
     notes: Sequence[str] = field(default_factory=tuple)  # limits a person must know ("no way to set the W&B id")
 
 
+def note_choice(chosen: str) -> list[str]:
+    """What `recovery.inference = "auto"` came to, among a job's notes; none where it was not asked for."""
+    return [f"recovery.inference = {chosen}"] if chosen else []
+
+
 class Job(Protocol):
     """A supervised job. Methods raise ``ConfigError`` or ``UnknownDialectError`` and never start anything."""
 

@@ -20,6 +20,7 @@ from supervisor.jobs.base import (
     JobFacts,
     LogSource,
     StartRequest,
+    note_choice,
 )
 from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folder_job import REFUSED, FolderJob
@@ -64,7 +65,7 @@ class PlainJob(FolderJob):
 
     def facts(self) -> JobFacts:
         """The command's first words."""
-        notes = [f"recovery.inference = {self.chosen}"] if self.chosen else []
+        notes = note_choice(self.chosen)
         if self.step_line is None:
             notes.append("[job.plain] step_line is not set: steps are not seen, so a job that hangs is noticed late.")
         return JobFacts(

@@ -27,6 +27,7 @@ from supervisor.jobs.base import (
     StopRules,
     TieredPart,
     WeightUpdate,
+    note_choice,
 )
 from supervisor.jobs.downloads import arriving_folders
 from supervisor.jobs.environment import job_environment, with_own
@@ -150,7 +151,7 @@ class PrimeRlJob:
         return [*notes, *self._engine_notes()]
 
     def _engine_notes(self) -> list[str]:
-        notes = [f"recovery.inference = {self.chosen}"] if self.chosen else []
+        notes = note_choice(self.chosen)
         if not self.own_engine:
             return notes
         role = self.engine_role()
@@ -194,8 +195,9 @@ class PrimeRlJob:
     def _engine_problems(self) -> list[str]:
         if self.own_engine and self.sft:
             return ['recovery.inference = "own-role": SFT has no inference server. Take it out of the run file.']
-        found = inference.problems(self.run, self.dialect, self.settings, self.everything)
-        return list(found) if self.own_engine else []
+        if not self.own_engine:
+            return []
+        return list(inference.problems(self.run, self.dialect, self.settings, self.everything))
 
     # ---------------------------------------------------------------- the inference server as a role of its own
 

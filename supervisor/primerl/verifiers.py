@@ -25,6 +25,7 @@ from supervisor.jobs.base import (
     JobFacts,
     LogSource,
     StartRequest,
+    note_choice,
 )
 from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folder_job import REFUSED, FolderJob
@@ -81,7 +82,7 @@ class VerifiersJob(FolderJob):
                     "checkpoint. Rollouts that were under way are made again."
                 ),
                 "The environment package must be installed already (vf-rl would run `prime env install`): [setup].",
-                *([f"recovery.inference = {self.chosen}"] if self.chosen else []),
+                *note_choice(self.chosen),
             ),
         )
 

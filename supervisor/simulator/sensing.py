@@ -240,7 +240,6 @@ class Sensing(Watcher):
         does, ranks = job.effort(), physics.trainer_gpus
         trainer = does.trainer * random.uniform(0.85, 1.0)
         stray, rests = random.random() < BURSTS, random.random() < STALLS
-        helpers = round(does.helpers * random.uniform(0.5, 1.5) + stray * random.uniform(0.3, 1.5), 1)
         self._tell(
             f.EffortLook(
                 (
@@ -248,7 +247,7 @@ class Sensing(Watcher):
                     f.Effort("orchestrator", does.orchestrator, does.orchestrator),
                     *([] if "env" in job.missing else [f.Effort("env", does.env, does.env)]),
                 ),
-                helper_cores=helpers,
+                helper_cores=round(does.helpers * random.uniform(0.5, 1.5) + stray * random.uniform(0.3, 1.5), 1),
                 file_bytes_s=round(0.0 if rests else does.file_bytes_s * random.uniform(0.3, 1.0)),
                 net_bytes_s=round(2e4 * random.uniform(0.1, 3.0) + 3e6 * (random.random() < BURSTS / 2)),
                 flushed_bytes_s=does.flushed_bytes_s,
