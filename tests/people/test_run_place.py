@@ -83,7 +83,8 @@ def test_a_mistake_elsewhere_in_the_file_still_names_the_run(tmp_path: Path) -> 
     assert which.of_file(path) == which.Here("w", default_socket("w"), tmp_path / "w", path)
 
 
-def test_what_the_child_cannot_do_is_said_as_its_own_error(tmp_path: Path) -> None:
+def test_what_the_child_cannot_do_is_said_as_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the last one leaves a file with the details
     with pytest.raises(UnclearError, match="says nothing: it holds no attempts"):
         state_folder.read("logs", tmp_path, attempt=None)
     (tmp_path / "attempts").mkdir()
