@@ -29,6 +29,7 @@ class Seaweed:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port = 0
+        self._ports: list[int] = []
 
     @staticmethod
     def program() -> str | None:
@@ -65,7 +66,7 @@ class Seaweed:
         settings = self._folder / "s3.json"
         settings.write_text(json.dumps({"identities": [{"name": "t", "credentials": keys, "actions": everything}]}))
         data.mkdir()
-        ports = _free_ports(8)
+        ports = self._ports = _free_ports(8)
         self.port = ports[0]
         names = ("s3.port", "s3.port.grpc", "filer.port", "filer.port.grpc", "master.port", "master.port.grpc")
         names += ("volume.port", "volume.port.grpc")
@@ -105,6 +106,8 @@ class Seaweed:
         self._process.kill()
         self._process.wait()
         self._log.close()
+        for socket_file in [file for port in self._ports for file in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]:
+            socket_file.unlink()  # the server makes them there, and was given no time to take them away
 
 
 def _free_ports(count: int) -> list[int]:
