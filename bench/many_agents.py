@@ -1,8 +1,9 @@
 """What a run over many machines costs its head: `python -m bench many_agents` (about a minute and a half).
 
 The daemon is real, and so is what it hears. The agents are 64 connections of one program that imitates them: each
-launches what it is told, beats every second and carries a log of `--lines` lines a second; the trainer's makes a step
-every ten. After a minute one engine ends with exit code 0, and the verdict is awaited. `--machines 512` asks more.
+launches what it is told, beats every second and carries a log of `--lines` lines a second. Every five seconds each
+engine's answers are told, every ten its machine's eight GPUs, whose memory moves, and every ten the trainer makes a
+step. After a minute one engine ends with exit code 0, and the verdict is awaited. `--machines 512` asks more.
 
 Asked for: 5 % of a core and 96 MiB with 64 agents, the verdict within 3 s. Exit code 1 where a figure is missed.
 """
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.footprint import Meter
+from supervisor.core import facts as f
+from supervisor.core.codec import encode
 from supervisor.nodes import wire
 from supervisor.nodes.wire import Line, Message
 
@@ -52,11 +55,14 @@ at_start = false
 folder = "{folder}/nodes"
 listen = "127.0.0.1:0"
 """
-COMPONENT = '[[nodes.components]]\nrole = "{role}"\nmachine = {machine}\nstart = ["x"]\nresume = ["x", "{{step}}"]\n'
+COMPONENT = (
+    '[[nodes.components]]\nrole = "{role}"\nmachine = {machine}\nstart = ["x"]\nresume = ["x", "{{step}}"]\n{port}'
+)
 MACHINES, LINES = 64, 2
 WARM_UP_S, MEASURED_S = 15.0, 60.0
 CORE, MIB, VERDICT_S = 5.0, 96.0, 3.0
 STEP_S = 10.0
+ENGINE_S, GPU_S = 5, 10
 TEXT = "(APIServer pid=42) INFO 08-21 10:00:00 [loggers.py:236] Engine 000: Avg generation throughput: 3.2 tokens/s\n"
 
 
@@ -107,8 +113,25 @@ class Agent:
             self.step += 1
             text += f"step {self.step} done\n"
         top = {"attempt": self.part["attempt"], "name": self.part["name"]}
+        if self.part["role"] == "inference" and (number + self.number) % ENGINE_S == 0:
+            self.line.put({"t": "engine", **self.part, "look": encode(self.make_look(number)), "age": 0.0})
+        if (number + self.number) % GPU_S == 0:
+            self.line.put({"t": "gpus", "look": encode(self.make_gpus(number)), "age": 0.0})
         self.line.put({"t": "log", **top, "at": self.written, "data": text})
         self.written += len(text)
+
+    @staticmethod
+    def make_look(number: int) -> f.EngineLook:
+        """What its engine answers: well, and at work."""
+        counts = {"generation_tokens": 900.0 * number, "iterations": 30.0 * number, "running": 24.0, "waiting": 2.0}
+        return f.EngineLook("http://127.0.0.1:8100", "ok", "ok", **counts, connections=3)  # type: ignore[arg-type]
+
+    def make_gpus(self, number: int) -> f.GpuLook:
+        """Its GPUs, whose memory moves."""
+        role = self.part["role"]
+        held, total = (70 << 30) + (number % 7 << 28), 80 << 30
+        gpus = (f.Gpu(f"GPU-{self.name}-{n}", n, held, total, role, (), "", 600.0, 95.0) for n in range(8))
+        return f.GpuLook(tuple(gpus))
 
     def end(self) -> None:
         """What runs here ends with exit code 0."""
@@ -150,7 +173,8 @@ def sentences_of(output: Path, event: str) -> list[str]:
 def measure(folder: Path, machines: int, lines: int) -> list[tuple[str, float, str, float]]:
     """Name, value, unit and what is asked for."""
     roles = ["trainer", *["inference"] * (machines - 1)]
-    parts = "".join(COMPONENT.format(role=role, machine=number) for number, role in enumerate(roles))
+    ports = {"trainer": "", "inference": "port = 8100\n"}
+    parts = "".join(COMPONENT.format(role=role, machine=n, port=ports[role]) for n, role in enumerate(roles))
     run_file, output = folder / "run.toml", folder / "daemon.out"
     run_file.write_text(RUN.format(folder=folder) + parts)
     run_file.chmod(0o600)

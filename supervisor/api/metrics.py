@@ -138,7 +138,8 @@ def _wait_lines(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _gpu_labels(gpu: Mapping[str, Any]) -> Labels:
-    return {name: str(gpu.get(name, "")) for name in ("index", "uuid", "role")}
+    host = ("host",) if gpu.get("host") else ()
+    return {name: str(gpu.get(name, "")) for name in ("index", "uuid", "role", *host)}
 
 
 def _count_steps(steps: Iterable[Mapping[str, Any]], key: str, value: object) -> int:

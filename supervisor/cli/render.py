@@ -268,11 +268,19 @@ def disk_in_words(disk: Mapping[str, Any]) -> str:
 
 
 def _gpu_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    rows = []
+    rows: list[tuple[str, str]] = []
+    machines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for gpu in status.get("gpus") or ():
+        if gpu.get("host"):
+            machines.setdefault((gpu["host"], gpu.get("role", "")), []).append(gpu)
+            continue
         used, total = gpu.get("used_bytes"), gpu.get("total_bytes")
         memory = f"{size(used)} of {size(total)} used" if used is not None and total else "unknown"
         rows.append((f"gpu {gpu.get('index')}", f"{gpu.get('role', ''):<9} {memory}"))
+    for (host, role), gpus in machines.items():
+        least, most = (size(end(gpu["used_bytes"] for gpu in gpus)) for end in (min, max))
+        used = least if least == most else f"{least} to {most}"
+        rows.append((f"gpus {host}", f"{len(gpus)} {role:<9} {used} of {size(gpus[0]['total_bytes'])} used"))
     if status.get("gpu_reason"):
         rows.append(("gpus", f"unknown: {status['gpu_reason']}"))
     return rows

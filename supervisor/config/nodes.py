@@ -27,6 +27,9 @@ class NodeComponent(Section):
     """Command line of a fresh start. Beside the holes of `[job.plain]`: `{attempt}`, `{address.N}` and `{name.N}`."""
     resume: list[str] = []
     """Command line that resumes, with `{step}` and `{checkpoint}`. Default: that of a fresh start."""
+    port: Annotated[int, Field(gt=0, lt=65536)] | None = None
+    """Of a vLLM engine: the port at which it answers HTTP on its machine. Its health and its counters are then watched.
+    """
     writes: bool | None = None
     """Does it write what the run keeps? Default: true for trainer and orchestrator. While a machine that ran such a
     component is silent, no other copy of it starts before its agent must have ended it (`lease`)."""

@@ -112,6 +112,12 @@ class Gpu:
     slowed: str | None = None  # "91 C, HW thermal slowdown, 900 of 1980 MHz"; "" while nothing slows it, None: unknown
     power_w: float | None = None  # the most that it drew since the look before, None where the driver does not say
     load: float | None = None  # percent of the last second or so in which a kernel ran: one that only waits counts, too
+    host: str = ""  # the machine, where the run has several
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"GPU {self.index} of {self.host}" if self.host else f"GPU {self.index}"
 
     @property
     def is_empty(self) -> bool:
@@ -126,6 +132,7 @@ class GpuLook(Fact):
     gpus: tuple[Gpu, ...] = ()
     reason: str = ""
     lost: tuple[str, ...] = ()  # GPUs of the run about which the driver answers no more: "GPU 1: GPU is lost"
+    host: str = ""  # the machine, where the run has several: then its GPUs alone
 
 
 @dataclass(frozen=True)
@@ -188,6 +195,7 @@ class EngineCount:
     iterations: float | None = None  # else generated tokens
     running: float | None = None
     waiting: float | None = None
+    host: str = ""  # the machine, where the run has several
 
 
 @dataclass(frozen=True)
@@ -197,6 +205,9 @@ class EngineLook(Fact):
     ``health``: "ok" (200), "bad" (any other status, normally 503), "refused" (no listener), "timeout", "unknown".
     ``liveness``: the same words, or "absent" where the engine has no such endpoint (404).
     Counters are vLLM's, summed over engines; ``None`` when /metrics could not be read.
+
+    In a run over several machines there is one look for all engines: sums are of all, ``health``, ``liveness`` and
+    ``canary`` of engine ``index`` on ``host``, with which something is wrong; None: with none of them.
     """
 
     endpoint: str
@@ -209,7 +220,10 @@ class EngineLook(Fact):
     connections: int | None = None  # established TCP connections to the engine port, None if unknown
     canary: str = ""  # "", "ok", "timeout", "bad": a one-token completion, only asked for when counters stand still
     reason: str = ""
-    engines: tuple[EngineCount, ...] = ()  # each engine's own, where there is more than one
+    engines: tuple[EngineCount, ...] = ()  # each engine's own, where there is more than one; over several machines
+    # those alone that have requests and whose counter stood still since the look before
+    host: str = ""
+    index: int | None = None
 
 
 @dataclass(frozen=True)

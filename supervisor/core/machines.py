@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
-from supervisor.core.state import Machine, State
+from supervisor.core.state import GpuMemory, Machine, State
 
 BAD_AFTER = 2  # deaths on one machine: once may happen to any
 END_THE_JOB = ("launcher", "job", "trainer")
@@ -14,7 +14,31 @@ def look(state: State, fact: f.MachineLook) -> State:
     """What is heard of one machine."""
     known = state.machines.get(fact.host, Machine())
     since = None if fact.silent_s is None else known.silent_since or state.now - fact.silent_s
-    return replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
+    state = replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
+    return state if since is None else note_gpus(state, fact.host, seen=False)
+
+
+def note_gpus(state: State, host: str, *, seen: bool) -> State:
+    """Are its GPUs known now? Unknown is not zero: what had fallen, or rested, must be seen so again."""
+    one = replace(state.machines.get(host, Machine()), sees_gpus=seen)
+    state = replace(state, machines={**state.machines, host: one})
+    if seen:
+        return state
+    by_uuid = {
+        uuid: without_times(memory) if memory.gpu.host == host else memory
+        for uuid, memory in state.gpus.by_uuid.items()
+    }
+    return replace(state, gpus=replace(state.gpus, by_uuid=by_uuid))
+
+
+def without_times(memory: GpuMemory) -> GpuMemory:
+    """What is remembered of a GPU that cannot be seen now."""
+    return replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
+
+
+def sees_all_gpus(state: State) -> bool:
+    """Are the GPUs of each machine of the attempt known? On one machine there is nothing else to ask."""
+    return all(state.machines[name].sees_gpus for name in state.machines_used())
 
 
 def note_down(state: State, fact: f.MachineDown) -> State:

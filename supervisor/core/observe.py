@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core import observe_job, observe_steps
+from supervisor.core import machines, observe_job, observe_steps
 from supervisor.core.evolve import replace
 from supervisor.core.phases import merge_learned
 from supervisor.core.state import (
@@ -107,13 +107,12 @@ def rebase(state: State) -> State:
         ),
         gpus=replace(
             state.gpus,
-            by_uuid={
-                uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
-                for uuid, memory in state.gpus.by_uuid.items()
-            },
+            by_uuid={uuid: machines.without_times(memory) for uuid, memory in state.gpus.by_uuid.items()},
         ),
         suspicion=Suspicion(),
-        machines={name: replace(one, silent_since=None, down="") for name, one in state.machines.items()},
+        machines={
+            name: replace(one, silent_since=None, down="", sees_gpus=False) for name, one in state.machines.items()
+        },
     )
 
 
@@ -203,9 +202,20 @@ def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
         progress=progress,
         attempt=replace(state.attempt, pid=fact.pid, started=state.now),
         disk=replace(state.disk, stale_attempt=-1),
+        gpus=replace(
+            state.gpus,
+            by_uuid={
+                uuid: memory
+                for uuid, memory in state.gpus.by_uuid.items()
+                if memory.gpu.host in ("", *fact.machines)  # what a machine that is left out shows is none of the run's
+            },
+        ),
         machines={
             **state.machines,
-            **{name: replace(state.machines.get(name, Machine()), attempt=fact.attempt) for name in fact.machines},
+            **{
+                name: replace(state.machines.get(name, Machine()), attempt=fact.attempt, sees_gpus=False)
+                for name in fact.machines
+            },
         },
     )
 

@@ -117,12 +117,11 @@ def _component_exited(state: State, fact: f.ComponentExited) -> State:
 
 
 def _gpu_look(state: State, fact: f.GpuLook) -> State:
+    if fact.host:
+        return _gpus_of_machine(state, fact)
     if fact.reason:
         # Unknown is not zero: what was fallen must be seen fallen again.
-        gpus = {
-            uuid: replace(memory, fallen_since=None, rests_since=None, loaded_since=None)
-            for uuid, memory in state.gpus.by_uuid.items()
-        }
+        gpus = {uuid: machines.without_times(memory) for uuid, memory in state.gpus.by_uuid.items()}
         since = state.gpus.unseen_since if state.gpus.unseen_since is not None else state.now
         return replace(state, gpus=replace(state.gpus, reason=fact.reason, by_uuid=gpus, unseen_since=since))
     if fact.lost:
@@ -135,10 +134,20 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
     return state
 
 
+def _gpus_of_machine(state: State, fact: f.GpuLook) -> State:
+    if fact.reason:
+        return machines.note_gpus(state, fact.host, seen=False)
+    others = {uuid: memory for uuid, memory in state.gpus.by_uuid.items() if memory.gpu.host != fact.host}
+    by_uuid = {**others, **{gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}}
+    return machines.note_gpus(
+        replace(state, gpus=replace(state.gpus, reason="", by_uuid=by_uuid)), fact.host, seen=True
+    )
+
+
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     gpu = f"{fact.gpu} of {fact.host}" if fact.host else fact.gpu
     said = f"Xid {fact.xid}{f' ({fact.text})' if fact.text else ''}" if fact.xid else fact.text
-    uuid = next((uuid for uuid, one in state.gpus.by_uuid.items() if f"GPU {one.gpu.index}" == gpu), "")
+    uuid = next((uuid for uuid, one in state.gpus.by_uuid.items() if one.gpu.name == gpu), "")
     t, fatal = state.now - fact.age_s, fact.xid in FATAL_XIDS or not fact.xid
     trouble = GpuTrouble(gpu, f"{gpu}: {said}", t, fatal, fact.xid, uuid, fact.host)
     if fact.host and any(one.text == trouble.text and abs(one.t - t) < TOLD_AGAIN_S for one in state.gpus.trouble):
@@ -189,7 +198,8 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")
-    if gpu.role == "inference" and state.progress.step is not None and f.is_gpu_empty(plateau, gpu.total_bytes):
+    met_empty = gpu.role == "inference" and not gpu.host and f.is_gpu_empty(plateau, gpu.total_bytes)
+    if met_empty and state.progress.step is not None:
         # A job that was met after its engine's death; one of our own that is not up yet may still have to load.
         fell = gpu.is_empty and (state.engine.ever_ok or state.settings.inference != "own-role")
     since = (memory.fallen_since if memory.fallen_since is not None else state.now) if fell else None
@@ -217,6 +227,9 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
     now, old = state.now, state.engine
+    if old.look is not None and (old.look.host, old.look.index) != (fact.host, fact.index):
+        # Something is wrong with another of several: what was counted was of the one before.
+        old = replace(old, bad_since=None, bad_looks=0, slow_since=None, liveness_misses=0, canary_misses=0)
     new: dict[str, Any] = {"look": fact, "look_t": now}
     if fact.health == "ok":
         new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
@@ -245,7 +258,9 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         new["counted_t"] = now
         if count != old.count:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
-            new.update(count=count, moved_t=now, canary_misses=0)
+            new.update(count=count, moved_t=now)
+            if fact.index is None:  # of several, others may move while this one makes nothing
+                new["canary_misses"] = 0
             # A token may be our own canary's where it was time for one; else it is the job's, however slow.
             ours = now - old.moved_t >= state.settings.hang * CANARY_AFTER
             if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
@@ -273,9 +288,9 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
 def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
     busy = (unit.running or 0) > 0 or (unit.waiting or 0) > 0
     if old is None or unit.iterations != old.count:
-        return EngineUnit(unit.iterations, now, now, now if busy else None)
+        return EngineUnit(unit.iterations, now, now, now if busy else None, unit.host)
     since = old.busy_since if old.busy_since is not None else now
-    return EngineUnit(old.count, old.moved_t, now, since if busy else None)
+    return EngineUnit(old.count, old.moved_t, now, since if busy else None, unit.host)
 
 
 def waiting_work(look: f.EngineLook, work: Work | None) -> bool:

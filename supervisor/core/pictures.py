@@ -21,6 +21,7 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.facts import EffortLook
+from supervisor.core.machines import sees_all_gpus
 from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
 from supervisor.core.records import Learned
 from supervisor.core.state import Activity, State
@@ -94,7 +95,7 @@ def trainer_rests_since(state: State) -> float | None:
     """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
     trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
     known = [since for since in trainers if since is not None]
-    return max(known) if known and len(known) == len(trainers) else None
+    return max(known) if known and len(known) == len(trainers) and sees_all_gpus(state) else None
 
 
 def _look_at_trainer(state: State) -> Name | None:

@@ -277,7 +277,7 @@ def _with_memory(state: State, sentence: str) -> str:
     empty = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "inference" and m.fallen_since is not None]
     if not empty:
         return sentence
-    gpus = ", ".join(f"GPU {gpu.index} at {size(gpu.used_bytes)}" for gpu in empty)
+    gpus = ", ".join(f"{gpu.name} at {size(gpu.used_bytes)}" for gpu in empty)
     return f"{sentence[:-1]} ({gpus})."
 
 

@@ -24,7 +24,8 @@ from supervisor.core.deadlines import (
     step_limits,
     unsaid,
 )
-from supervisor.core.facts import is_gpu_empty
+from supervisor.core.facts import EngineLook, is_gpu_empty
+from supervisor.core.launcher import who
 from supervisor.core.observe_job import TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
@@ -74,22 +75,21 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         bad_since = engine.bad_since
         if bad_since is not None and engine.bad_looks >= bad_looks and not _works_on(state, bad_since, watch):
             does = "has answered with an error" if look.health == "bad" else "has refused connections"
-            signals.append(Signal("http", f"its port {does} for {span(now - bad_since)}"))
+            signals.append(Signal("http", f"{of_engine(look, 'port')} {does} for {span(now - bad_since)}"))
         elif engine.slow_since is not None and watch.over(
             max(engine.slow_since, engine.moved_t), 0.0 if fallen else SLOW_S
         ):
             # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart. But
             # a saturated engine has its memory: where that fell, one look without an answer is the second signal.
-            signals.append(
-                Signal("slow", f"its port has accepted and not answered for {span(now - engine.slow_since)}")
-            )
+            lasts = span(now - engine.slow_since)
+            signals.append(Signal("slow", f"{of_engine(look, 'port')} has accepted and not answered for {lasts}"))
     if fallen:
         memory = fallen[0]
         gpu = memory.gpu
         fell = f"fell to {size(gpu.used_bytes)} from {size(memory.plateau_bytes)}"
         is_empty = f"is no more than {size(gpu.used_bytes)} of {size(gpu.total_bytes)}"
         what = is_empty if is_gpu_empty(memory.plateau_bytes, gpu.total_bytes) else fell
-        signals.append(Signal("memory", f"memory on GPU {gpu.index} {what}"))
+        signals.append(Signal("memory", f"memory on {gpu.name} {what}"))
     signals += _standing_still(state, watch)
     work = state.job.work
     # A rollout may take its time: that none ends says something only beside other evidence against the engine, and
@@ -117,9 +117,21 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     return signals
 
 
+def of_engine(look: EngineLook | None, what: str) -> str:
+    """A thing of the engine that is spoken of, which has a number and a machine where the run has several."""
+    if look is None or look.index is None:
+        return f"its {what}"
+    return f"{what if what.startswith('/') else f'the {what}'} of {who('inference', look.host, look.index)}"
+
+
 def was_up(state: State) -> bool:
-    """Has this attempt's engine ever worked? A step says so as well as an answer: a job may be met after its death."""
-    return state.engine.ever_ok or (state.progress.step is not None and state.settings.inference != "own-role")
+    """Has this attempt's engine ever worked? A step says so as well as an answer: a job may be met after its death.
+
+    Where it has several, they must have answered: one may listen where its agent does not ask.
+    """
+    look = state.engine.look
+    says = state.settings.inference != "own-role" and (look is None or look.index is None)
+    return state.engine.ever_ok or (state.progress.step is not None and says)
 
 
 def _works_on(state: State, since: float, watch: Watch) -> bool:
@@ -152,11 +164,13 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
                 # While the others move: a unit without requests of its own may be idle for as long as it likes.
                 if unit.busy_since is not None and still_s >= hang_s and unit.t - unit.busy_since >= hang_s:
                     of = f"engine {index} of {len(engine.units)}"
+                    of = who("inference", unit.host, int(index)) if unit.host else of
                     signals.append(Signal("counters", f"{of} made no token for {span(still_s)} while the others do"))
                     break
     if not is_counting or frozen_s >= hang_s / 2 or signals:
         if engine.liveness_misses >= BAD_LOOKS:
-            signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
+            liveness = of_engine(engine.look, "/liveness").removeprefix("its ")
+            signals.append(Signal("request", f"{liveness} failed {engine.liveness_misses} times in a row"))
         elif engine.canary_misses >= BAD_CANARIES:
             missed_twice = f"a one-token request was not answered, {engine.canary_misses} times in a row"
             signals.append(Signal("request", missed_twice))

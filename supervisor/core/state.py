@@ -77,6 +77,7 @@ class Machine:
     down: str = ""  # what the engine that gave it says against it
     deaths: int = 0  # of what ran on it, itself included
     bad: bool = False  # a GPU of it needs a reset
+    sees_gpus: bool = False  # its GPUs are known at present
     attempt: int = 0  # the last one of which something was started on it
 
 
@@ -147,6 +148,7 @@ class EngineUnit:
     moved_t: float  # last time its counter moved
     t: float  # last time it could be read
     busy_since: float | None = None  # since when it has had requests without a break
+    host: str = ""
 
 
 @dataclass(frozen=True)

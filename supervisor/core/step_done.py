@@ -101,7 +101,7 @@ def _report_slower_pace(before: State, state: State) -> tuple[State, Actions]:
     if known:
         return state, [say("pace", told)]
     gpus = [memory.gpu for memory in state.gpus.by_uuid.values()]
-    slowed = [f"GPU {gpu.index}: {gpu.slowed}." for gpu in sorted(gpus, key=lambda gpu: gpu.index) if gpu.slowed]
+    slowed = [f"{gpu.name}: {gpu.slowed}." for gpu in sorted(gpus, key=lambda gpu: (gpu.host, gpu.index)) if gpu.slowed]
     if gpus and all(gpu.slowed == "" for gpu in gpus):
         slowed = ["No GPU reports that it is slowed."]
     return state, [say("pace", " ".join([told, *slowed]), "warning")]

@@ -176,12 +176,22 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
         holds = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer" and not m.gpu.is_empty]
         trainer = f" while the trainer holds {size(max(g.used_bytes for g in holds))}" if holds else ""
-        return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
+        sentence = f"vLLM is dead{trainer}: {_both(signals)}."
+        return Verdict("dead", "engine-memory", sentence, True, tuple(signals), host=_bad_host(state))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
-        return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", True, tuple(signals))
+        sentence = f"vLLM is dead: {_both(signals)}."
+        return Verdict("dead", "engine-unreachable", sentence, True, tuple(signals), host=_bad_host(state))
     if kinds >= {"slow", "step"} and not excuse(state, watch):
-        return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", True, tuple(signals))
+        sentence = f"vLLM hangs: {_both(signals)}."
+        return Verdict("hung", "engine-silent", sentence, True, tuple(signals), host=_bad_host(state))
     return None
+
+
+def _bad_host(state: State) -> str:
+    """The machine of the engine with which something is wrong, where the run has several."""
+    look, gpus = state.engine.look, state.gpus.by_uuid.values()
+    fallen = next((memory.gpu.host for memory in gpus if memory.fallen_since is not None), "")
+    return look.host or fallen if look is not None else fallen
 
 
 def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
@@ -205,6 +215,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.",
         True,
         tuple(signals),
+        host=_bad_host(state),
     )
 
 

@@ -80,7 +80,7 @@ def _gpus(state: State) -> Iterator[tuple[str, str]]:
     for memory in state.gpus.by_uuid.values():
         slowed = memory.slowed_since
         if slowed is not None and state.now - slowed >= SLOWED_S and memory.gpu.role != "other":
-            reads = f"GPU {memory.gpu.index} has been slowed for {span(state.now - slowed)}: {memory.gpu.slowed}"
+            reads = f"{memory.gpu.name} has been slowed for {span(state.now - slowed)}: {memory.gpu.slowed}"
             yield f"slowed:{memory.gpu.uuid}", f"{reads}. The whole step waits for it. Look at its cooling and power."
     for trouble in state.gpus.trouble:
         yield f"gpu:{trouble.text}", f"The driver reports: {trouble.text}."

@@ -90,10 +90,11 @@ class ActiveSensors:
         folder = job.output_dir if job else file.output_dir
         disk = DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
         self._pod = [
-            self._start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0),
             self._start_sensor(disk, min(5.0, file.supervision.scan), deadline_s=20.0),
             self._start_sensor(HostSensor(self._living_processes), min(HOST_S, file.supervision.scan), deadline_s=20.0),
         ]
+        if file.nodes is None:  # else each machine's agent looks at its own
+            self._pod.append(self._start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0))
         if job is not None:
             steps = CheckpointSensor(job, quiet_s=file.supervision.quiet)
             self._steps = self._start_sensor(steps, SCANS_WITHOUT_CALL * file.supervision.scan, deadline_s=60.0)

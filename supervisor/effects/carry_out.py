@@ -321,8 +321,10 @@ class Effects:
     ) -> f.AttemptStopped:
         folder = attempt_dir(self.run.state_dir, attempt)
         job = self.run.need_job()
+        gpu_wait_s = 0.0 if brief else self.run.run_file.supervision.gpu_free
         if self.run.machines is not None:
-            return self.run.machines.stop(attempt, job.stop_rules(), budget_s, self._hurry, brief=brief)
+            how = {"brief": brief, "at_once": at_once}
+            return self.run.machines.stop(attempt, job.stop_rules(), budget_s, gpu_wait_s, self._hurry, **how)
         report = stop_attempt(
             folder,
             [path.name.removesuffix(".shim.json") for path in sorted(folder.glob("*.shim.json"))],
@@ -330,7 +332,7 @@ class Effects:
             job.stop_rules(),
             budget_s,
             self._sights.gpu_free,
-            0.0 if brief else self.run.run_file.supervision.gpu_free,
+            gpu_wait_s,
             hurry=self._hurry,
             known=self._sights.job_processes(),
             also=also,

@@ -69,9 +69,17 @@ class Machines(Protocol):
         """Launch all, each on its machine, once nothing of an earlier attempt can be alive. Raises SupervisorError."""
 
     def stop(
-        self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool
+        self,
+        attempt: int,
+        rules: StopRules,
+        budget_s: float,
+        gpu_wait_s: float,
+        hurry: threading.Event,
+        *,
+        brief: bool,
+        at_once: bool,
     ) -> AttemptStopped:
-        """End everything up to this attempt on every machine that answers."""
+        """End everything up to this attempt on every machine that answers, as ``process.stop`` does on one."""
 
     def keep_evidence(self, asked: dict[str, Any], limit_s: float) -> Sequence[str]:
         """Have each machine keep a bundle of what the attempt does there (``evidence.known.Asked``), before it is

@@ -94,6 +94,8 @@ class Place:
     role: Role
     index: int = 0
     writes: bool = False  # could a second copy spoil what the run keeps?
+    gpus: Sequence[str] | None = None  # as CUDA_VISIBLE_DEVICES names them; None: it sees all of its machine
+    port: int | None = None  # where a vLLM engine answers HTTP, on its machine
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,7 @@ class JobFacts:
     first_step: int = 0
     finish_line: bool = True  # False: nothing in the log says success, so exit code 0 alone means finished
     notes: Sequence[str] = field(default_factory=tuple)  # limits a person must know ("no way to set the W&B id")
+    engines_elsewhere: bool = False  # other machines' agents ask its engines, and the daemon none
 
 
 def note_choice(chosen: str) -> list[str]:

@@ -79,7 +79,7 @@ class SeriesWriter:
                 self._append(state.attempt.number, rows)
 
     def _note_gpus(self, look: GpuLook) -> None:
-        for gpu in look.gpus:
+        for gpu in () if look.host else look.gpus:  # charts are of one machine: hundreds of lines say nothing
             seen = self._gpus.setdefault(gpu.index, [gpu.used_bytes, gpu.used_bytes, 0.0, 0])
             seen[0], seen[1] = min(seen[0], gpu.used_bytes), max(seen[1], gpu.used_bytes)
             if gpu.load is not None:
@@ -87,7 +87,9 @@ class SeriesWriter:
 
     def _take_sample(self, wall: float, state: State) -> Iterator[Row]:
         roles: dict[str, list[object]] = {
-            str(one.gpu.index): [one.gpu.role, one.gpu.total_bytes] for one in state.gpus.by_uuid.values()
+            str(one.gpu.index): [one.gpu.role, one.gpu.total_bytes]
+            for one in state.gpus.by_uuid.values()
+            if not one.gpu.host
         }
         if roles and (state.attempt.number, roles) != self._roles:
             self._roles = state.attempt.number, roles

@@ -39,8 +39,10 @@ from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, S
 from supervisor.base.own_child import OwnChild
 from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
-from supervisor.jobs.base import Component, GpuPlan, Place, StopRules
+from supervisor.core.codec import encode
+from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
+from supervisor.nodes.sights import GpuSights, watch_engine
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
 from supervisor.process.attempts import attempt_dir
@@ -49,8 +51,6 @@ from supervisor.process.launch import ShimState, launch, look_at_component
 from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import ATTEMPT_MARKER, RUN_MARKER, Belongings, process_table
 from supervisor.sensors.base import Looker
-from supervisor.sensors.gpu import GpuSensor
-from supervisor.sensors.gpu_survey import survey
 from supervisor.sensors.processes import Identity, ProcessWatcher, process_sensors
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ MOST_BEHIND, NEWEST = 8 << 20, 256 << 10  # who writes faster than that: the hea
 MOST_WAITING = 1 << 20
 KEPT_ATTEMPTS = 3
 KEPT_ANSWERS = 64
-KEPT_FAULTS = 16
 KEPT_BUNDLES = 5  # of evidence
-GPU_S = 1.0
 STOP_S = 60.0  # of what the head does not ask for
 KILL_S = 1.0  # of what the lease ends: no patience
 ENGINE = "VLLM::Engine"
@@ -123,8 +121,9 @@ class Agent:
         self._kept_heard = self._heard
         self._launching: dict[str, str] = {}  # by order: parts that are being launched, or wait for it
         self._first_left: Message | None = None  # what the head had left when this agent began
-        self._faults: deque[tuple[float, Message]] = deque(maxlen=KEPT_FAULTS)
-        self._lost_gpus: set[str] = set()
+        self._gpus = GpuSights(self._say, self._places)
+        self._hang_s = 60.0  # as the head says
+        self._wanted: int | None = None  # as the head says
         self._notify = notifier()
         self._disk: Disk | None = None
         self._of_disk: dict[str, queue.SimpleQueue[Message]] = {}
@@ -143,7 +142,7 @@ class Agent:
             signal.signal(number, self._on_signal)
         self._adopt()
         self._end_unknown()
-        threading.Thread(target=self._watch_gpus, name="gpus", daemon=True).start()
+        threading.Thread(target=self._gpus.watch, name="gpus", daemon=True).start()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         if self._disk is not None:
             threading.Thread(target=self._disk.watch, name="disk", daemon=True).start()
@@ -208,8 +207,7 @@ class Agent:
 
     def _new_part(self, attempt: int, name: str, place: Message, rules: Message) -> Part:
         folder = attempt_dir(self.state_dir, attempt)
-        stop = StopRules([(int(number), float(s)) for number, s in rules["signals"]], str(rules.get("why", "")))
-        part = Part(attempt, name, Place(**place), stop, look_at_component(folder, name))
+        part = Part(attempt, name, Place(**place), _read_rules(rules), look_at_component(folder, name))
         with self._lock:
             self.parts[part.key] = part
         return part
@@ -220,7 +218,7 @@ class Agent:
         """One connection, from the greeting until it ends. Raises OSError and WireError."""
         line, welcome = self._greet()
         try:
-            self.lease_s = float(welcome["lease_s"])
+            self.lease_s, self._hang_s = float(welcome["lease_s"]), float(welcome["hang_s"])
             self._hear_welcome(welcome)
             heard_any = now()
             beat_at = 0.0
@@ -295,15 +293,19 @@ class Agent:
                 self._say(message)
             self._out.extend(part.gone)
         with self._lock:
-            self._out.extend(self._faults)
+            self._out.extend(self._gpus.faults)
             launching = list(self._launching.values())
         if self._disk is not None:
             self._disk.forget_told()
+        self._gpus.tell_again()
         self._say({"t": "report", "parts": [*(part.key for part in parts), *launching]})
         self._hear_wanted(welcome.get("wanted"))
 
     def _hear_wanted(self, wanted: object) -> None:
         """``wanted``: the attempt of which parts may live here; None: the head does not say."""
+        if self._wanted != wanted:
+            self._wanted = wanted if isinstance(wanted, int) else None
+            self._gpus.tell_again()
         if isinstance(wanted, int) and any(part.attempt != wanted and _lives(part) for part in self._list_parts()):
             self._end_others(wanted)
 
@@ -465,6 +467,9 @@ class Agent:
         self._say(part.seen[main])
         if part.place.role != "inference" or part.state.shim_pid is None:
             return
+        if part.place.port is not None:
+            part.lookers.append(watch_engine(part.place, self._hang_s, lambda fact: self._take_fact(part, fact)))
+            part.lookers[-1].start()
         known = [
             f.ProcessSeen(part.attempt, part.place.role, *process, title=str(message.get("title", "")))
             for process, message in part.seen.items()
@@ -483,10 +488,12 @@ class Agent:
             looker.start()
 
     def _take_fact(self, part: Part, fact: f.Fact) -> None:
-        """A process of an engine, in a sensor's thread."""
+        """Of an engine, in a sensor's thread."""
+        top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
+        if isinstance(fact, f.EngineLook):
+            self._say({"t": "engine", **top, "look": encode(fact)})
         if not isinstance(fact, f.ProcessSeen | f.ProcessGone):
             return
-        top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
         process = (fact.pid, fact.start_ticks)
         message = {**top, "pid": fact.pid, "ticks": fact.start_ticks, "key": fact.key}
         with self._lock:
@@ -499,24 +506,11 @@ class Agent:
                 part.gone = [*part.gone, (now(), message)][-16:]
             self._say(message)
 
-    def _watch_gpus(self) -> None:
-        """The machine is the run's alone, and so are its GPUs. A driver that hangs holds up this thread only."""
-        if gpus := [str(one.index) for one in survey().gpus]:
-            Looker(GpuSensor(GpuPlan(trainer=gpus)), self._take_gpu_fact, interval_s=GPU_S).start()
-
-    def _take_gpu_fact(self, fact: f.Fact) -> None:
-        """Of a GPU, in the sensor's thread: its faults alone are told. Its memory and load are not."""
-        faults = [fact] if isinstance(fact, f.GpuFault) else []
-        if isinstance(fact, f.GpuLook):
-            for text in set(fact.lost) - self._lost_gpus:
-                gpu, _, said = text.partition(": ")
-                faults.append(f.GpuFault(gpu, 0, said))
-            self._lost_gpus = set(fact.lost) if not fact.reason else self._lost_gpus
-        for one in faults:
-            message = {"t": "gpu", "gpu": one.gpu, "xid": one.xid, "text": one.text}
-            with self._lock:
-                self._faults.append((now(), message))
-                self._say(message)
+    def _places(self) -> list[Place]:
+        """What the newest attempt has here; nothing where the head has begun another one elsewhere."""
+        parts = self._list_parts()
+        newest = max((one.attempt for one in parts), default=0)
+        return [one.place for one in parts if one.attempt == newest >= (self._wanted or 0)]
 
     # ------------------------------------------------------------ doing
 
@@ -572,9 +566,12 @@ class Agent:
             case "launch":
                 return self._launch(message)
             case "stop":
-                return self._stop(
-                    int(message["upto"]), message["rules"], float(message["budget_s"]), brief=bool(message["brief"])
+                how = {name: bool(message[name]) for name in ("brief", "at_once")}
+                rules, waits = (
+                    _read_rules(message["rules"]),
+                    (float(message[name]) for name in ("budget_s", "gpu_wait_s")),
                 )
+                return self._stop(int(message["upto"]), rules, *waits, **how)
             case "end-others":
                 try:
                     for attempt in sorted({one.attempt for one in self._list_parts()} - {int(message["attempt"])}):
@@ -606,6 +603,7 @@ class Agent:
         if found.state != "running":
             notes = launch(component, folder, "fork", self.run_id, self._unwanted).notes
         part = self._new_part(attempt, component.name, message["place"], message["rules"])
+        self._gpus.tell_again()
         return {"state": to_message(part.state), "notes": list(notes)}
 
     def _keep_evidence(self, message: Message) -> Message:
@@ -641,29 +639,49 @@ class Agent:
                 with self._lock:
                     self.parts = {key: one for key, one in self.parts.items() if one.attempt != number}
 
-    def _stop(self, upto: int, rules: Message | None, budget_s: float, *, brief: bool) -> Message:
+    def _stop(
+        self,
+        upto: int,
+        rules: StopRules | None,
+        budget_s: float,
+        gpu_wait_s: float = 0.0,
+        *,
+        brief: bool,
+        at_once: bool = False,
+    ) -> Message:
+        """End all attempts up to this one, and wait so long for the GPUs' memory."""
         begun = now()
         left: list[str] = []
         for path in sorted(self.state_dir.glob("attempts/[0-9]*"), reverse=True):
             if int(path.name) <= upto:
-                left += self._stop_one(int(path.name), rules, max(1.0, budget_s - (now() - begun)), brief=brief)
+                rest_s = max(1.0, budget_s - (now() - begun))
+                left += self._stop_one(int(path.name), rules, rest_s, gpu_wait_s, brief=brief, at_once=at_once)
         return {"survivors": left, "seconds": now() - begun}
 
-    def _stop_one(self, attempt: int, rules: Message | None, budget_s: float, *, brief: bool) -> list[str]:
+    def _stop_one(
+        self,
+        attempt: int,
+        rules: StopRules | None,
+        budget_s: float,
+        gpu_wait_s: float = 0.0,
+        *,
+        brief: bool,
+        at_once: bool = False,
+    ) -> list[str]:
         """End all of one attempt here; returns a sentence for each process that is left."""
         folder = attempt_dir(self.state_dir, attempt)
         parts = [one for one in self._list_parts() if one.attempt == attempt]
-        if rules is not None:
-            stop = StopRules([(int(number), float(s)) for number, s in rules["signals"]])
-        else:
-            stop = parts[0].rules if parts else StopRules([])
+        stop = rules or (parts[0].rules if parts else StopRules([]))
         known = [process for one in parts for process in one.seen]
         left: Sequence[str] = ()
         if Belongings(folder, (), self.run_id, known).list_living():
             report = stop_attempt(
-                folder, (), self.run_id, stop, budget_s, lambda: None, 0.0, hurry=self._hurry, known=known, brief=brief
-            )
+                folder, (), self.run_id, stop, budget_s, self._gpus.is_free, gpu_wait_s,
+                hurry=self._hurry, known=known, gpu_pids=self._gpus.list_pids, brief=brief, at_once=at_once
+            )  # fmt: skip
             left = report.survivors
+            if report.gpu_free is False and gpu_wait_s:
+                self._gpus.tell_not_free(report.gpu_holders)
         for part in parts:
             for looker in part.lookers:
                 looker.stop(timeout_s=0.5)
@@ -671,6 +689,11 @@ class Agent:
                 part.watcher.close()
             part.lookers, part.watcher, part.told = [], None, None
         return [f"{self.name}: {sentence}" for sentence in left]
+
+
+def _read_rules(message: Message) -> StopRules:
+    signals = [(int(number), float(seconds)) for number, seconds in message["signals"]]
+    return StopRules(signals, str(message.get("why", "")), message.get("at_once_s"))
 
 
 def _lives(part: Part) -> bool:

@@ -28,12 +28,14 @@ from supervisor.base import logs
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.config.nodes import Nodes
 from supervisor.core import facts as f
+from supervisor.core.codec import decode
 from supervisor.core.fencing import may_write
 from supervisor.core.machines import to_avoid
 from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
 from supervisor.nodes.allocation import choose_machines, count_machines, fill_machines
+from supervisor.nodes.engines import Engines
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away
 from supervisor.process.attempts import attempt_dir
@@ -56,6 +58,7 @@ LAUNCH_S = 90.0  # for the answer to a launch: a shim may take 30 s, and what is
 LEASE_MARGIN_S = 5.0
 KEPT_WANTED = ("starting", "running", "stopping")
 NO_OPINION = ("new", "leaving")
+OLD_LOOK_S = 5.0  # what was seen longer ago, while there was no connection, says nothing of now
 GENERATIONS = 20  # attempts that are looked through for what may still live
 
 
@@ -116,8 +119,9 @@ class Head:
         self._folder = nodes.folder.expanduser().absolute()
         self._machines: dict[str, Machine] = {}
         self._requests: dict[str, Request] = {}
-        self._writers: dict[tuple[int, str], str] = {}  # by attempt and component: the machine whose output we keep
+        self._writers: dict[tuple[int, str], str] = {}  # by attempt and component: the machine that output is kept of
         self._changed = threading.Condition()
+        self._engines = Engines()
         self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
         self._began = now()
         self._ended = False
@@ -357,6 +361,10 @@ class Head:
                     silent[name] = now() - machine.heard
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
+        used = self._state().machines_used()
+        speak = all(self._speaks(name) for name in used)
+        if (look := self._engines.merge(self._state().attempt.number, used, now(), all_speak=speak)) is not None:
+            self._post(look, "engine")
         if self.disks is not None:
             self.disks.tick()
 
@@ -389,6 +397,7 @@ class Head:
             self._hang_up(older, "it has connected anew")
         welcome: Message = {"proof": wire.prove(self._token, "head", *said), "lease_s": self.nodes.lease}
         welcome |= {"wanted": self._attempt_wanted(), "logs": self._log_sizes(name)}
+        welcome |= {"hang_s": self._state().settings.hang}
         welcome |= {"known": self._known_processes(name)}
         peer.line.put(welcome)
         with self._changed:
@@ -477,6 +486,13 @@ class Head:
                 gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
                 age_s = float(message.get("age", 0.0))
                 self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
+            case "gpus" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
+                look = decode(message["look"])
+                gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)
+                self._post(replace(look, gpus=gpus, host=peer.name), "gpu")
+            case "engine" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
+                place = peer.name, int(message["index"])
+                self._engines.hear(int(message["attempt"]), place, decode(message["look"]), now())
             case "disk" | "content" if self.disks is not None:
                 self.disks.hear(peer.name, message)
             case "done":
@@ -701,7 +717,7 @@ class Head:
                     return
                 for host in left.living - asked.keys():
                     order = {"do": "stop", "upto": attempt - 1, "rules": _rules_message(rules), "brief": False}
-                    asked[host] = self.ask(host, {**order, "budget_s": 60.0})
+                    asked[host] = self.ask(host, {**order, "at_once": False, "budget_s": 60.0, "gpu_wait_s": 0.0})
                 if left.silent and told != (names := ", ".join(sorted(left.silent))):
                     told = names
                     longest = max(left.silent.values()) - now()
@@ -737,7 +753,15 @@ class Head:
         return found
 
     def stop(
-        self, attempt: int, rules: StopRules, budget_s: float, hurry: threading.Event, *, brief: bool
+        self,
+        attempt: int,
+        rules: StopRules,
+        budget_s: float,
+        gpu_wait_s: float,
+        hurry: threading.Event,
+        *,
+        brief: bool,
+        at_once: bool,
     ) -> f.AttemptStopped:
         """End everything up to this attempt; see ``Machines``."""
         begun = now()
@@ -747,7 +771,8 @@ class Head:
         with self._changed:
             hosts |= {name for name in self._machines if self._speaks(name)}
         order: Message = {"do": "stop", "upto": attempt, "rules": _rules_message(rules), "budget_s": budget_s}
-        requests = [self.ask(host, {**order, "brief": brief}) for host in sorted(hosts)]
+        order |= {"gpu_wait_s": gpu_wait_s, "brief": brief, "at_once": at_once}
+        requests = [self.ask(host, order) for host in sorted(hosts)]
         hurried = False
         try:
             with self._changed:
@@ -758,7 +783,7 @@ class Head:
                             self._tell(self._machines[one.host].peer if one.host in self._machines else None, _HURRY)
                     heard = [self._machines[one.host].heard for one in left if one.host in self._machines]
                     silent_s = now() - max(heard, default=self._began)
-                    if silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + 120.0:
+                    if silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + gpu_wait_s + 120.0:
                         break
                     self._changed.wait(0.25)
         finally:
@@ -801,7 +826,8 @@ _HURRY: Message = {"t": "hurry"}
 
 
 def _rules_message(rules: StopRules) -> Message:
-    return {"signals": [[int(number), float(seconds)] for number, seconds in rules.signals], "why": rules.why}
+    signals = [[int(number), float(seconds)] for number, seconds in rules.signals]
+    return {"signals": signals, "why": rules.why, "at_once_s": rules.at_once_s}
 
 
 def _error_of(sentence: str, kind: str) -> SupervisorError:

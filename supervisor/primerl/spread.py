@@ -12,21 +12,23 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.base.secrets import mask_secrets
 from supervisor.config.nodes import WRITERS
-from supervisor.jobs.base import Ask, Component, Engine, GpuPlan, LogSource, Place, StartRequest, StopRules
+from supervisor.jobs.base import Ask, Component, Engine, GpuPlan, JobFacts, LogSource, Place, StartRequest, StopRules
 from supervisor.jobs.plain import fill_holes
 from supervisor.primerl import command
-from supervisor.primerl.job import PrimeRlJob
+from supervisor.primerl.job import AT_ONCE_S, PrimeRlJob
 
 TEMPLATE: Final = Path(__file__).with_name("components.json.j2")
 RENDER_S: Final = 300.0  # a cold import of prime-rl from a network file system takes minutes
 LONGEST_ANSWER: Final = 1500
 STOP_S: Final = 60.0
+ROUTER: Final = "vllm-router"
 ROLES: Final = ("trainer", "orchestrator", "inference", "env")
 PART: Final = Path(__file__).with_name("part.sh")
 REFUSED: Final = ("validation error", "Config file error", "unrecognized", "FileExistsError", "ModuleNotFoundError")
@@ -35,6 +37,11 @@ OF_THIS_MACHINE: Final = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "TMPDIR", "TMP", "
 
 class SpreadPrimeRlJob(PrimeRlJob):
     """Steps, folders and lines are those of prime-rl on one machine; the processes are its parts."""
+
+    def facts(self) -> JobFacts:
+        """Those of one machine; the engines answer on theirs."""
+        has_engines = not self.sft and self.everything.has("inference")
+        return replace(super().facts(), engines_elsewhere=has_engines and self.engine() is None)
 
     def problems(self) -> Sequence[str]:
         """Those of one machine, and what the rendering cannot do."""
@@ -113,7 +120,12 @@ class SpreadPrimeRlJob(PrimeRlJob):
         ours = {name: value for name, value in own.items() if name.startswith(("RL_SUPERVISOR_", "PRL_RUN_ID"))}
         for one in rendered["components"]:
             role, env = one["role"], one["env"]
-            place = Place(f"{{name.{one['machine']}}}", role, count[role], role in WRITERS)
+            is_router = role == "inference" and one["argv"][0] == ROUTER
+            visible = env.get("CUDA_VISIBLE_DEVICES")
+            gpus = () if is_router else visible.split(",") if visible else None
+            asked = role == "inference" and not is_router and self.engine() is None
+            port = one["port"] if asked else None
+            place = Place(f"{{name.{one['machine']}}}", role, count[role], role in WRITERS, gpus, port)
             words = [fill_holes(word, values) for word in self._resolve_program(one["argv"])]
             env = {**(tracked if "WANDB_SHARED_MODE" in env else {}), **env, **ours}
             limit = "unlimited" if one.get("unlimited_locks") else ""
@@ -133,14 +145,15 @@ class SpreadPrimeRlJob(PrimeRlJob):
     def stop_rules(self) -> StopRules:
         """Each part gets SIGTERM by itself: there is no launcher that ends them one after another."""
         patience = self.run.job.stop_grace_s
-        return StopRules([(signal.SIGTERM, STOP_S if patience is None else patience)], "each part ends by itself")
+        gently = [(signal.SIGTERM, STOP_S if patience is None else patience)]
+        return StopRules(gently, "each part ends by itself", AT_ONCE_S if patience is None else patience)
 
     def engine(self) -> Engine | None:
-        """Only where the run file says where it answers: which machine it is on is decided at each start."""
+        """Only where the run file says where it answers: else each is asked by the agent of its machine."""
         return super().engine() if self.run.job.engine_url else None
 
     def gpus(self) -> GpuPlan:
-        """Of this machine none is known to be a part's."""
+        """The agents look at them."""
         return GpuPlan()
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:

@@ -139,9 +139,8 @@ def _processes_belief(state: State) -> list[Piece]:
 def _gpus_belief(state: State) -> list[Piece]:
     found = [Piece("GPUs", f"unknown: {state.gpus.reason}", would="unknown is no signal")] if state.gpus.reason else []
     limit = state.settings.memory_fell
-    for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: m.gpu.index):
-        gpu = memory.gpu
-        name = f"GPU {gpu.index}"
+    for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: (m.gpu.host, m.gpu.index)):
+        gpu, name = memory.gpu, memory.gpu.name
         text = f"{gpu.role}, {size(gpu.used_bytes)} used, plateau {size(memory.plateau_bytes)}"
         if memory.fallen_since is not None:
             since = state.now - memory.fallen_since

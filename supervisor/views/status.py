@@ -154,8 +154,8 @@ def status(state: State) -> dict[str, Any]:
         "damaged": dict(state.store.damaged),
         "quarantined": sorted(int(step) for step in state.store.quarantined),
         "gpus": [
-            _pick_fields(memory.gpu, "index", "uuid", "used_bytes", "total_bytes", "role")
-            for memory in sorted(state.gpus.by_uuid.values(), key=lambda memory: memory.gpu.index)
+            _pick_fields(memory.gpu, "index", "uuid", "used_bytes", "total_bytes", "role", "host")
+            for memory in sorted(state.gpus.by_uuid.values(), key=lambda memory: (memory.gpu.host, memory.gpu.index))
         ],
         "gpu_reason": state.gpus.reason,
         "setup": [_setup_part(state, name) for name in state.setup] if state.setup_pending else [],

@@ -9,7 +9,9 @@ from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide
 from supervisor.core.machines import blame, to_avoid
+from supervisor.core.pictures import trainer_rests_since
 from supervisor.core.settings import Settings
+from supervisor.core.signals import engine_signals
 from supervisor.core.state import Attempt, Gpus, Machine, Progress, State
 from supervisor.core.verdicts import judge
 
@@ -233,3 +235,110 @@ def test_a_death_on_a_machine_without_a_broken_gpu_restarts_there_where_no_other
     run.tell(f.ComponentExited(1, "inference-1", 0, None, False, "n2", "inference", 1))
     run.tell(f.Tick(), 3.0)
     assert run.state.attempt.after_stop == "restart"
+
+
+# ---------------------------------------------------------------- GPUs and engines of other machines
+
+GIB = 1 << 30
+
+
+def gpus(host: str, role: str, used_gib: float, power_w: float = 600.0, reason: str = "") -> f.GpuLook:
+    found = [
+        f.Gpu(f"GPU-{host}-{n}", n, int(used_gib * GIB), 80 * GIB, role, power_w=power_w, load=0.0)  # type: ignore[arg-type]
+        for n in range(2)
+    ]
+    return f.GpuLook(() if reason else tuple(replace(gpu, host=host) for gpu in found), reason, host=host)
+
+
+def engines(iterations: float, index: int | None = None, host: str = "", **more: object) -> f.EngineLook:
+    look = f.EngineLook("2 engines", "ok", "ok", iterations=iterations, running=4, waiting=0, connections=4)
+    return replace(look, host=host, index=index, **more)
+
+
+class WatchedRun(Run):
+    """The same with what the agents see of GPUs and engines, every five seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = replace(self.state, settings=replace(self.state.settings, has_engine=True, hang=60))
+        self.used = {"n0": 70.0, "n1": 75.0, "n2": 75.0}
+        self.count = 0.0
+
+    def go(self, seconds: float, look: f.EngineLook | None = None, **reasons: str) -> None:
+        until = self.t + seconds
+        while self.t < until:
+            self.t += 5
+            self.count += 100
+            for host, role in (("n0", "trainer"), ("n1", "inference"), ("n2", "inference")):
+                self.tell(gpus(host, role, self.used[host], reason=reasons.get(host, "")))
+            self.tell(engines(self.count) if look is None else replace(look, iterations=self.count))
+
+
+def test_an_engine_elsewhere_whose_memory_is_gone_and_whose_port_refuses_is_dead_and_named() -> None:
+    run = WatchedRun()
+    run.go(60)
+    run.used["n2"] = 0.5
+    run.go(20, engines(0, 1, "n2", health="refused", liveness="unknown"))
+    [sentence] = run.verdicts()
+    assert sentence.startswith("vLLM is dead while the trainer holds 70.0 GiB: the port of vLLM 1 on n2 has refused")
+    assert "memory on GPU 0 of n2 fell to 512 MiB from 75.0 GiB" in sentence
+    assert run.state.machines["n2"].deaths == 1
+    assert run.state.machines["n1"].deaths == 0
+
+
+def test_what_a_silent_machine_showed_is_unknown_and_never_zero() -> None:
+    for word in (f.MachineLook("n2", 12.0), gpus("n2", "inference", 0, reason="the driver does not answer")):
+        run = WatchedRun()
+        run.go(60)
+        run.used["n2"] = 0.5
+        run.go(5)
+        assert any(one.fallen_since is not None for one in run.state.gpus.by_uuid.values())
+        run.tell(word)
+        assert all(one.fallen_since is None for one in run.state.gpus.by_uuid.values())
+        assert all(one.plateau_bytes for one in run.state.gpus.by_uuid.values()), "what was learned stays"
+        assert not run.state.machines["n2"].sees_gpus
+
+
+def test_a_trainer_rests_only_where_the_gpus_of_all_machines_are_seen() -> None:
+    run = WatchedRun()
+    run.go(60)
+    for _ in range(3):
+        run.tell(gpus("n0", "trainer", 70, power_w=90), 5)
+    assert trainer_rests_since(run.state) is not None
+    run.tell(gpus("n1", "inference", 70, reason="the driver does not answer"), 5)
+    assert trainer_rests_since(run.state) is None, "another trainer may be among those that are not seen"
+
+
+def test_bad_looks_of_one_engine_and_of_another_do_not_add_up() -> None:
+    run = WatchedRun()
+    run.go(60)
+    for turn in range(12):
+        host, index = (("n1", 0), ("n2", 1))[turn % 2]
+        run.go(5, engines(0, index, host, health="refused", liveness="unknown"))
+        assert run.state.engine.bad_looks == 1
+    assert not engine_signals(run.state)
+    run.go(15, engines(0, 1, "n2", health="refused", liveness="unknown"))
+    [signal] = engine_signals(run.state)
+    assert signal.sentence.startswith("the port of vLLM 1 on n2 has refused connections")
+
+
+def test_an_engine_that_makes_nothing_while_the_others_do_hangs_and_its_machine_is_blamed() -> None:
+    run = WatchedRun()
+    run.go(60)
+    still = f.EngineCount(1, 77.0, 3.0, 1.0, "n2")
+    run.go(50, engines(0, 1, "n2", engines=(still,), canary=""))
+    run.go(5, engines(0, 1, "n2", engines=(still,), canary="timeout"))
+    run.go(20, engines(0, 1, "n2", engines=(still,)))
+    assert not run.verdicts(), "a counter and one answer that is missing are not enough"
+    run.go(5, engines(0, 1, "n2", engines=(still,), canary="timeout"))
+    [sentence] = run.verdicts()
+    assert "vLLM 1 on n2 made no token for" in sentence
+    assert "while the others do" in sentence
+    assert run.state.machines["n2"].deaths == 1
+
+
+def test_what_a_machine_shows_that_a_start_leaves_out_is_none_of_the_runs() -> None:
+    run = WatchedRun()
+    run.go(10)
+    run.tell(f.AttemptStarted(1, None, 8, machines=("n0", "n1")))
+    assert {one.gpu.host for one in run.state.gpus.by_uuid.values()} == {"n0", "n1"}

@@ -7,9 +7,12 @@ touches again and again), saves every second one, and takes a lock for its whole
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 STEP_S = 0.2
@@ -47,8 +50,41 @@ def all_answer(folder: Path, engines: int) -> bool:
     return sum(now - t < FRESH_S for t in found) >= engines
 
 
-def serve(folder: Path, number: int) -> int:
-    """An engine: beats until it is told to end, in silence, by a file with the exit code."""
+class Vllm(BaseHTTPRequestHandler):
+    """vLLM's HTTP side: with ``frozen`` it answers, has requests, and makes nothing."""
+
+    frozen = Path()
+    began = time.monotonic()
+    stood: float | None = None
+
+    def do_GET(self) -> None:
+        if not self.frozen.exists():
+            Vllm.stood = None
+        elif Vllm.stood is None:
+            Vllm.stood = time.monotonic()
+        count = int(100 * ((Vllm.stood or time.monotonic()) - Vllm.began))
+        status = 503 if self.path == "/liveness" and Vllm.stood else 200
+        text = f"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:generation_tokens_total {count}\n"
+        self.answer(status, text if self.path == "/metrics" else json.dumps({"data": [{"id": "a-model"}]}))
+
+    def do_POST(self) -> None:
+        self.answer(503 if Vllm.stood else 200, "{}")
+
+    def answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+def serve(folder: Path, number: int, port: int) -> int:
+    """An engine: beats until it is told to end, in silence, by a file with the exit code. ``port`` 0: no HTTP."""
+    if port:
+        Vllm.frozen = folder / f"freeze-{number}"
+        threading.Thread(target=ThreadingHTTPServer(("127.0.0.1", port), Vllm).serve_forever, daemon=True).start()
     order = folder / f"end-{number}"
     while not order.exists():
         (folder / f"engine-{number}").touch()
@@ -63,7 +99,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if role == "trainer":
         return train(folder, int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
-    return serve(folder, int(sys.argv[3]))
+    return serve(folder, int(sys.argv[3]), int(sys.argv[4]))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,19 +24,29 @@ JOB = Path(__file__).with_name("job.py")
 ENGINES = 3
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
 class Cluster:
     """``machines`` agents, n0 to nN; the trainer on the first machine of a start, an engine on each other one."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         folder: Path,
         machines: int = 4,
         last: int = 400,
         lease: float = 60,
         common: Path | None = None,
+        ports: Sequence[int] = (0,) * ENGINES,
         **deadlines: float,
     ) -> None:
-        """``common``: the file system that all machines share; None: ``folder`` itself."""
+        """``common``: the file system that all machines share; None: ``folder`` itself. ``ports``: of the engines."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.out = (common or folder) / "out"
@@ -49,6 +60,7 @@ class Cluster:
         self.heads: dict[str, str] = {}
         self.environs: dict[str, dict[str, str]] = {}
         self.proxy: Any = None
+        self.ports = ports
         self.write_run_file(last, lease, deadlines)
 
     def write_run_file(self, last: int, lease: float, deadlines: dict[str, float]) -> None:
@@ -69,7 +81,7 @@ class Cluster:
             "check": {"at_start": False},
             "deadlines": {"engine_grace": 0.5, "step_floor": 6, "step_ceiling": 60, **deadlines},
             "recovery": {"backoff": 0.2, "backoff_cap": 2},
-            "supervision": {"sample": 0.2, "scan": 0.3, "quiet": 0.3, "shim": "fork"},
+            "supervision": {"sample": 0.2, "scan": 0.3, "quiet": 0.3, "shim": "fork", "gpu_free": 2},
             "disk": {"stop_below_mb": 0},
             "nodes": {"folder": str(self.shared), "listen": "127.0.0.1:0", "lease": lease, "wait": 30},
         }
@@ -80,8 +92,9 @@ class Cluster:
         parts = [{"role": "trainer", "machine": 0, "start": [*trainer, "0", str(last), str(ENGINES)]}]
         parts[0]["resume"] = [*trainer, "{step}", str(last), str(ENGINES)]
         for number in range(ENGINES):
-            start = [py, "-u", str(JOB), "engine", out, str(number)]
-            parts.append({"role": "inference", "machine": number + 1, "start": start})
+            start = [py, "-u", str(JOB), "engine", out, str(number), str(self.ports[number])]
+            port = {"port": self.ports[number]} if self.ports[number] else {}
+            parts.append({"role": "inference", "machine": number + 1, "start": start, **port})
         for part in parts:
             lines += ["[[nodes.components]]", *(f"{key} = {toml_value(value)}" for key, value in part.items())]
         self.run_file.write_text("\n".join(lines) + "\n")

@@ -18,7 +18,7 @@ import pytest
 from supervisor.nodes.head import read_unfit
 from tests.nodes.practice_cluster import PracticeCluster, PrimeRlCluster
 from tests.nodes.proxy import Proxy
-from tests.nodes.rig import Cluster
+from tests.nodes.rig import Cluster, free_ports
 from tests.sensors.test_gpu import States, states, states_library
 
 __all__ = ["states", "states_library"]  # fixtures
@@ -234,6 +234,45 @@ def test_a_machine_that_is_lost_is_left_out_and_a_spare_takes_its_place(make: Ma
     cluster.wait_for_step(cluster.starts()[1] + 2)
     spare = psutil.Process(cluster.nannies["n4"].pid)
     assert any(str(cluster.out) in child.cmdline() for child in spare.children(recursive=True))
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_an_engine_elsewhere_that_answers_and_makes_nothing_is_found_while_steps_go_on(
+    make: MakeCluster, states: States
+) -> None:
+    """Two signals from its machine: counters that stand while the others' move, and requests without an answer."""
+    states.set("ok", "ok", "ok")
+    cluster = make(ports=free_ports(3), hang=6, machines=5, environs={"n3": states.env})
+    cluster.wait_for(lambda: (cluster.status().get("engine") or {}).get("health") == "ok", "all engines are well")
+    cluster.wait_for(
+        lambda: {(one["host"], one["role"]) for one in cluster.status()["gpus"]} == {("n3", "inference")}, "their GPUs"
+    )
+    (cluster.out / "freeze-2").write_text("")
+    frozen_at = cluster.step()
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    assert cluster.starts()[1] > frozen_at + 4, "it trained on until then"
+    [verdict] = cluster.sentences("verdict")
+    assert verdict.startswith("vLLM hangs: it answers /health but makes no progress: vLLM 2 on n3 made no token for ")
+    (cluster.out / "freeze-2").unlink()
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    cluster.check_sound()
+
+
+@pytest.mark.soak
+def test_gpu_memory_that_does_not_come_back_after_a_stop_costs_the_machine_its_place(
+    make: MakeCluster, states: States
+) -> None:
+    states.file.write_text(f"GPU-a {60 << 30} ok\n")
+    cluster = make(machines=5, environs={"n2": states.env})
+    cluster.wait_for(lambda: [one["role"] for one in cluster.status().get("gpus", ())] == ["inference"], "its GPU")
+    cluster.wait_for_step(2)
+    (cluster.out / "end-0").write_text("1")
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for_step(cluster.starts()[1] + 2)
+    assert cluster.status()["gpus"] == [], "n2 is not of the run any more"
+    told = "The driver reports: GPU 0 of n2: its memory did not come back after a stop, no living process of the run"
+    assert any(one.startswith(told) for one in cluster.sentences()), cluster.story()
     cluster.check_sound()
 
 

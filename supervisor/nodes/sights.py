@@ -1,0 +1,110 @@
+"""What an agent sees of its machine's GPUs and of the engines' HTTP side, beside processes and output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from supervisor.core import facts as f
+from supervisor.core.codec import encode
+from supervisor.jobs.base import Engine, GpuPlan, Place
+from supervisor.nodes.wire import Message, now
+from supervisor.sensors.base import Looker
+from supervisor.sensors.engine import EngineSensor
+from supervisor.sensors.gpu import GpuRole, GpuSensor
+from supervisor.sensors.gpu_survey import survey
+
+GPU_S, ENGINE_S = 3.0, 5.0
+TOLD_S = 30.0  # GPUs of which nothing changes are told of so often
+KEPT_FAULTS = 16
+
+
+class GpuSights:
+    """The machine is the run's alone, and so are its GPUs."""
+
+    def __init__(self, say: Callable[[Message], None], places: Callable[[], Sequence[Place]]) -> None:
+        """``places``: what runs here for the newest attempt. ``say`` is called in a thread of the sensor."""
+        self._say, self._places = say, places
+        self._lost: set[str] = set()
+        self.faults: list[tuple[float, Message]] = []
+        """When each was seen (``wire.now``), the newest ones: told again with each new connection."""
+        self._newest: tuple[f.Gpu, ...] | None = None
+
+    def watch(self) -> None:
+        """Look from now on. A driver that hangs holds up this thread and the sensor's alone."""
+        if gpus := [str(one.index) for one in survey().gpus]:
+            Looker(GpuSensor(GpuPlan(trainer=gpus), heartbeat_s=TOLD_S), self._take, interval_s=GPU_S).start()
+        else:
+            self._take(f.GpuLook())  # there are none: that is known, too
+
+    def is_free(self) -> bool | None:
+        """Is the memory of what works for the run back? None: unknown."""
+        if self._newest is None:
+            return None
+        places = self._places()
+        return all(gpu.is_empty for gpu in self._newest if find_role(gpu, places) != "other")
+
+    def list_pids(self) -> list[int]:
+        """The processes that the driver lists, at the last look that asked; [] where it hides that."""
+        return sorted({pid for gpu in self._newest or () for pid in gpu.pids or ()})
+
+    def tell_not_free(self, holders: Sequence[str]) -> None:
+        """The job is gone and its memory is not: another machine may do, and this one may want a reset."""
+        held = f", on it are {'; '.join(holders)}" if holders else ", no living process of the run holds it"
+        places = self._places()
+        for gpu in self._newest or ():
+            if not gpu.is_empty and find_role(gpu, places) != "other":
+                self._tell_fault(gpu.name, 0, f"its memory did not come back after a stop{held}")
+
+    def _take(self, fact: f.Fact) -> None:
+        if isinstance(fact, f.GpuFault):
+            self._tell_fault(fact.gpu, fact.xid, fact.text)
+        if not isinstance(fact, f.GpuLook):
+            return
+        if not fact.reason:
+            for text in sorted(set(fact.lost) - self._lost):
+                gpu, _, said = text.partition(": ")
+                self._tell_fault(gpu, 0, said)
+            self._lost = set(fact.lost)
+        self._newest = None if fact.reason else fact.gpus
+        self._tell(fact)
+
+    def tell_again(self) -> None:
+        """To a head that has not heard it, or since something else runs here now."""
+        if self._newest is not None:
+            self._tell(f.GpuLook(self._newest))
+
+    def _tell(self, fact: f.GpuLook) -> None:
+        places = self._places()
+        gpus = tuple(replace(gpu, role=find_role(gpu, places)) for gpu in fact.gpus)
+        self._say({"t": "gpus", "look": encode(replace(fact, gpus=gpus, lost=()))})
+
+    def _tell_fault(self, gpu: str, xid: int, text: str) -> None:
+        message = {"t": "gpu", "gpu": gpu, "xid": xid, "text": text}
+        self.faults = [*self.faults, (now(), message)][-KEPT_FAULTS:]
+        self._say(message)
+
+
+def find_role(gpu: f.Gpu, places: Sequence[Place]) -> GpuRole:
+    """What the GPU does here: "other" where that cannot be told."""
+    users = [one for one in places if one.role in ("trainer", "inference") and _may_use(one, gpu)]
+    roles = {one.role for one in users}
+    if len(roles) > 1:
+        # Two that both see all GPUs will have shared them out; only they know how.
+        return "shared" if all(one.gpus is not None for one in users) else "other"
+    return "trainer" if "trainer" in roles else "inference" if roles else "other"
+
+
+def _may_use(place: Place, gpu: f.Gpu) -> bool:
+    # CUDA takes a number, or the beginning of a UUID.
+    return place.gpus is None or any(
+        name == str(gpu.index) or (not name.isdecimal() and gpu.uuid.lower().startswith(name.lower()))
+        for name in place.gpus
+    )
+
+
+def watch_engine(place: Place, hang_s: float, post: Callable[[f.Fact], None]) -> Looker:
+    """Ask the engine of ``place`` on this machine; an answer each few seconds."""
+    engine = Engine(f"http://127.0.0.1:{place.port}", liveness=True)
+    sensor = EngineSensor(engine, canary_after_s=hang_s / 2, canary_timeout_s=hang_s / 2)
+    return Looker(sensor, post, interval_s=ENGINE_S)
