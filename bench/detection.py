@@ -18,9 +18,9 @@ from pathlib import Path
 
 from bench.peer import Peer
 from bench.pod import environment, practice_of, production_pod, times
-from supervisor.practice.processes import start_ticks
-from supervisor.practice.run import Practice, wait_until
 from tests.e2e.rig import Pod
+from tests.practice.processes import start_ticks
+from tests.practice.run import Practice, wait_until
 
 PEER_WAITS_S = 60.0
 KNOBS = {"step_s": 1.5, "interval": 4, "engine_exit_delay_s": 5.0, "pipeline_log_s": 10.0, "liveness_timeout_s": 30.0}

@@ -36,8 +36,8 @@ import psutil
 
 from bench.flooding import append, mean_bytes
 from bench.pod import ROOT, practice_of, production_pod
-from supervisor.practice.run import wait_until
 from tests.e2e.rig import Pod
+from tests.practice.run import wait_until
 
 SITE = ROOT / "bench" / "flood_site"
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import psutil
 
 from bench.peer import Peer
 from bench.pod import chatty, environment, practice_of, production_pod
-from supervisor.practice.run import wait_until
+from tests.practice.run import wait_until
 
 GPUS = 8
 LINES_PER_S = 100

@@ -30,8 +30,8 @@ from typing import Any
 import psutil
 
 from supervisor.api.client import Client
-from supervisor.practice.run import make_practice
 from tests.e2e.rig import Pod
+from tests.practice.run import make_practice
 
 ERA = "2026-08-21"
 DAY_STEPS = 480  # of three minutes

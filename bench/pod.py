@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 
 from supervisor.config.settings import Deadlines, Recovery, Supervision
-from supervisor.practice.run import Practice, make_practice
 from tests.e2e.rig import Pod
+from tests.practice.run import Practice, make_practice
 
 ROOT = Path(__file__).resolve().parent.parent
 ERA = "v0.6"

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from bench.save_rate import measure
 from supervisor.checkpoints.drain import drain
-from supervisor.practice.dcp import Plan, Progress, ballast_name, metadata, shard, shard_name, write_file
-from supervisor.practice.volume import write_ballast
+from tests.practice.dcp import Plan, Progress, ballast_name, metadata, shard, shard_name, write_file
+from tests.practice.volume import write_ballast
 
 PAGE = mmap.PAGESIZE
 ROUNDS = 3

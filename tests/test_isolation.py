@@ -133,7 +133,7 @@ def test_the_suite_passes_on_a_pod_that_has_two_runs_and_one_of_them_dead(in_use
 
 def _driver(folder: Path) -> str:
     """A driver that answers, where there is something to make it with."""
-    from supervisor.practice.nvml.build import NoCompilerError, build
+    from tests.practice.nvml.build import NoCompilerError, build
 
     try:
         build(folder)

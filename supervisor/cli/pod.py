@@ -17,11 +17,11 @@ from supervisor.preflight.site import Site, Volume
 from supervisor.primerl.probe import find_roots, probe
 from supervisor.primerl.revision import revision
 from supervisor.process import transient
+from supervisor.process.pod_identity import environment_of_process_one
 from supervisor.storage.backends import keys_of
 
 ASKED_FOR = ("WANDB_API_KEY", "HF_TOKEN")
 """Variables without which a run often fails; besides, the store's keys."""
-LARGEST_ENVIRONMENT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pod:
 
 def survey(machine: Machine, environ: Mapping[str, str], python: Path | None = None) -> Pod:
     """Look at this pod, the GPUs left out. ``python``: the job's, where it is not the checkout's own."""
-    first = _environment_of_process_one()
+    first = environment_of_process_one(Path("/"))
     both = {**first, **environ}
     here = Path.cwd()
     folders = {
@@ -61,16 +61,6 @@ def survey(machine: Machine, environ: Mapping[str, str], python: Path | None = N
         trainer=_find_trainer(machine.job_dir, python),
         told_by=next((name for name in sorted(both) if site.provider and look.provider({name: "x"})), ""),
     )
-
-
-def _environment_of_process_one() -> dict[str, str]:
-    try:
-        with Path("/proc/1/environ").open("rb") as file:
-            text = file.read(LARGEST_ENVIRONMENT).decode("utf-8", "replace")
-    except OSError:
-        return {}
-    pairs = (entry.partition("=") for entry in text.split("\0"))
-    return {name: value for name, equals, value in pairs if equals}
 
 
 def _find_trainer(folder: Path | None, python: Path | None) -> str:

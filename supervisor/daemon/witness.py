@@ -9,12 +9,13 @@ Written whenever an order changes, beside the loop every few seconds, and by ren
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from supervisor.base import logs
 from supervisor.core.journal_lost import OldOrders
@@ -25,63 +26,38 @@ from supervisor.process.shim_records import write_atomically
 
 NAME = "witness.json"
 LARGEST = 1 << 16
-_IDENTITY = re.compile(r"[0-9a-f]{8,64}")
-_MOST = 1 << 53
+_Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
+_Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 @dataclass(frozen=True)
 class Known:
     """What the file says. ``row`` and ``wall`` (Unix time): the newest entry that the journal had."""
 
-    claimant: str
-    journal: str
-    row: int = 0
-    wall: float = 0.0
-    attempt: int = 0
+    claimant: _Identity
+    journal: _Identity
+    row: _Count = 0
+    wall: Annotated[float, Field(ge=0, lt=1 << 53)] = 0.0
+    attempt: _Count = 0
     orders: OldOrders = field(default_factory=OldOrders)
+
+
+_KNOWN = TypeAdapter(Known)
 
 
 def read(state_dir: Path) -> Known | None:
     """The witness of this state folder; None where there is none, or where it is damaged itself."""
     try:
         with (state_dir / NAME).open("rb") as file:
-            value = json.loads(file.read(LARGEST))
-        orders = value["orders"]
-        known = Known(
-            str(value["claimant"]),
-            str(value["journal"]),
-            _parse_whole_number(value["row"]),
-            float(value["wall"]),
-            _parse_whole_number(value["attempt"]),
-            OldOrders(
-                _parse_truth(orders["wanted"]),
-                _parse_truth(orders["paused"]),
-                _parse_truth(orders["finished"]),
-                None if orders["max_steps"] is None else _parse_whole_number(orders["max_steps"]),
-            ),
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return _KNOWN.validate_json(file.read(LARGEST), strict=True)
+    except (OSError, ValueError):
         return None
-    named = _IDENTITY.fullmatch(known.claimant) and _IDENTITY.fullmatch(known.journal)
-    return known if named and 0 <= known.wall < _MOST else None
 
 
 def claimant(state_dir: Path) -> str | None:
     """The name by which this state folder claims the run; None where it never had a journal."""
     known = read(state_dir)
     return known.claimant if known is not None else identity_in(state_dir)
-
-
-def _parse_whole_number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
-        raise ValueError(value)
-    return value
-
-
-def _parse_truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
 
 
 class Witness:

@@ -581,9 +581,9 @@ class _Scan:
         elif line.level is None:
             self._note_others_step(message)
 
-    def _note_others_step(self, message: str) -> None:
+    def _note_others_step(self, message: str, *, steps: bool = True) -> None:
         """What trainers of another kind say of a step, or that they are done."""
-        if _PLAIN_STEP.match(message):
+        if steps and _PLAIN_STEP.match(message):
             number = _NUMBER.search(message)
             step = int(number[1]) if number else self._steps_of_job().count + 1
             loss, reward = read_step(message)
@@ -648,16 +648,7 @@ class _Scan:
                 self.log.complaint = None
                 self.log.ranks.size(message)
                 self._open.clear()
-        if role in (None, "job"):
-            self._note_others_step(message)
-        elif _JOB_DONE.match(message):
-            self.log.finishes.append(("job", self._place_now()))
-        elif "Started container " in message:
-            # Kubernetes tells of its first tries, too: what kept this pod from starting has passed.
-            pod = _POD.search(message)
-            for event in self.log.events:
-                of = _POD.search(event.text)
-                event.over = event.over or (event.name in _BEFORE_START and (of and of[0]) in (None, pod and pod[0]))
+        self._note_others_step(message, steps=role in (None, "job"))
         told = f"00:00:00 {line.level if line.level != 'TRACE' else 'DEBUG'} {message}"
         every: tuple[Role, ...] = ("trainer", "orchestrator", "launcher")
         for one in every if role is None or role == "launcher" else (role,):

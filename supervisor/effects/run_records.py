@@ -7,10 +7,11 @@ number that no run has, is left out. It is never a reason not to start.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from supervisor.core import goodput as g
 from supervisor.core import time_kinds as k
@@ -18,15 +19,17 @@ from supervisor.core.codec import encode
 from supervisor.core.goodput import Ledger, Outage
 from supervisor.core.records import Learned, PhaseTimes
 
-FORMAT = 1
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,63}")
-MOST_PHASES = 200
-MOST_TIMES = 100
-LONGEST_PHASE_S = 1e6
-MOST_SECONDS = 1e9
-MOST_STEPS = 10**9
-FIRST_WALL = 1.5e9  # 2017: nothing of ours is older
 CLOCKS_APART_S = 86400.0
+
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+# A sum of differences may be a rounding error below zero.
+Sum = Annotated[float, Field(ge=-1e-3, le=1e9)]
+Wall = Annotated[float, Field(ge=0, le=1e10)]
+PhaseSeconds = Annotated[float, Field(ge=0, le=1e6)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Resumed = Annotated[int, Field(ge=g.FROM_SCRATCH, le=10**9)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,63}\z")]
+Category = Literal[k.CATEGORIES]  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
@@ -38,24 +41,92 @@ class Record:
     ledger: Ledger
 
 
-class _WrongError(ValueError):
-    """A record is not what we would have written."""
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Times(_Part):
+    # Logarithms are taken of them.
+    seconds: Annotated[list[Annotated[float, Field(ge=1e-3, le=1e6)]], Field(max_length=100)]
+    longest_s: PhaseSeconds = 0.0
+    count: Count
+    median_s: PhaseSeconds = 0.0
+    late_s: PhaseSeconds = 0.0
+
+
+class _Learned(_Part):
+    phases: Annotated[dict[Name, _Times], Field(max_length=200)]
+
+
+class _Outage(_Part):
+    number: Count
+    cause: Name
+    wall: Wall
+    step: Count | None
+    detect_s: Seconds
+    stop_s: Seconds
+    prepare_s: Seconds
+    start_s: Seconds
+    steps_lost: Count
+    recovered: bool
+
+
+class _Ledger(_Part):
+    seconds: dict[Category, Sum]
+    began_wall: Annotated[float, Field(ge=1.5e9)]  # 2017: nothing of ours is older
+    wall: Wall
+    last: Category
+    spans: Annotated[list[tuple[Count, Count, Sum]], Field(max_length=g.MOST_SPANS)]
+    floor: Resumed | None
+    starts: Annotated[list[tuple[Wall, Resumed]], Field(max_length=g.MOST_STARTS)] = []
+    steps: Count
+    steps_lost: Count
+    timed: Count
+    timed_s: Seconds
+    saves: Count
+    uploads: Count
+    upload_s: Seconds
+    upload_bytes: Annotated[int, Field(ge=0, le=10**18)]
+    incidents: Count
+    restarts: Count
+    outages: Annotated[list[_Outage], Field(max_length=g.MOST_OUTAGES)]
+
+
+class _Record(_Part):
+    format: Literal[1]
+    journal: str
+    learned: _Learned
+    ledger: _Ledger
 
 
 def to_bytes(record: Record) -> bytes:
     """The record as JSON, for ``parse``."""
-    return json.dumps({"format": FORMAT, **encode(vars(record))}, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps({"format": 1, **encode(vars(record))}, separators=(",", ":"), allow_nan=False).encode()
 
 
 def parse(journal: str, data: bytes, now_wall: float) -> Record | None:
     """A record from the store, or None for one that no daemon of ours wrote. ``now_wall`` is Unix time."""
     try:
-        value = json.loads(data, parse_constant=_no_number)
-        if _parse_table(value).get("format") != FORMAT or value.get("journal") != journal:
-            return None
-        return Record(journal, _read_learned(value.get("learned")), _parse_ledger(value.get("ledger"), now_wall))
-    except (ValueError, RecursionError):
+        found = _Record.model_validate_json(data)
+    except ValidationError:
         return None
+    told = found.ledger
+    ledger = Ledger(
+        **{
+            **dict(told),
+            "seconds": {name: max(0.0, number) for name, number in told.seconds.items()},
+            "spans": tuple(told.spans),
+            "starts": tuple(told.starts),
+            "outages": tuple(Outage(**dict(one)) for one in told.outages),
+        }
+    )
+    if found.journal != journal or not _is_possible(ledger, now_wall + CLOCKS_APART_S):
+        return None
+    phases = {
+        name: PhaseTimes(**{**dict(times), "seconds": tuple(times.seconds)})
+        for name, times in found.learned.phases.items()
+    }
+    return Record(journal, Learned(phases), ledger)
 
 
 def of_others(found: Mapping[str, bytes], own: str, now_wall: float) -> tuple[Learned | None, dict[str, Ledger]]:
@@ -65,131 +136,17 @@ def of_others(found: Mapping[str, bytes], own: str, now_wall: float) -> tuple[Le
     return (known[-1].learned if known else None), {record.journal: record.ledger for record in known}
 
 
-def _parse_ledger(value: Any, now_wall: float) -> Ledger:
-    table = _parse_table(value)
-    seconds = _parse_table(table.get("seconds"))
-    if not set(seconds) <= set(k.CATEGORIES):
-        raise _WrongError("a category that we do not have")
-    began, wall = (_parse_number(table.get(name), now_wall + CLOCKS_APART_S) for name in ("began_wall", "wall"))
-    if not FIRST_WALL <= began <= wall:
-        raise _WrongError("times that no run has")
-    last = table.get("last")
-    if last not in k.CATEGORIES:
-        raise _WrongError("a category that we do not have")
-    floor = table.get("floor")
-    ledger = Ledger(
-        # A sum of differences may be a rounding error below zero.
-        seconds={name: max(0.0, _parse_number(number, MOST_SECONDS, least=-1e-3)) for name, number in seconds.items()},
-        began_wall=began,
-        wall=wall,
-        last=str(last),
-        spans=tuple(_parse_span(one) for one in _parse_list(table.get("spans"), g.MOST_SPANS)),
-        starts=tuple(_parse_start(one, now_wall) for one in _parse_list(table.get("starts", []), g.MOST_STARTS)),
-        floor=None if floor is None else _parse_whole_number(floor, least=g.FROM_SCRATCH),
-        timed_s=_parse_number(table.get("timed_s"), MOST_SECONDS),
-        upload_s=_parse_number(table.get("upload_s"), MOST_SECONDS),
-        upload_bytes=_parse_whole_number(table.get("upload_bytes"), most=10**18),
-        outages=tuple(_parse_outage(one, now_wall) for one in _parse_list(table.get("outages"), g.MOST_OUTAGES)),
-        **{name: _parse_whole_number(table.get(name)) for name in _COUNTS},
-    )
+def _is_possible(ledger: Ledger, latest_wall: float) -> bool:
+    """Are its times before ``latest_wall``, and do its steps and starts not contradict each other?"""
     lows = [first for first, _, _ in ledger.spans]
-    kept = ledger.seconds.get(k.PRODUCTIVE, 0.0)
-    walls, resumed = [wall for wall, _ in ledger.starts], [step for _, step in ledger.starts]
-    if walls != sorted(walls) or resumed != sorted(set(resumed)):
-        raise _WrongError("starts that contradict each other")
-    if lows != sorted(lows) or sum(took for _, _, took in ledger.spans) > kept + 1 or ledger.steps_kept < 0:
-        raise _WrongError("steps that contradict each other")
-    return ledger
-
-
-_COUNTS = ("steps", "steps_lost", "timed", "saves", "uploads", "incidents", "restarts")
-
-
-def _parse_span(value: Any) -> g.Span:
-    first, last, took = _parse_list(value, 3, exactly=True)
-    span = (_parse_whole_number(first), _parse_whole_number(last), _parse_number(took, MOST_SECONDS, least=-1e-3))
-    if span[1] < span[0] - 1:
-        raise _WrongError("steps that run backwards")
-    return span
-
-
-def _parse_start(value: Any, now_wall: float) -> g.Start:
-    wall, step = _parse_list(value, 2, exactly=True)
-    return _parse_number(wall, now_wall + CLOCKS_APART_S), _parse_whole_number(step, least=g.FROM_SCRATCH)
-
-
-def _parse_outage(value: Any, now_wall: float) -> Outage:
-    table = _parse_table(value)
-    step, recovered = table.get("step"), table.get("recovered")
-    if not isinstance(recovered, bool):
-        raise _WrongError("neither true nor false")
-    parts = {
-        name: _parse_number(table.get(name), MOST_SECONDS) for name in ("detect_s", "stop_s", "prepare_s", "start_s")
-    }
-    return Outage(
-        number=_parse_whole_number(table.get("number")),
-        cause=_parse_name(table.get("cause")),
-        wall=_parse_number(table.get("wall"), now_wall + CLOCKS_APART_S),
-        step=None if step is None else _parse_whole_number(step),
-        steps_lost=_parse_whole_number(table.get("steps_lost")),
-        recovered=recovered,
-        **parts,
+    starts, resumed = [wall for wall, _ in ledger.starts], [step for _, step in ledger.starts]
+    return (
+        (ledger.began_wall or 0.0) <= ledger.wall
+        and max([ledger.wall, *starts, *(one.wall for one in ledger.outages)]) <= latest_wall
+        and starts == sorted(starts)
+        and resumed == sorted(set(resumed))
+        and lows == sorted(lows)
+        and all(last >= first - 1 for first, last, _ in ledger.spans)
+        and sum(took for _, _, took in ledger.spans) <= ledger.seconds.get(k.PRODUCTIVE, 0.0) + 1
+        and ledger.steps_kept >= 0
     )
-
-
-def _read_learned(value: Any) -> Learned:
-    phases = _parse_table(_parse_table(value).get("phases"))
-    if len(phases) > MOST_PHASES:
-        raise _WrongError("too many phases")
-    return Learned({_parse_name(name): _parse_times(times) for name, times in phases.items()})
-
-
-def _parse_times(value: Any) -> PhaseTimes:
-    table = _parse_table(value)
-    numbers = {
-        name: _parse_number(table.get(name, 0.0), LONGEST_PHASE_S) for name in ("longest_s", "median_s", "late_s")
-    }
-    # Logarithms are taken of them.
-    seconds = tuple(
-        _parse_number(one, LONGEST_PHASE_S, least=1e-3) for one in _parse_list(table.get("seconds"), MOST_TIMES)
-    )
-    return PhaseTimes(seconds=seconds, count=_parse_whole_number(table.get("count")), **numbers)
-
-
-# ---------------------------------------------------------------- values
-
-
-def _no_number(text: str) -> NoReturn:
-    raise _WrongError(f"{text} is no number")
-
-
-def _parse_table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _WrongError("not a table")
-    return value
-
-
-def _parse_list(value: Any, most: int, *, exactly: bool = False) -> Sequence[Any]:
-    if not isinstance(value, list) or len(value) > most or (exactly and len(value) != most):
-        raise _WrongError("not such a list")
-    return value
-
-
-def _parse_number(value: Any, most: float, *, least: float = 0.0) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _WrongError("not a number")
-    if not least <= value <= most:  # nor is NaN
-        raise _WrongError("a number that no run has")
-    return float(value)
-
-
-def _parse_whole_number(value: Any, *, least: int = 0, most: int = MOST_STEPS) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _WrongError("not such a whole number")
-    return value
-
-
-def _parse_name(value: Any) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise _WrongError("not a name")
-    return value

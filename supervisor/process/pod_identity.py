@@ -45,7 +45,7 @@ def _hash_with_path(name: str, where: str) -> str:
 
 
 def _instance(environ: Mapping[str, str], root: Path) -> str:
-    first = _environment_of_process_one(root)  # a login over ssh has few of the container's variables
+    first = environment_of_process_one(root)  # a login over ssh has few of the container's variables
     for name in INSTANCE:
         if value := environ.get(name) or first.get(name, ""):
             return f"{name}={value}"
@@ -91,7 +91,8 @@ def _namespace(root: Path) -> str:
         return ""
 
 
-def _environment_of_process_one(root: Path) -> dict[str, str]:
+def environment_of_process_one(root: Path) -> dict[str, str]:
+    """The variables of the container's first process, {} where they are hidden."""
     try:
         with (root / "proc/1/environ").open("rb") as file:
             text = file.read(LARGEST_ENVIRONMENT).decode("utf-8", "replace")

@@ -24,11 +24,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.nvml.build import NoCompilerError
-from supervisor.practice.pathing import folder_bytes, step_numbers
-from supervisor.practice.run import Practice, make_practice
 from tests.demo.timeline import Said, Seen, Story, parse_said
+from tests.practice.command_line import toml_value
+from tests.practice.nvml.build import NoCompilerError
+from tests.practice.pathing import folder_bytes, step_numbers
+from tests.practice.run import Practice, make_practice
 
 MIB = 1 << 20
 RUN_ID = "practice"

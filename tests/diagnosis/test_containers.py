@@ -16,8 +16,8 @@ import pytest
 from supervisor.cli.main import main
 from supervisor.diagnosis.lines import parse
 from supervisor.diagnosis.scan import BLOCK_BYTES
-from supervisor.practice.logs import loguru_line
 from supervisor.primerl.logs import parse_line
+from tests.practice.logs import loguru_line
 
 ROOT = Path(__file__).parents[2]
 FRAME = '  File "/me/env.py", line 12, in extract'

@@ -24,12 +24,12 @@ import pytest
 
 from supervisor.checkpoints.publish import publish
 from supervisor.cli import ctl, main
-from supervisor.practice.command_line import CommandLine
-from supervisor.practice.era import load_era
 from supervisor.storage import open_store
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import PART, Step, quiet
 from tests.e2e.rig import Pod
+from tests.practice.command_line import CommandLine
+from tests.practice.era import load_era
 
 ROOT = Path(__file__).parents[2]
 PAGES = (

@@ -18,9 +18,9 @@ from typing import Literal
 
 import psutil
 
-from supervisor.practice.run import make_practice
 from supervisor.process import survivors
 from supervisor.process.survivors import Identity
+from tests.practice.run import make_practice
 
 from . import witness
 from .rig import Pod

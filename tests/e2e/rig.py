@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from supervisor.api.client import Client
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.run import Practice, make_practice
+from tests.practice.command_line import toml_value
+from tests.practice.run import Practice, make_practice
 
 FAST: dict[str, dict[str, Any]] = {
     # Deadlines in proportion to steps of a quarter of a second; the rules are those of production.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.practice.run import make_practice
 from tests.e2e.rig import Pod
+from tests.practice.run import make_practice
 
 ROUTER, OLD = "2026-08-21", "2026-01-06"
 

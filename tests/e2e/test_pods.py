@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.practice.gpus import DEFAULT_TOTAL_BYTES, make_gpus
-from supervisor.practice.run import Practice, free_port_pair, make_practice
 from tests.b2server import B2Server, Key
+from tests.practice.gpus import DEFAULT_TOTAL_BYTES, make_gpus
+from tests.practice.run import Practice, free_port_pair, make_practice
 
 from .rig import Pod, remove_tree
 
@@ -67,7 +67,7 @@ def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any
         gpus=folder / "practice" / "gpus",
     )
     here.set_knobs(step_s=0.1)
-    install = f"{sys.executable} -m supervisor.practice.install {shlex.quote(str(home))} --era {practice.era.name}"
+    install = f"{sys.executable} -m tests.practice.install {shlex.quote(str(home))} --era {practice.era.name}"
     repository = Path(__file__).parents[2]
     command = setup if setup is not None else f"cd {shlex.quote(str(repository))} && {install}"
     settings = {**impatient(options), "setup": {"commands": [command]}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.practice.run import make_practice
+from tests.practice.run import make_practice
 
 from .rig import Pod
 

@@ -18,7 +18,7 @@ import pytest
 
 from supervisor.checkpoints.completeness import check_dcp
 from supervisor.config.settings import load
-from supervisor.practice.run import make_practice
+from tests.practice.run import make_practice
 
 from .rig import Pod, remove_tree
 

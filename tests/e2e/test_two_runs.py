@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.practice.gpus import make_gpus
-from supervisor.practice.run import make_practice
 from supervisor.process import survivors
 from supervisor.process.survivors import Identity
 from tests.e2e.rig import Pod
+from tests.practice.gpus import make_gpus
+from tests.practice.run import make_practice
 
 ERA = "v0.6"
 

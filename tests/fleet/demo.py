@@ -23,14 +23,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.gpus import make_gpus
-from supervisor.practice.nvml.build import NoCompilerError, build
-from supervisor.practice.run import Practice, make_practice
 from tests.b2server import B2Server
 from tests.demo.demo import print_heading, print_remark
 from tests.fleet.fake_vast import KEY, Rental
 from tests.fleet.vast_hosts import VastHosts
+from tests.practice.command_line import toml_value
+from tests.practice.gpus import make_gpus
+from tests.practice.nvml.build import NoCompilerError, build
+from tests.practice.run import Practice, make_practice
 
 RUN_ID = "practice"
 ERA = "2026-08-21"

@@ -14,10 +14,10 @@ from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.fleet_file import PlaceTable
 from supervisor.fleet.places.base import Offer, Want
 from supervisor.fleet.places.ssh import FOLDER, Ssh
-from supervisor.practice import gpus
-from supervisor.practice.nvml.build import build
 from tests.fleet.hosts import JOB, kill_pod, write_host
 from tests.fleet.test_real_pods import RUN_FILE, published, tick_until
+from tests.practice import gpus
+from tests.practice.nvml.build import build
 
 FLEET = """
 [fleet]

@@ -23,11 +23,11 @@ from typing import TypeVar
 
 import pytest
 
-from supervisor.practice.nvml.build import build as build_nvml
 from tests.image.builder import Builder, Image, StepFailedError
 from tests.image.dockerfile import Dockerfile, read
 from tests.image.github import GitHub
 from tests.isolation import OUTSIDE
+from tests.practice.nvml.build import build as build_nvml
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
@@ -35,9 +35,11 @@ BASES = ("BASE", "CUDA_BASE", "CUDA13_BASE")
 pytestmark = [pytest.mark.optin, pytest.mark.timeout(1500)]
 
 PRACTICE = """
+import sys
+sys.path.append("/opt/checkout")
 from pathlib import Path
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.run import make_practice
+from tests.practice.command_line import toml_value
+from tests.practice.run import make_practice
 practice = make_practice(Path("/srv"), "v0.6", max_steps=5000, interval=5, step_s=0.4)
 tables = {
     "run": {"id": "practice"},
@@ -210,6 +212,8 @@ class Container:
         self.builder, self.image = builder, image
         self.upper = builder.new("container")
         build_nvml(self.upper / "opt" / "nvml")
+        # The image has the wheel alone; the practice job is of the tests.
+        shutil.copytree(ROOT / "tests" / "practice", self.upper / "opt" / "checkout" / "tests" / "practice")
         (self.upper / "opt").chmod(0o755)
         self.out = self.upper.with_suffix(".said")
         self.gpus = ""

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor.practice import dcp
+from tests.practice import dcp
 
 STEP_S = 0.15
 SIZE = 400_000

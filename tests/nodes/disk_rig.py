@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from supervisor.checkpoints.manifest import Manifest, parse_latest, parse_manifest
-from supervisor.practice import dcp
-from supervisor.practice.command_line import toml_value
 from tests.nodes.disk_job import plan_of
 from tests.nodes.rig import Cluster
+from tests.practice import dcp
+from tests.practice.command_line import toml_value
 
 JOB = Path(__file__).with_name("disk_job.py")
 

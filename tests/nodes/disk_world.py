@@ -18,9 +18,9 @@ from supervisor.jobs.base import Job
 from supervisor.nodes.disk import Disk
 from supervisor.nodes.steps import Disks
 from supervisor.nodes.wire import Message
-from supervisor.practice import dcp
 from supervisor.primerl import open_job
 from tests.nodes.disk_job import plan_of, save
+from tests.practice import dcp
 
 ENVIRON = {"PATH": "/usr/bin:/bin"}
 

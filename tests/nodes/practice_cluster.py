@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.run import make_practice
 from tests.nodes.rig import ENGINES, Cluster
+from tests.practice.command_line import toml_value
+from tests.practice.run import make_practice
 
 LAUNCHER = Path(__file__).with_name("rendering_launcher.py")
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 import psutil
 
 from supervisor.api.client import Client
-from supervisor.practice.command_line import toml_value
+from tests.practice.command_line import toml_value
 
 JOB = Path(__file__).with_name("job.py")
 ENGINES = 3

@@ -27,7 +27,7 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _no_process_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its environment is the pod's: names of a provider and of keys."""
-    monkeypatch.setattr(pod, "_environment_of_process_one", dict)
+    monkeypatch.setattr(pod, "environment_of_process_one", lambda root: {})
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from supervisor.jobs.base import StartRequest
-from supervisor.practice.command_line import CommandLine, walk
-from supervisor.practice.era import load_era
-from supervisor.practice.install import install
 from supervisor.primerl import open_job
 from tests.people.launches import ENVIRON, Taken, take
+from tests.practice.command_line import CommandLine, walk
+from tests.practice.era import load_era
+from tests.practice.install import install
 
 DECIDED = {
     # The supervisor's own business in each start: where it writes, which step, what is kept, one W&B run, no clean.

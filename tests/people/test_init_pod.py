@@ -21,10 +21,10 @@ from supervisor.cli.run_text import comment, run_file_text
 from supervisor.config.settings import RunFile, load
 from supervisor.config.toml_text import value_text
 from supervisor.jobs.base import StartRequest
-from supervisor.practice.install import install
 from supervisor.preflight.site import Site, Volume
 from supervisor.primerl import open_job
 from supervisor.sensors.gpu_survey import GpuSurveyed
+from tests.practice.install import install
 
 GB = 10**9
 ROOT = Volume("/", "overlay", 50 * GB, 20 * GB)

@@ -121,19 +121,19 @@ def test_who_never_reads_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("env", "kind", "watchdog_s"),
+    ("env", "watchdog_s"),
     [
-        ({}, sd_notify.NoManager, None),
-        ({"NOTIFY_SOCKET": "vsock:2:1234"}, sd_notify.NoManager, None),
-        ({"NOTIFY_SOCKET": "@abstract"}, sd_notify.Systemd, None),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}, sd_notify.Systemd, None),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000"}, sd_notify.Systemd, 5.0),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, sd_notify.Systemd, None),
+        ({"WATCHDOG_USEC": "5000000"}, None),
+        ({"NOTIFY_SOCKET": "vsock:2:1234", "WATCHDOG_USEC": "5000000"}, None),
+        ({"NOTIFY_SOCKET": "@abstract"}, None),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}, None),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "5000000"}, 5.0),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_a_watchdog_of_another_process_is_not_ours(env: dict[str, str], kind: type, watchdog_s: float | None) -> None:
+def test_a_watchdog_of_another_process_is_not_ours(env: dict[str, str], watchdog_s: float | None) -> None:
     notifier = sd_notify.notifier(env)
-    assert isinstance(notifier, kind)
+    assert env == {}
     assert notifier.watchdog_s == watchdog_s
     notifier.tell_ready("nobody listens")
 

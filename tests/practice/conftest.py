@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.practice.run import Practice, make_practice
+from tests.practice.run import Practice, make_practice
 
 
 def soak(*values: object) -> object:

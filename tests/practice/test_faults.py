@@ -10,11 +10,11 @@ import zipfile
 
 import pytest
 
-from supervisor.practice.dcp import CheckpointError, read_progress
-from supervisor.practice.imitation import FALSE_STEP
-from supervisor.practice.processes import stat_fields
-from supervisor.practice.run import Practice, wait_until
 from tests.practice.conftest import LONG, Make, soak
+from tests.practice.dcp import CheckpointError, read_progress
+from tests.practice.imitation import FALSE_STEP
+from tests.practice.processes import stat_fields
+from tests.practice.run import Practice, wait_until
 from tests.practice.test_runs import finish
 
 pytestmark = pytest.mark.soak  # the end-to-end tests run the practice job, too

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.practice.era import Era, load_era
-from supervisor.practice.install import example
 from tests.practice.conftest import ERAS, Make
+from tests.practice.era import Era, load_era
+from tests.practice.install import example
 from tests.practice.test_runs import finish
 
 LITERALS = {
@@ -121,7 +121,7 @@ def test_the_installs_files_hold_the_names_that_the_real_ones_hold_and_no_others
 
 @pytest.mark.parametrize("name", ERAS)
 def test_the_example_uses_only_keys_of_its_era(name: str) -> None:
-    from supervisor.practice.command_line import CommandLine, walk
+    from tests.practice.command_line import CommandLine, walk
 
     era = load_era(name)
     reader = CommandLine(era, "rl")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.practice import gpus
-from supervisor.practice.nvml.build import build
+from tests.practice import gpus
+from tests.practice.nvml.build import build
 
 GIB = 1 << 30
 HOLDER = """
 import time
-from supervisor.practice import gpus
+from tests.practice import gpus
 gpus.hold_memory({1: 40 << 30})
 print(flush=True)
 time.sleep(600)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.practice.run import Practice, wait_until
 from tests.practice.conftest import ERAS, Make
+from tests.practice.run import Practice, wait_until
 
 
 def command_line(pid: int) -> str:

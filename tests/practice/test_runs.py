@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.practice.dcp import read_progress
-from supervisor.practice.run import Practice, wait_until
-from supervisor.practice.torchfile import read_archive
 from tests.practice.conftest import ERAS, LONG, Make, soak
+from tests.practice.dcp import read_progress
+from tests.practice.run import Practice, wait_until
+from tests.practice.torchfile import read_archive
 
 pytestmark = pytest.mark.soak  # the end-to-end tests run the practice job, too
 

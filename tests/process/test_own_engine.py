@@ -21,12 +21,12 @@ from supervisor.core import facts as f
 from supervisor.effects import own_engine
 from supervisor.effects.carry_out import Effects
 from supervisor.jobs.base import Job
-from supervisor.practice.run import Practice, make_practice
 from supervisor.primerl import open_job
 from supervisor.process.attempts import attempt_dir
 from supervisor.process.launch import look_at_component
 from supervisor.process.survivors import Belongings, send_signal
 from tests.hands import Seen, effects_of
+from tests.practice.run import Practice, make_practice
 
 F = TypeVar("F", bound=f.Fact)
 ROUTER, OLD = "2026-08-21", "2026-01-06"

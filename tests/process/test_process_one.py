@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from supervisor.api.client import Client
-from supervisor.practice.command_line import toml_value
 from supervisor.process import nanny
+from tests.practice.command_line import toml_value
 from tests.process.conftest import wait_for
 
 CONTAINER = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child=KILL"]

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.core.facts import Growing, HostLook, ProcessSeen
 from supervisor.journal.journal import Journal
-from supervisor.practice.nvml.build import NoCompilerError, compiler
 from tests.e2e.rig import Pod
+from tests.practice.nvml.build import NoCompilerError, compiler
 
 try:
     compiler()

@@ -15,10 +15,10 @@ import pytest
 
 from supervisor.config.settings import Gpus
 from supervisor.jobs.base import GpuPlan
-from supervisor.practice import gpus as practice
-from supervisor.practice.nvml.build import NoCompilerError, build, compiler
-from supervisor.practice.processes import start_ticks
 from supervisor.sensors.gpu import merge_plans
+from tests.practice import gpus as practice
+from tests.practice.nvml.build import NoCompilerError, build, compiler
+from tests.practice.processes import start_ticks
 from tests.sensors.support import until
 
 MIB = 1 << 20

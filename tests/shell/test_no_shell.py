@@ -22,7 +22,6 @@ SHELL_NAMES = re.compile(r"(^|/)(sh|bash|dash|zsh|ksh)$")
 ALLOWED = {
     "effects/pod_setup.py": "[setup] commands and [hooks], which are shell commands of the run file's owner",
     "fleet/places/runpod.py": "the command of a pod at RunPod: base64 of our own start script, run there and not here",
-    "practice/launcher.py": "`sh -c \"tail -F '...'\"`, as prime-rl's own launcher runs it: the practice job only",
 }
 STARTED_IN = {
     "effects/pod_setup.py",
@@ -110,10 +109,9 @@ def test_shells_and_processes_are_started_in_known_places_and_no_code_is_read_fr
         nodes = list(ast.walk(tree))
         if places := shells(nodes):
             in_shell[name] = places
-        if not name.startswith("practice/"):
-            calls = [(node, called(node)) for node in nodes if isinstance(node, ast.Call)]
-            starts |= {name for _, function in calls if function in STARTERS}
-            code += [(name, ast.unparse(node)) for node, function in calls if function in READS_CODE]
+        calls = [(node, called(node)) for node in nodes if isinstance(node, ast.Call)]
+        starts |= {name for _, function in calls if function in STARTERS}
+        code += [(name, ast.unparse(node)) for node, function in calls if function in READS_CODE]
     assert set(in_shell) == set(ALLOWED), in_shell
     assert all(len(places) == 1 for places in in_shell.values()), in_shell
     assert starts == STARTED_IN

@@ -14,11 +14,11 @@ from supervisor.cli.slurm import submit
 from supervisor.config.run_file import load
 from supervisor.core import facts as f
 from supervisor.nodes.headless import requeue_headless
-from supervisor.practice.run import make_practice
 from supervisor.process.pod_identity import place_of_pod
 from supervisor.sensors import slurm
 from supervisor.slurm.ended import JobEnd
 from supervisor.slurm.step import prepare
+from tests.practice.run import make_practice
 
 RUN_FILE = """
 [run]

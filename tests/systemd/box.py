@@ -22,8 +22,8 @@ UNIT = "/etc/systemd/system/rl-supervisor@.service"
 SETUP = """
 import sys
 from pathlib import Path
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.run import make_practice
+from tests.practice.command_line import toml_value
+from tests.practice.run import make_practice
 import json
 name, knobs = sys.argv[1], json.loads(sys.argv[2])
 practice = make_practice(Path("/srv") / name, "v0.6", **knobs)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.practice.nvml.build import build
+from tests.practice.nvml.build import build
 from tests.systemd.box import FORGET, TOOL, Box, Run
 
 

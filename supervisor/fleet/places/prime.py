@@ -20,9 +20,8 @@ import base64
 import json
 import math
 import re
-import time
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 from supervisor.base import http
@@ -50,31 +49,23 @@ LOG = Endpoint("fetch the log", 1.0)
 CREDIT = Endpoint("read the credit", 1.0)
 
 
-class Prime:
+class Prime(Rest):
     """One account at Prime Intellect. For one thread: it waits between requests."""
 
     name = "prime"
+    title = "Prime"
 
-    def __init__(
-        self,
-        key: str,
-        url: str = URL,
-        *,
-        timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        base = url.rstrip("/").removesuffix("/api/v1")
-        self._rest = Rest("Prime", key, f"{base}/api/v1", timeout_s=timeout_s, clock=clock, sleep=sleep)
+    def __init__(self, key: str, url: str = URL, **patience: Any) -> None:
+        super().__init__(key, f"{url.rstrip('/').removesuffix('/api/v1')}/api/v1", **patience)
 
     def list_instances(self) -> list[Instance]:
         rows: dict[str, Row] = {}
         listed, total = 0, None
         for _ in range(MOST_PAGES):
             answer = self._ask(LIST, "GET", f"/pods/?offset={listed}&limit={PAGE}")
-            page, count = self._rest.rows_of(LIST, answer, "data"), read_amount(answer.get("total_count"))
+            page, count = self.rows_of(LIST, answer, "data"), read_amount(answer.get("total_count"))
             if count is None or total not in (None, count):
-                raise self._rest.unread(LIST, "the number of its pods is missing, or changed between two pages")
+                raise self.unread(LIST, "the number of its pods is missing, or changed between two pages")
             listed, total = listed + len(page), count
             rows |= {self._read_id(LIST, row): row for row in page}
             # A pod that moved from page to page hid another one; one that is listed twice on one page hides none.
@@ -82,7 +73,7 @@ class Prime:
                 return [_read_pod(pod_id, row) for pod_id, row in rows.items() if row.get("status") not in OVER]
             if not page:
                 break
-        raise self._rest.unread(LIST, "its pages do not end")
+        raise self.unread(LIST, "its pages do not end")
 
     def find_offers(self, want: Want) -> list[Offer]:
         query = [("gpu_count", str(want.gpus)), ("page_size", str(PAGE))]
@@ -92,7 +83,7 @@ class Prime:
         for number in range(1, MOST_PAGES + 1):
             path = f"/availability/gpus?{urlencode([*query, ('page', str(number))])}"
             answer = self._ask(SEARCH, "GET", path)
-            page = self._rest.rows_of(SEARCH, answer, "items")
+            page = self.rows_of(SEARCH, answer, "items")
             rows += page
             if not page or len(rows) >= (read_amount(answer.get("totalCount")) or 0):
                 break
@@ -131,7 +122,7 @@ class Prime:
     def destroy(self, instance: Instance) -> None:
         answer = self._ask(DESTROY, "DELETE", _path_of(instance))
         if answer.get("status") not in (*OVER, "PENDING"):
-            raise self._rest.unread(DESTROY, "it does not say that it worked")
+            raise self.unread(DESTROY, "it does not say that it worked")
 
     def read_log(self, instance: Instance) -> str:
         """As it is answered: the vendor's document does not say how."""
@@ -148,15 +139,15 @@ class Prime:
     def _read_id(self, endpoint: Endpoint, row: Row) -> str:
         pod_id = row.get("id")
         if not isinstance(pod_id, str) or not pod_id.strip():
-            raise self._rest.unread(endpoint, "a pod has no id")
+            raise self.unread(endpoint, "a pod has no id")
         return pod_id
 
     def _ask(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> Row:
-        return self._rest.read_object(endpoint, self._ask_page(endpoint, method, path, body))
+        return self.read_object(endpoint, self._ask_page(endpoint, method, path, body))
 
     def _ask_page(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> http.Page:
         """The answer of a request that worked. What is gone needs no destroy, and has no log."""
-        page = self._rest.ask(endpoint, method, path, body)
+        page = self.ask(endpoint, method, path, body)
         if 200 <= page.status < 300:
             return page
         answer = read_object(page.text) or {}
@@ -165,10 +156,10 @@ class Prime:
         told = _read_reason(answer)
         kind = _kind_of(endpoint, page.status, told)
         # A create's answer might repeat what it was sent, and that holds the run's secrets.
-        message = "" if endpoint is CREATE else read_text(told, self._rest.key)
+        message = "" if endpoint is CREATE else read_text(told, self.key)
         clause = ", ".join(part for part in (f"HTTP {page.status}", message) if part)
         wait_s = page.retry_after_s or (RATE_WAIT_S if kind == "rate" else 0.0)
-        raise self._rest.failure(endpoint, kind, clause, wait_s)
+        raise self.failure(endpoint, kind, clause, wait_s)
 
 
 def _path_of(instance: Instance) -> str:

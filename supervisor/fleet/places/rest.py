@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from supervisor.base import http
 from supervisor.fleet.places.base import ErrorKind, PlaceError
@@ -46,19 +48,21 @@ class Endpoint:
 class Rest:
     """One account behind a bearer key. For one thread: it waits between requests."""
 
+    title: ClassVar[str]
+    """The provider's name, for sentences."""
+
     def __init__(
         self,
-        name: str,
         key: str,
         url: str,
         *,
-        timeout_s: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
+        timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``name``: the provider's, for sentences. ``key`` as it comes from a file or a variable."""
+        """``key`` as it comes from a file or a variable."""
         self.key = key.strip()
-        self._name, self._url, self._timeout_s = name, url, timeout_s
+        self._url, self._timeout_s = url.rstrip("/"), timeout_s
         self._clock, self._sleep = clock, sleep
         self._asked_at: dict[Endpoint, float] = {}
         self._quiet_until: dict[Endpoint, float] = {}
@@ -114,7 +118,7 @@ class Rest:
 
     def failure(self, endpoint: Endpoint, kind: ErrorKind, clause: str, wait_s: float = 0.0) -> PlaceError:
         """The error with its sentence. ``clause`` holds no secret."""
-        words = {"name": self._name, "task": endpoint.task, "clause": clause, "wait_s": wait_s}
+        words = {"name": self.title, "task": endpoint.task, "clause": clause, "wait_s": wait_s}
         return PlaceError(kind, SENTENCES[kind].format(**words), wait_s)
 
     def unread(self, endpoint: Endpoint, clause: str) -> PlaceError:

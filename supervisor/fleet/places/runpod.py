@@ -18,8 +18,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -79,24 +78,14 @@ LOG = Endpoint("fetch the log", 1.0)
 CREDIT = Endpoint("read the credit", 1.0)
 
 
-class Runpod:
+class Runpod(Rest):
     """One account at RunPod. For one thread: it waits between requests."""
 
     name = "runpod"
-
-    def __init__(
-        self,
-        key: str,
-        url: str = URL,
-        *,
-        timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rest = Rest("RunPod", key, url.rstrip("/"), timeout_s=timeout_s, clock=clock, sleep=sleep)
+    title = "RunPod"
 
     def list_instances(self) -> list[Instance]:
-        answer = self._rest.read_object(LIST, self._ask(LIST, "GET", "/v2/pods"))
+        answer = self.read_object(LIST, self._ask(LIST, "GET", "/v2/pods"))
         actual = self._read_pods(LIST, answer, "status")
         wanted = self._read_pods(LIST_WANTED, self._query(LIST_WANTED, PODS, "myself"), "desiredStatus")
         return [_read_pod(pod_id, actual.get(pod_id, {}), wanted.get(pod_id, {})) for pod_id in actual | wanted]
@@ -116,7 +105,7 @@ class Runpod:
         answer = {"gpuTypes": self._query(SEARCH, query, "gpuTypes", prices | only)}
         offers = [
             offer
-            for row in self._rest.rows_of(SEARCH, answer, "gpuTypes")
+            for row in self.rows_of(SEARCH, answer, "gpuTypes")
             if row.get("id") == (want.gpu or row.get("id"))
             for name, region in zip(prices, regions, strict=True)
             if (offer := _read_offer(row, row.get(name), want, *region))
@@ -126,7 +115,7 @@ class Runpod:
     def create(self, offer: Offer, order: Order) -> str:
         if len(order.label) > MOST_NAME:
             clause = f"its name {order.label} is longer than {MOST_NAME} characters: take a shorter id for the run"
-            raise self._rest.failure(CREATE, "refused", clause)
+            raise self.failure(CREATE, "refused", clause)
         cloud, region = offer.id.split("/")[:2]
         # Base64 in single quotes: RunPod splits this text into words, and nothing in it can be split elsewhere.
         script = base64.b64encode(order.onstart.encode()).decode()
@@ -143,7 +132,7 @@ class Runpod:
                 "args": command,
                 **({"dataCenterIds": [region]} if region else {}),
             }
-            made: object = self._rest.read_object(CREATE, self._ask(CREATE, "POST", "/v2/pods", body))
+            made: object = self.read_object(CREATE, self._ask(CREATE, "POST", "/v2/pods", body))
         else:
             wanted: Row = {
                 "name": order.label,
@@ -161,16 +150,16 @@ class Runpod:
             made = self._query(CREATE, RENT, "podRentInterruptable", {"input": wanted})
         pod_id = read_text(made.get("id")) if isinstance(made, dict) else ""
         if not pod_id:
-            raise self._rest.unread(CREATE, "it names no pod")
+            raise self.unread(CREATE, "it names no pod")
         return pod_id
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
         """Only of a pod that was outbid: RunPod changes no bid of one that runs."""
         if not instance.gpus:
-            raise self._rest.failure(BID, "refused", f"it is unknown how many GPUs pod {instance.id} has")
+            raise self.failure(BID, "refused", f"it is unknown how many GPUs pod {instance.id} has")
         variables = {"id": instance.id, "bid": bid / instance.gpus, "gpus": instance.gpus}
         if not isinstance(self._query(BID, RESUME, "podBidResume", variables), dict):
-            raise self._rest.unread(BID, "it does not say that it worked")
+            raise self.unread(BID, "it does not say that it worked")
 
     def destroy(self, instance: Instance) -> None:
         if instance.spot:
@@ -192,10 +181,10 @@ class Runpod:
     def _read_pods(self, endpoint: Endpoint, answer: object, status: str) -> dict[str, Row]:
         """By id. Raises where one cannot be read: a pod that is overlooked would be rented once more."""
         found = {}
-        for row in self._rest.rows_of(endpoint, answer if isinstance(answer, dict) else {}, "pods"):
+        for row in self.rows_of(endpoint, answer if isinstance(answer, dict) else {}, "pods"):
             pod_id = read_text(row.get("id"))
             if not pod_id or "name" not in row:
-                raise self._rest.unread(endpoint, "a pod has no id or no field for its name")
+                raise self.unread(endpoint, "a pod has no id or no field for its name")
             if row.get(status) != "TERMINATED":
                 found[pod_id] = row
         return found
@@ -204,11 +193,11 @@ class Runpod:
         self, endpoint: Endpoint, method: str, path: str, body: Row | None = None, *, listen_s: float | None = None
     ) -> http.Page:
         """The answer of v2 to a request that worked. What is gone needs no destroy, and has no log."""
-        page = self._rest.ask(endpoint, method, path, body, listen_s=listen_s)
+        page = self.ask(endpoint, method, path, body, listen_s=listen_s)
         if 200 <= page.status < 300:
             return page
         answer = read_object(page.text) or {}
-        told = read_text(answer.get("detail"), self._rest.key)
+        told = read_text(answer.get("detail"), self.key)
         if page.status == 404 and told and endpoint in (DESTROY, LOG):
             return http.Page(page.status, b"")
         kind = _kind_of(endpoint, page.status, told)
@@ -221,14 +210,14 @@ class Runpod:
 
     def _query(self, endpoint: Endpoint, query: str, root: str, variables: Row | None = None) -> Any:
         """The field ``root`` of what GraphQL answers. What is gone needs no destroy."""
-        page = self._rest.ask(endpoint, "POST", "/graphql", {"query": query, "variables": variables or {}})
+        page = self.ask(endpoint, "POST", "/graphql", {"query": query, "variables": variables or {}})
         answer = read_object(page.text) or {}
         errors, data = answer.get("errors"), answer.get("data")
         if 200 <= page.status < 300 and not errors:
             if not isinstance(data, dict) or root not in data:
-                raise self._rest.unread(endpoint, f"it holds no {root}")
+                raise self.unread(endpoint, f"it holds no {root}")
             return data[root]
-        code, told = _read_error(errors, self._rest.key)
+        code, told = _read_error(errors, self.key)
         if endpoint is DESTROY and "not found to terminate" in told:
             return None
         if page.status == 400 or code in REFUSALS:
@@ -241,9 +230,7 @@ class Runpod:
         raise self._fail(endpoint, kind, clause + (f": {told}" if told and endpoint is not CREATE else ""), page)
 
     def _fail(self, endpoint: Endpoint, kind: ErrorKind, clause: str, page: http.Page) -> PlaceError:
-        return self._rest.failure(
-            endpoint, kind, clause, page.retry_after_s or (RATE_WAIT_S if kind == "rate" else 0.0)
-        )
+        return self.failure(endpoint, kind, clause, page.retry_after_s or (RATE_WAIT_S if kind == "rate" else 0.0))
 
 
 def _path_of(instance: Instance) -> str:

@@ -14,8 +14,7 @@ Facts from vast-ai/docs (rate limits, reference of each endpoint), vast-ai/vast-
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 from supervisor.base import http
@@ -54,22 +53,11 @@ LOG = Endpoint("fetch the log", 2.0)
 CREDIT = Endpoint("read the credit", 2.0)
 
 
-class Vast:
+class Vast(Rest):
     """One account at Vast.ai. For one thread: it waits between requests as Vast demands."""
 
     name = "vast"
-
-    def __init__(
-        self,
-        key: str,
-        url: str = URL,
-        *,
-        timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._timeout_s, self._clock, self._sleep = timeout_s, clock, sleep
-        self._rest = Rest("Vast", key, url.rstrip("/"), timeout_s=timeout_s, clock=clock, sleep=sleep)
+    title = "Vast"
 
     def list_instances(self) -> list[Instance]:
         # Only equality of a whole label can be asked for.
@@ -77,9 +65,9 @@ class Vast:
         found: dict[str, Instance] = {}
         for _ in range(MOST_PAGES):
             answer = self._ask(LIST, "GET", f"/api/v1/instances/?{urlencode(query)}")
-            for row in self._rest.rows_of(LIST, answer, "instances"):
+            for row in self.rows_of(LIST, answer, "instances"):
                 if not read_id(row.get("id")) or "label" not in row:
-                    raise self._rest.unread(LIST, "an instance has no id or no field for its label")
+                    raise self.unread(LIST, "an instance has no id or no field for its label")
                 one = _read_instance(row)
                 found[one.id] = one
             token = answer.get("next_token")
@@ -88,7 +76,7 @@ class Vast:
             if token == query.get("after_token") or not isinstance(token, str | int):
                 break
             query["after_token"] = str(token)
-        raise self._rest.unread(LIST, "its pages do not end")
+        raise self.unread(LIST, "its pages do not end")
 
     def find_offers(self, want: Want) -> list[Offer]:
         # Not `rented: false`, which the vendor's client sends: it hides hosts where this account rents already.
@@ -112,7 +100,7 @@ class Vast:
         for field, least in (("inet_down", want.least_down_mbit), ("inet_up", want.least_up_mbit)):
             if least > 0:
                 filters[field] = {"gte": least}
-        rows = self._rest.rows_of(SEARCH, self._ask(SEARCH, "POST", "/api/v0/bundles/", filters), "offers")
+        rows = self.rows_of(SEARCH, self._ask(SEARCH, "POST", "/api/v0/bundles/", filters), "offers")
         offers = [offer for row in rows if (offer := _read_offer(row, want))]
         fit = (one for one in offers if one.gpus == want.gpus and one.gpu == (gpu or one.gpu))
         fit = (one for one in fit if one.per_hour <= want.most_per_hour)
@@ -121,9 +109,7 @@ class Vast:
     def create(self, offer: Offer, order: Order) -> str:
         size = len(order.onstart.encode())
         if size > MOST_ONSTART_BYTES:
-            raise self._rest.failure(
-                CREATE, "refused", f"the start script has {size} bytes, more than {MOST_ONSTART_BYTES}"
-            )
+            raise self.failure(CREATE, "refused", f"the start script has {size} bytes, more than {MOST_ONSTART_BYTES}")
         body: Row = {
             "client_id": "me",
             "image": order.image,
@@ -141,7 +127,7 @@ class Vast:
         if contract and answer.get("success") is not False:
             return contract
         if not contract:
-            raise self._rest.unread(CREATE, "it names no instance")
+            raise self.unread(CREATE, "it names no instance")
         try:
             self._destroy(contract)
         except PlaceError as error:
@@ -159,7 +145,7 @@ class Vast:
         path = f"/api/v0/instances/request_logs/{quote(instance.id, safe='')}/"
         url = self._ask(LOG, "PUT", path, {"tail": "300"}).get("result_url")
         if not isinstance(url, str) or http.problem_of(url):
-            raise self._rest.unread(LOG, "it names no page with the log")
+            raise self.unread(LOG, "it names no page with the log")
         deadline = self._clock() + LOG_WAIT_S
         # The page does not exist until the machine has sent its log. It is on another server, which never gets the key.
         while (left_s := deadline - self._clock()) > 0:
@@ -170,7 +156,7 @@ class Vast:
             except http.NoAnswerError:
                 pass
             self._sleep(LOG_POLL_S)
-        raise self._rest.failure(LOG, "away", f"it was not there after {LOG_WAIT_S:g} s")
+        raise self.failure(LOG, "away", f"it was not there after {LOG_WAIT_S:g} s")
 
     def read_credit(self) -> float | None:
         return read_number(self._ask(CREDIT, "GET", "/api/v0/users/current/?owner=me").get("credit"))
@@ -180,13 +166,13 @@ class Vast:
 
     def _change(self, endpoint: Endpoint, method: str, path: str, body: Row) -> None:
         if self._ask(endpoint, method, f"/api/v0/instances/{path}/", body).get("success") is not True:
-            raise self._rest.unread(endpoint, "it does not say that it worked")
+            raise self.unread(endpoint, "it does not say that it worked")
 
     def _ask(self, endpoint: Endpoint, method: str, path: str, body: Row | None = None) -> Row:
         """The object that Vast answers. To destroy what is gone is a success."""
-        page = self._rest.ask(endpoint, method, path, body)
+        page = self.ask(endpoint, method, path, body)
         is_good = 200 <= page.status < 300
-        answer = self._rest.read_object(endpoint, page) if is_good else read_object(page.text) or {}
+        answer = self.read_object(endpoint, page) if is_good else read_object(page.text) or {}
         if is_good and (
             answer.get("success") is not False or (endpoint is CREATE and read_id(answer.get("new_contract")))
         ):
@@ -196,11 +182,11 @@ class Vast:
         if endpoint is DESTROY and page.status in (404, 410) and word not in KINDS_BY_WORD:
             return {"success": True}
         # A create's message might repeat what it was sent, and that holds the run's secrets.
-        message = "" if endpoint is CREATE else read_text(answer.get("msg"), self._rest.key)
+        message = "" if endpoint is CREATE else read_text(answer.get("msg"), self.key)
         clause = ", ".join(part for part in (f"HTTP {page.status}", word, message) if part)
         kind = _kind_of(endpoint, page.status, word)
         wait_s = page.retry_after_s or (endpoint.gap_s if kind == "rate" else 0.0)
-        raise self._rest.failure(endpoint, kind, clause, QUOTA_WAIT_S if word == SEARCH_QUOTA else wait_s)
+        raise self.failure(endpoint, kind, clause, QUOTA_WAIT_S if word == SEARCH_QUOTA else wait_s)
 
 
 def _kind_of(endpoint: Endpoint, status: int, word: str) -> ErrorKind:

@@ -20,7 +20,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisor.practice.era import Era
+from tests.practice.era import Era
 
 INTEGERS = frozenset(
     {

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from supervisor.practice import gpus
-from supervisor.practice.era import Era
-from supervisor.practice.knobs import Knobs, State, read_knobs
-from supervisor.practice.logs import VllmLog
-from supervisor.practice.processes import die, set_title
+from tests.practice import gpus
+from tests.practice.era import Era
+from tests.practice.knobs import Knobs, State, read_knobs
+from tests.practice.logs import VllmLog
+from tests.practice.processes import die, set_title
 
 COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.practice.torchfile import (
+from tests.practice.torchfile import (
     Call,
     Global,
     Inert,

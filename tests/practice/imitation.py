@@ -3,9 +3,9 @@ run."""
 
 from __future__ import annotations
 
-from supervisor.practice.era import Era
-from supervisor.practice.logs import loguru_line
-from supervisor.practice.numbers import trainer_numbers
+from tests.practice.era import Era
+from tests.practice.logs import loguru_line
+from tests.practice.numbers import trainer_numbers
 
 FALSE_STEP = 99999
 FALSE_CLOCK = "23:59:59"

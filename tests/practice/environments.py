@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor.practice.era import Era
-from supervisor.practice.processes import set_title, spawn
+from tests.practice.era import Era
+from tests.practice.processes import set_title, spawn
 
-WORKER = "from supervisor.practice.entry import main; main()"
+WORKER = "from tests.practice.entry import main; main()"
 
 
 def serve(era: Era, home: Path, title: str) -> int:

@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from supervisor.practice.processes import set_title, spawn
+from tests.practice.processes import set_title, spawn
 
 
 def main(home: Path, arguments: list[str]) -> int:

@@ -7,9 +7,9 @@ import os
 import time
 from pathlib import Path
 
-from supervisor.practice.dcp import write_file
-from supervisor.practice.knobs import Knobs, State
-from supervisor.practice.pathing import folder_bytes
+from tests.practice.dcp import write_file
+from tests.practice.knobs import Knobs, State
+from tests.practice.pathing import folder_bytes
 
 BLOCK_BYTES = 4 << 20
 

@@ -23,14 +23,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor.practice import gpus
-from supervisor.practice.command_line import CommandLine, get, to_toml
-from supervisor.practice.era import Era
-from supervisor.practice.knobs import Knobs, State, read_knobs
-from supervisor.practice.logs import Log
-from supervisor.practice.pathing import highest_step, step_numbers
-from supervisor.practice.processes import children_of, register, set_title, signal_tree, spawn
-from supervisor.practice.settings import Settings, SettingsError, resolve, subconfigs
+from tests.practice import gpus
+from tests.practice.command_line import CommandLine, get, to_toml
+from tests.practice.era import Era
+from tests.practice.knobs import Knobs, State, read_knobs
+from tests.practice.logs import Log
+from tests.practice.pathing import highest_step, step_numbers
+from tests.practice.processes import children_of, register, set_title, signal_tree, spawn
+from tests.practice.settings import Settings, SettingsError, resolve, subconfigs
 
 SHORTEST_GRACE_S = 1.5
 """However fast the motion: a busy machine needs this long to end a process that wants to."""

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from supervisor.practice.era import load_era
-from supervisor.practice.processes import register
+from tests.practice.era import load_era
+from tests.practice.processes import register
 
 
 def main(role: str | None = None, era_name: str | None = None, home_name: str | None = None) -> None:
@@ -29,39 +29,39 @@ def run(role: str, arguments: list[str], home: Path, *, era_name: str) -> int:
     """Raises ValueError for an unknown role."""
     era = load_era(era_name)
     if role == "rl":
-        from supervisor.practice import launcher
+        from tests.practice import launcher
 
         return launcher.main(era, home, arguments)
     if role == "uv":
-        from supervisor.practice import uv
+        from tests.practice import uv
 
         return uv.main(home, arguments)
     if role == "torchrun":
-        from supervisor.practice import torchrun
+        from tests.practice import torchrun
 
         return torchrun.main(arguments)
     if role in ("trainer", "trainer-rank"):
-        from supervisor.practice import trainer
+        from tests.practice import trainer
 
         return trainer.main(era, home, arguments)
     if role == "orchestrator":
-        from supervisor.practice import orchestrator
+        from tests.practice import orchestrator
 
         return orchestrator.main(era, home, arguments)
     if role == "inference":
-        from supervisor.practice import engine
+        from tests.practice import engine
 
         return engine.serve(era, home, arguments)
     if role == "engine-core":
-        from supervisor.practice import engine_core
+        from tests.practice import engine_core
 
         return engine_core.core(era, home)
     if role == "vllm-router":
-        from supervisor.practice import router
+        from tests.practice import router
 
         return router.route(arguments)
     if role in ("env-server", "env-server-child", "env-worker"):
-        from supervisor.practice import environments
+        from tests.practice import environments
 
         if role == "env-worker":
             return environments.work(era, home)

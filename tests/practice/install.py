@@ -1,4 +1,4 @@
-"""Makes an "installed prime-rl" of one era: `python -m supervisor.practice.install DIR --era ERA`.
+"""Makes an "installed prime-rl" of one era: `python -m tests.practice.install DIR --era ERA`.
 
 DIR/src (and packages/...) hold small files of our own text with exactly the names by which an era is told from another;
 DIR/.venv has a real virtual environment's shape, and its `bin` scripts run the practice job; DIR/configs/practice.toml
@@ -12,8 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-import supervisor
-from supervisor.practice.era import Era, era_names, load_era
+from tests.practice.era import Era, era_names, load_era
 
 SCRIPTS = ("rl", "inference", "orchestrator", "trainer", "torchrun", "uv", "vllm-router")
 TRAINER_MODULE = "src/prime_rl/trainer/rl/train.py"
@@ -147,7 +146,7 @@ def _trainer_text(era: Era, home: Path, names: list[str]) -> str:
         f'"""Stands in for {TRAINER_MODULE} of prime-rl at {era.commit}."""\n\n'
         + "".join(f"{BODIES[name]}\n\n\n" for name in names)
         + 'if __name__ == "__main__":\n'
-        "    from supervisor.practice.entry import main\n\n"
+        "    from tests.practice.entry import main\n\n"
         f"    main('trainer-rank', {era.name!r}, {str(home)!r})\n"
     )
 
@@ -162,7 +161,7 @@ def _make_venv(home: Path) -> None:
         link.symlink_to(base)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     _write_file(home / ".venv" / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n")
-    ours = Path(supervisor.__file__).resolve().parent.parent
+    ours = Path(__file__).resolve().parents[2]
     roots = [home / "src", home / "packages" / "prime-rl-configs" / "src", ours]
     packages = home / ".venv" / "lib" / version / "site-packages"
     _write_file(packages / "reverse_text.py", ENVIRONMENT)
@@ -177,7 +176,7 @@ def _write_script(home: Path, era: Era, name: str) -> None:
     first = (
         f"#!{python}" if len(str(python)) < SHEBANG_LIMIT else f"#!/bin/sh\n'''exec' '{python}' \"$0\" \"$@\"\n' '''"
     )
-    text = f"{first}\nfrom supervisor.practice.entry import main\n\nmain({name!r}, {era.name!r}, {str(home)!r})\n"
+    text = f"{first}\nfrom tests.practice.entry import main\n\nmain({name!r}, {era.name!r}, {str(home)!r})\n"
     path = home / ".venv" / "bin" / name
     _write_file(path, text)
     path.chmod(0o755)
@@ -198,7 +197,7 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m supervisor.practice.install", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.practice.install", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--era", required=True, choices=era_names())
     arguments = parser.parse_args()

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.practice.command_line import toml_value
-from supervisor.practice.era import Era, load_era
-from supervisor.practice.gpus import DEFAULT_TOTAL_BYTES, make_gpus
-from supervisor.practice.install import example, install, without_inference
-from supervisor.practice.knobs import State, read_knobs
-from supervisor.practice.nvml.build import build
-from supervisor.practice.processes import registered_processes
+from tests.practice.command_line import toml_value
+from tests.practice.era import Era, load_era
+from tests.practice.gpus import DEFAULT_TOTAL_BYTES, make_gpus
+from tests.practice.install import example, install, without_inference
+from tests.practice.knobs import State, read_knobs
+from tests.practice.nvml.build import build
+from tests.practice.processes import registered_processes
 
 STEP = re.compile(r"^\[[a-z]+0\]:\S+ \S+SUCCESS\S* \S*?Step (\d+) \|")
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from supervisor.practice import gpus
-from supervisor.practice.command_line import CommandLine
-from supervisor.practice.dcp import (
+from tests.practice import gpus
+from tests.practice.command_line import CommandLine
+from tests.practice.dcp import (
     CheckpointError,
     Plan,
     Progress,
@@ -33,16 +33,16 @@ from supervisor.practice.dcp import (
     shard_name,
     write_file,
 )
-from supervisor.practice.era import Era
-from supervisor.practice.knobs import Knobs, State, read_knobs
-from supervisor.practice.logs import Log, caught_line, format_duration
-from supervisor.practice.numbers import trainer_numbers
-from supervisor.practice.outputs import append_metrics
-from supervisor.practice.pathing import highest_step, step_numbers
-from supervisor.practice.processes import die, set_title
-from supervisor.practice.settings import Part, part_settings
-from supervisor.practice.torchfile import model_bin, safetensors
-from supervisor.practice.volume import Volume, write_ballast
+from tests.practice.era import Era
+from tests.practice.knobs import Knobs, State, read_knobs
+from tests.practice.logs import Log, caught_line, format_duration
+from tests.practice.numbers import trainer_numbers
+from tests.practice.outputs import append_metrics
+from tests.practice.pathing import highest_step, step_numbers
+from tests.practice.processes import die, set_title
+from tests.practice.settings import Part, part_settings
+from tests.practice.torchfile import model_bin, safetensors
+from tests.practice.volume import Volume, write_ballast
 
 POLL_S = 0.01
 

@@ -10,9 +10,9 @@ import zipfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from supervisor.practice.era import Era
-from supervisor.practice.torchfile import Global, New, read_archive, torch_save_bytes
-from supervisor.practice.volume import Volume
+from tests.practice.era import Era
+from tests.practice.torchfile import Global, New, read_archive, torch_save_bytes
+from tests.practice.volume import Volume
 
 BUFFER_FILES = ("easy_examples.jsonl", "hard_examples.jsonl", "rollout_buffer.jsonl")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.practice.command_line import get, merge
-from supervisor.practice.era import Era
+from tests.practice.command_line import get, merge
+from tests.practice.era import Era
 
 
 class SettingsError(ValueError):

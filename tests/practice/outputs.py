@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from supervisor.practice.era import Era
-from supervisor.practice.volume import Volume
+from tests.practice.era import Era
+from tests.practice.volume import Volume
 
 
 def write_rollouts(era: Era, folder: Path, step: int, size_bytes: int, volume: Volume) -> None:

@@ -24,12 +24,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from supervisor.practice.command_line import CommandLine, get
-from supervisor.practice.engine_core import COUNTERS, GAUGES
-from supervisor.practice.era import Era
-from supervisor.practice.knobs import Knobs, read_knobs
-from supervisor.practice.logs import Log, VllmLog
-from supervisor.practice.processes import set_title, spawn
+from tests.practice.command_line import CommandLine, get
+from tests.practice.engine_core import COUNTERS, GAUGES
+from tests.practice.era import Era
+from tests.practice.knobs import Knobs, read_knobs
+from tests.practice.logs import Log, VllmLog
+from tests.practice.processes import set_title, spawn
 
 STATS = (
     "Engine 000: Avg prompt throughput: 12.8 tokens/s, Avg generation throughput: 512.0 tokens/s, "
@@ -263,7 +263,7 @@ def serve(era: Era, home: Path, arguments: list[str]) -> int:
         [
             sys.executable,
             "-c",
-            "from supervisor.practice.entry import main; main()",
+            "from tests.practice.entry import main; main()",
             "engine-core",
             era.name,
             str(home),

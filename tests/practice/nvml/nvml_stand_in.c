@@ -1,6 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1, for machines without a GPU.
  *
- * Its GPUs come from the folder that PRACTICE_GPUS names (supervisor/simulator/gpus.py writes it):
+ * Its GPUs come from the folder that PRACTICE_GPUS names (tests/practice/gpus.py writes it):
  *   gpus      one line a GPU: UUID total_bytes reserved_bytes name
  *   pid.PID   start ticks of the process, then lines "index bytes": what it holds, counted only while it lives
  *   error     a number: every call returns it as its NVML return code

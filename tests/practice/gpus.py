@@ -12,7 +12,7 @@ import os
 import uuid
 from pathlib import Path
 
-from supervisor.practice.processes import start_ticks
+from tests.practice.processes import start_ticks
 
 DEFAULT_TOTAL_BYTES = 80 << 30
 DEFAULT_RESERVED_BYTES = 600 << 20

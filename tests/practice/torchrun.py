@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from supervisor.practice.knobs import read_knobs
-from supervisor.practice.processes import spawn
+from tests.practice.knobs import read_knobs
+from tests.practice.processes import spawn
 
 
 class SignalError(Exception):

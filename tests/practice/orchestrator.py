@@ -20,19 +20,19 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.practice import imitation
-from supervisor.practice.command_line import CommandLine
-from supervisor.practice.engine_client import EngineHttp
-from supervisor.practice.era import Era
-from supervisor.practice.knobs import Knobs, State, read_knobs
-from supervisor.practice.logs import Log, caught_line, format_duration
-from supervisor.practice.numbers import reward
-from supervisor.practice.orchestrator_state import Counters, load_part, save_part
-from supervisor.practice.outputs import append_metrics, write_rollouts
-from supervisor.practice.pathing import highest_step
-from supervisor.practice.processes import set_title, spawn
-from supervisor.practice.settings import Part, part_settings
-from supervisor.practice.volume import Volume
+from tests.practice import imitation
+from tests.practice.command_line import CommandLine
+from tests.practice.engine_client import EngineHttp
+from tests.practice.era import Era
+from tests.practice.knobs import Knobs, State, read_knobs
+from tests.practice.logs import Log, caught_line, format_duration
+from tests.practice.numbers import reward
+from tests.practice.orchestrator_state import Counters, load_part, save_part
+from tests.practice.outputs import append_metrics, write_rollouts
+from tests.practice.pathing import highest_step
+from tests.practice.processes import set_title, spawn
+from tests.practice.settings import Part, part_settings
+from tests.practice.volume import Volume
 
 POLL_S = 0.01
 ADMIN_TRIES = 10
@@ -400,7 +400,7 @@ def _spawn_envs(era: Era, home: Path) -> subprocess.Popen[bytes] | None:
     """The children that hold the environments, where the orchestrator starts them. A killed orchestrator of January
     2026 leaves its worker."""
     kind = era.processes["env_servers"]
-    script = "from supervisor.practice.entry import main; main()"
+    script = "from tests.practice.entry import main; main()"
     if kind in ("workers", "under-orchestrator"):
         role = "env-worker" if kind == "workers" else "env-server-child"
         return spawn([sys.executable, "-c", script, role, era.name, str(home)], pipe_in=True)
