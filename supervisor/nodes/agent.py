@@ -42,7 +42,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
-from supervisor.nodes.sights import GpuSights, watch_engine
+from supervisor.nodes.sights import GpuSights, OomSights, watch_engine
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
 from supervisor.process.attempts import attempt_dir
@@ -143,6 +143,7 @@ class Agent:
         self._adopt()
         self._end_unknown()
         threading.Thread(target=self._gpus.watch, name="gpus", daemon=True).start()
+        OomSights(self._say, self._list_processes).watch()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         if self._disk is not None:
             threading.Thread(target=self._disk.watch, name="disk", daemon=True).start()
@@ -505,6 +506,10 @@ class Agent:
                 part.seen.pop(process, None)
                 part.gone = [*part.gone, (now(), message)][-16:]
             self._say(message)
+
+    def _list_processes(self) -> list[tuple[int, str]]:
+        with self._lock:
+            return [(pid, part.place.role) for part in self.parts.values() for pid, _ in part.seen]
 
     def _places(self) -> list[Place]:
         """What the newest attempt has here; nothing where the head has begun another one elsewhere."""

@@ -486,6 +486,9 @@ class Head:
                 gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
                 age_s = float(message.get("age", 0.0))
                 self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
+            case "oom":
+                sentence = f"The kernel ended a process on {peer.name} because memory was full there (OOM kill)."
+                self._post(f.Remark("warning", sentence, "warning"), "nodes")
             case "gpus" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
                 look = decode(message["look"])
                 gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)

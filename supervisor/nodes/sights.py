@@ -1,8 +1,8 @@
-"""What an agent sees of its machine's GPUs and of the engines' HTTP side, beside processes and output."""
+"""What an agent sees of its machine's GPUs, memory and engines, beside processes and output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from supervisor.core import facts as f
@@ -13,8 +13,9 @@ from supervisor.sensors.base import Looker
 from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuRole, GpuSensor
 from supervisor.sensors.gpu_survey import survey
+from supervisor.sensors.host import HostSensor
 
-GPU_S, ENGINE_S = 3.0, 5.0
+GPU_S, ENGINE_S, HOST_S = 3.0, 5.0, 5.0
 TOLD_S = 30.0  # GPUs of which nothing changes are told of so often
 KEPT_FAULTS = 16
 
@@ -83,6 +84,26 @@ class GpuSights:
         message = {"t": "gpu", "gpu": gpu, "xid": xid, "text": text}
         self.faults = [*self.faults, (now(), message)][-KEPT_FAULTS:]
         self._say(message)
+
+
+class OomSights:
+    """Tells when the kernel ends a process of this machine for want of memory: signal 9 alone does not say why."""
+
+    def __init__(self, say: Callable[[Message], None], processes: Callable[[], Iterable[tuple[int, str]]]) -> None:
+        self._say = say
+        self._kills: int | None = None
+        self._looker = Looker(HostSensor(processes), self.take, interval_s=HOST_S)
+
+    def watch(self) -> None:
+        """Look from now on."""
+        self._looker.start()
+
+    def take(self, fact: f.Fact) -> None:
+        """What the sensor says, in its thread."""
+        kills = fact.oom_kills if isinstance(fact, f.HostLook) else None
+        if kills is not None and self._kills is not None and kills > self._kills:
+            self._say({"t": "oom"})
+        self._kills = kills if kills is not None else self._kills
 
 
 def find_role(gpu: f.Gpu, places: Sequence[Place]) -> GpuRole:

@@ -141,6 +141,8 @@ def _gpus_belief(state: State) -> list[Piece]:
     limit = state.settings.memory_fell
     for memory in sorted(state.gpus.by_uuid.values(), key=lambda m: (m.gpu.host, m.gpu.index)):
         gpu, name = memory.gpu, memory.gpu.name
+        if gpu.host and memory.fallen_since is None:
+            continue  # of hundreds, those that speak against the engine
         text = f"{gpu.role}, {size(gpu.used_bytes)} used, plateau {size(memory.plateau_bytes)}"
         if memory.fallen_since is not None:
             since = state.now - memory.fallen_since

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core import facts as f
 from supervisor.jobs.base import Place
 from supervisor.nodes.engines import OLD_S, Engines
-from supervisor.nodes.sights import find_role
+from supervisor.nodes.sights import OomSights, find_role
 
 HOSTS = ("n1", "n2", "n3")
 
@@ -103,3 +103,11 @@ def test_whose_a_gpu_is_where_that_can_be_told() -> None:
         ([Place("n1", "trainer"), Place("n1", "inference")], ("other", "other")),
     ):
         assert (find_role(first, places), find_role(second, places)) == roles, places
+
+
+def test_a_kill_for_want_of_memory_is_told_once_and_never_one_of_before() -> None:
+    told: list[object] = []
+    sights = OomSights(told.append, list)
+    for kills, count in ((None, 0), (3, 0), (3, 0), (None, 0), (4, 1), (4, 1), (0, 1), (1, 2)):
+        sights.take(f.HostLook(oom_kills=kills))
+        assert len(told) == count, kills
