@@ -1,7 +1,7 @@
 """What a run over many machines costs its head: `python -m bench many_agents` (about a minute and a half).
 
 The daemon is real, and so is what it hears. The agents are 64 connections of one program that imitates them: each
-launches what it is told, beats every second and carries a log of `--lines` lines a second. Every five seconds each
+launches what it is told, beats every second and carries a log of `--lines` lines a second. Every fifteen seconds each
 engine's answers are told, every ten its machine's eight GPUs, whose memory moves, and every ten the trainer makes a
 step. After a minute one engine ends with exit code 0, and the verdict is awaited. `--machines 512` asks more.
 
@@ -62,7 +62,7 @@ MACHINES, LINES = 64, 2
 WARM_UP_S, MEASURED_S = 15.0, 60.0
 CORE, MIB, VERDICT_S = 5.0, 96.0, 3.0
 STEP_S = 10.0
-ENGINE_S, GPU_S = 5, 10
+ENGINE_S, GPU_S = 15, 10
 TEXT = "(APIServer pid=42) INFO 08-21 10:00:00 [loggers.py:236] Engine 000: Avg generation throughput: 3.2 tokens/s\n"
 
 

@@ -287,7 +287,11 @@ def _gpu_rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def engine_in_words(engine: Mapping[str, Any]) -> str:
-    parts = [f"/health {engine.get('health')}"]
+    if count := engine.get("engines"):
+        odd = engine.get("odd") or ()
+        parts = [f"{count - len(odd)} of {count} answer", *odd[:3]]
+    else:
+        parts = [f"/health {engine.get('health')}"]
     if engine.get("liveness") not in (None, "absent"):
         parts.append(f"/liveness {engine['liveness']}")
     parts += [f"{engine[name]:g} {name}" for name in ("running", "waiting") if engine.get(name) is not None]

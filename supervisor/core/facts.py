@@ -195,7 +195,6 @@ class EngineCount:
     iterations: float | None = None  # else generated tokens
     running: float | None = None
     waiting: float | None = None
-    host: str = ""  # the machine, where the run has several
 
 
 @dataclass(frozen=True)
@@ -206,8 +205,7 @@ class EngineLook(Fact):
     ``liveness``: the same words, or "absent" where the engine has no such endpoint (404).
     Counters are vLLM's, summed over engines; ``None`` when /metrics could not be read.
 
-    In a run over several machines there is one look for all engines: sums are of all, ``health``, ``liveness`` and
-    ``canary`` of engine ``index`` on ``host``, with which something is wrong; None: with none of them.
+    ``host``, ``index``: the machine and the number of the engine, in a run over several: each is told of by itself.
     """
 
     endpoint: str
@@ -220,10 +218,9 @@ class EngineLook(Fact):
     connections: int | None = None  # established TCP connections to the engine port, None if unknown
     canary: str = ""  # "", "ok", "timeout", "bad": a one-token completion, only asked for when counters stand still
     reason: str = ""
-    engines: tuple[EngineCount, ...] = ()  # each engine's own, where there is more than one; over several machines
-    # those alone that have requests and whose counter stood still since the look before
+    engines: tuple[EngineCount, ...] = ()  # each engine's own, where there is more than one
     host: str = ""
-    index: int | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True)

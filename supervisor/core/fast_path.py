@@ -15,7 +15,7 @@ from supervisor.core.deadlines import asked_from
 from supervisor.core.launcher import STOPPING
 from supervisor.core.pictures import name_picture, picture_limit, sees_processes
 from supervisor.core.retention import disk_critical, disk_over, disk_short
-from supervisor.core.state import State
+from supervisor.core.state import EngineMemory, State
 
 
 def only_goes_on(before: State, after: State, fact: f.Fact) -> bool:
@@ -50,7 +50,8 @@ def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
     if fact.reason or before.gpus.reason or fact.lost:
         return False
     old = before.gpus.by_uuid
-    for uuid, memory in after.gpus.by_uuid.items():
+    for uuid in [gpu.uuid for gpu in fact.gpus]:
+        memory = after.gpus.by_uuid[uuid]
         known = old.get(uuid)
         if known is None or memory.fallen_since is not None or known.fallen_since is not None:
             return False
@@ -61,6 +62,9 @@ def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
 
 def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
     old, new = before.engine, after.engine
+    if fact.host:
+        name = f"{fact.host}/{fact.index}"
+        old, new = before.engines.get(name, EngineMemory()), after.engines[name]
     if fact.health != "ok" or fact.liveness in ("bad", "timeout") or fact.canary in ("bad", "timeout"):
         return False
     if not old.ever_ok or old.bad_since is not None or old.slow_since is not None or old.liveness_misses:

@@ -51,6 +51,7 @@ def fresh_attempt(state: State) -> State:
     return replace(
         state,
         engine=EngineMemory(),
+        engines={},
         progress=replace(state.progress, step=None, t=state.now, timed=True),
         left=None,
         job=Job(),
@@ -82,18 +83,8 @@ def rebase(state: State) -> State:
     return replace(
         state,
         progress=replace(state.progress, t=now, timed=False),
-        engine=replace(
-            state.engine,
-            moved_t=now,
-            worked_t=now,
-            work_since=None,
-            bad_since=None,
-            bad_looks=0,
-            slow_since=None,
-            liveness_misses=0,
-            canary_misses=0,
-            units={},
-        ),
+        engine=_rebase_engine(state.engine, now),
+        engines={name: _rebase_engine(engine, now) for name, engine in state.engines.items()},
         attempt=replace(state.attempt, started=now if state.mode == "starting" else state.attempt.started),
         job=replace(
             state.job,
@@ -113,6 +104,21 @@ def rebase(state: State) -> State:
         machines={
             name: replace(one, silent_since=None, down="", sees_gpus=False) for name, one in state.machines.items()
         },
+    )
+
+
+def _rebase_engine(engine: EngineMemory, now: float) -> EngineMemory:
+    return replace(
+        engine,
+        moved_t=now,
+        worked_t=now,
+        work_since=None,
+        bad_since=None,
+        bad_looks=0,
+        slow_since=None,
+        liveness_misses=0,
+        canary_misses=0,
+        units={},
     )
 
 
@@ -140,11 +146,8 @@ def suspend(state: State, seconds: float) -> State:
     def later_if(t: float | None) -> float | None:
         return None if t is None else later(t)
 
-    engine, work = state.engine, state.job.work
-    return replace(
-        state,
-        progress=replace(state.progress, t=later(state.progress.t), timed=False),
-        engine=replace(
+    def engine_later(engine: EngineMemory) -> EngineMemory:
+        return replace(
             engine,
             moved_t=later(engine.moved_t),
             worked_t=later(engine.worked_t),
@@ -157,7 +160,14 @@ def suspend(state: State, seconds: float) -> State:
             liveness_misses=0,
             canary_misses=0,
             units={},
-        ),
+        )
+
+    work = state.job.work
+    return replace(
+        state,
+        progress=replace(state.progress, t=later(state.progress.t), timed=False),
+        engine=engine_later(state.engine),
+        engines={name: engine_later(engine) for name, engine in state.engines.items()},
         left=_left_later(state.left, later),
         attempt=replace(state.attempt, started=later(state.attempt.started)),
         job=replace(

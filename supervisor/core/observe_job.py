@@ -14,6 +14,7 @@ from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
 from supervisor.core.state import (
     Ended,
+    EngineMemory,
     EngineUnit,
     Error,
     Gone,
@@ -226,14 +227,21 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
 
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
-    now, old = state.now, state.engine
-    if old.look is not None and (old.look.host, old.look.index) != (fact.host, fact.index):
-        # Something is wrong with another of several: what was counted was of the one before.
-        old = replace(old, bad_since=None, bad_looks=0, slow_since=None, liveness_misses=0, canary_misses=0)
+    if fact.host:
+        name = f"{fact.host}/{fact.index}"
+        engine = _note_look(state, state.engines.get(name, EngineMemory()), fact)
+        return replace(state, engines={**state.engines, name: engine})
+    settle(state, engine=_note_look(state, state.engine, fact))
+    return state
+
+
+def _note_look(state: State, old: EngineMemory, fact: f.EngineLook) -> EngineMemory:
+    """Fold one look into what is remembered of its engine. What all engines teach is learned of a lone one."""
+    now = state.now
     new: dict[str, Any] = {"look": fact, "look_t": now}
     if fact.health == "ok":
         new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
-        if not old.ever_ok and state.mode == "starting" and state.progress.timed:
+        if not old.ever_ok and state.mode == "starting" and state.progress.timed and not fact.host:
             settle(
                 state,
                 books=replace(state.books, learned=learn(state.books.learned, ENGINE_UP, now - state.attempt.started)),
@@ -258,15 +266,13 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
         new["counted_t"] = now
         if count != old.count:
             # Backwards means a restarted engine: a new base, and no proof of standing still either.
-            new.update(count=count, moved_t=now)
-            if fact.index is None:  # of several, others may move while this one makes nothing
-                new["canary_misses"] = 0
+            new.update(count=count, moved_t=now, canary_misses=0)
             # A token may be our own canary's where it was time for one; else it is the job's, however slow.
             ours = now - old.moved_t >= state.settings.hang * CANARY_AFTER
             if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
                 new["worked_t"] = now
                 idle_s = now - old.worked_t - explained_s(state, old.worked_t)
-                if old.count is not None and idle_s >= state.settings.hang and state.live:
+                if old.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
                     settle(
                         state,
                         books=replace(state.books, learned=learn(state.books.learned, ENGINE_IDLE, idle_s)),
@@ -276,21 +282,20 @@ def _engine_look(state: State, fact: f.EngineLook) -> State:
     if fact.engines or old.units:
         new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
     told = state.job.work if state.job.work is not None and now - state.job.work.t < TOLD_S else None
-    if waiting_work(fact, told):
+    if waiting_work(fact, told if not fact.host else None):  # of several, it is not told which one they wait for
         if old.work_since is None:
             new["work_since"] = now
     elif fact.health == "ok" and (fact.running is not None or fact.connections is not None):
         new["work_since"] = None
-    settle(state, engine=replace(old, **new))
-    return state
+    return replace(old, **new)
 
 
 def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
     busy = (unit.running or 0) > 0 or (unit.waiting or 0) > 0
     if old is None or unit.iterations != old.count:
-        return EngineUnit(unit.iterations, now, now, now if busy else None, unit.host)
+        return EngineUnit(unit.iterations, now, now, now if busy else None)
     since = old.busy_since if old.busy_since is not None else now
-    return EngineUnit(old.count, old.moved_t, now, since if busy else None, unit.host)
+    return EngineUnit(old.count, old.moved_t, now, since if busy else None)
 
 
 def waiting_work(look: f.EngineLook, work: Work | None) -> bool:

@@ -6,6 +6,7 @@ with the clock only through the ``Watch``, so that the core knows when it has to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,16 +25,17 @@ from supervisor.core.deadlines import (
     step_limits,
     unsaid,
 )
-from supervisor.core.facts import EngineLook, is_gpu_empty
-from supervisor.core.launcher import who
+from supervisor.core.evolve import replace
+from supervisor.core.facts import is_gpu_empty
 from supervisor.core.observe_job import TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
-from supervisor.core.state import GpuTrouble, State
+from supervisor.core.state import EngineMemory, GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
 SLOW_S = 120.0  # grace for an engine that accepts connections and answers late (vLLM under load)
+LATE_S = 600.0  # the same where the run has several, and others may be at work meanwhile
 BAD_LOOKS = 3  # a server may miss a look or two under load
 BAD_CANARIES = 2  # one that waits for half of hang_s each time
 WORKS_ON_S = 10.0  # two looks: the first one after its end may still tell of tokens from before
@@ -75,14 +77,15 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         bad_since = engine.bad_since
         if bad_since is not None and engine.bad_looks >= bad_looks and not _works_on(state, bad_since, watch):
             does = "has answered with an error" if look.health == "bad" else "has refused connections"
-            signals.append(Signal("http", f"{of_engine(look, 'port')} {does} for {span(now - bad_since)}"))
+            signals.append(Signal("http", f"its port {does} for {span(now - bad_since)}"))
         elif engine.slow_since is not None and watch.over(
             max(engine.slow_since, engine.moved_t), 0.0 if fallen else SLOW_S
         ):
             # Time-outs alone are what a saturated engine gives: killing it for that is the classic false restart. But
             # a saturated engine has its memory: where that fell, one look without an answer is the second signal.
-            lasts = span(now - engine.slow_since)
-            signals.append(Signal("slow", f"{of_engine(look, 'port')} has accepted and not answered for {lasts}"))
+            signals.append(
+                Signal("slow", f"its port has accepted and not answered for {span(now - engine.slow_since)}")
+            )
     if fallen:
         memory = fallen[0]
         gpu = memory.gpu
@@ -117,21 +120,14 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
     return signals
 
 
-def of_engine(look: EngineLook | None, what: str) -> str:
-    """A thing of the engine that is spoken of, which has a number and a machine where the run has several."""
-    if look is None or look.index is None:
-        return f"its {what}"
-    return f"{what if what.startswith('/') else f'the {what}'} of {who('inference', look.host, look.index)}"
-
-
 def was_up(state: State) -> bool:
     """Has this attempt's engine ever worked? A step says so as well as an answer: a job may be met after its death.
 
-    Where it has several, they must have answered: one may listen where its agent does not ask.
+    Of an engine on another machine only an answer does: it may listen where its agent does not ask.
     """
-    look = state.engine.look
-    says = state.settings.inference != "own-role" and (look is None or look.index is None)
-    return state.engine.ever_ok or (state.progress.step is not None and says)
+    engine = state.engine
+    by_step = state.settings.inference != "own-role" and not (engine.look is not None and engine.look.host)
+    return engine.ever_ok or (state.progress.step is not None and by_step)
 
 
 def _works_on(state: State, since: float, watch: Watch) -> bool:
@@ -164,17 +160,36 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
                 # While the others move: a unit without requests of its own may be idle for as long as it likes.
                 if unit.busy_since is not None and still_s >= hang_s and unit.t - unit.busy_since >= hang_s:
                     of = f"engine {index} of {len(engine.units)}"
-                    of = who("inference", unit.host, int(index)) if unit.host else of
                     signals.append(Signal("counters", f"{of} made no token for {span(still_s)} while the others do"))
                     break
     if not is_counting or frozen_s >= hang_s / 2 or signals:
         if engine.liveness_misses >= BAD_LOOKS:
-            liveness = of_engine(engine.look, "/liveness").removeprefix("its ")
-            signals.append(Signal("request", f"{liveness} failed {engine.liveness_misses} times in a row"))
+            signals.append(Signal("request", f"/liveness failed {engine.liveness_misses} times in a row"))
         elif engine.canary_misses >= BAD_CANARIES:
             missed_twice = f"a one-token request was not answered, {engine.canary_misses} times in a row"
             signals.append(Signal("request", missed_twice))
     return signals
+
+
+def each_engine(state: State, watch: Watch) -> Iterator[tuple[str, int, State, list[Signal]]]:
+    """Each engine on another machine with which something is wrong: machine, number, the state as if it were the only
+    one, and what speaks against it. What another engine, or another machine's GPU, shows says nothing of it."""
+    empty = {m.gpu.host for m in state.gpus.by_uuid.values() if m.fallen_since is not None}
+    for engine in state.engines.values():
+        look = engine.look
+        if look is None or not (look.host in empty or _is_odd(engine, state)):
+            continue
+        gpus = {uuid: m for uuid, m in state.gpus.by_uuid.items() if m.gpu.host == look.host}
+        alone = replace(state, engine=engine, gpus=replace(state.gpus, by_uuid=gpus))
+        yield look.host, look.index, alone, engine_signals(alone, watch)
+
+
+def _is_odd(engine: EngineMemory, state: State) -> bool:
+    """Late answers alone are those of one that has more to do than the others, for a long time."""
+    if engine.slow_since is not None and state.now - engine.slow_since >= LATE_S:
+        return True
+    still = engine.work_since is not None and engine.counted_t - engine.moved_t >= state.settings.hang / 2
+    return still or engine.bad_since is not None or bool(engine.liveness_misses or engine.canary_misses)
 
 
 def soft_overdue(state: State, watch: Watch) -> Signal | None:

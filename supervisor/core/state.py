@@ -148,7 +148,6 @@ class EngineUnit:
     moved_t: float  # last time its counter moved
     t: float  # last time it could be read
     busy_since: float | None = None  # since when it has had requests without a break
-    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -645,6 +644,7 @@ class State:
     wall: float = 0.0
     why: str = ""  # the sentence of the present mode
     engine: EngineMemory = field(default_factory=EngineMemory)
+    engines: dict[str, EngineMemory] = field(default_factory=dict)  # where the run has several machines: "HOST/INDEX"
     progress: Progress = field(default_factory=Progress)
     left: Left | None = None
     own: OwnEngine = field(default_factory=OwnEngine)

@@ -21,6 +21,7 @@ from supervisor.core.deadlines import (
     step_limits,
     unsaid,
 )
+from supervisor.core.evolve import replace
 from supervisor.core.launcher import who, why_launcher_stops
 from supervisor.core.proof import (
     APART_S,
@@ -39,6 +40,7 @@ from supervisor.core.proof import (
 from supervisor.core.signals import (
     Signal,
     busy_trainer,
+    each_engine,
     engine_signals,
     gpu_signal,
     idle_engine,
@@ -84,6 +86,7 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
         or _machine_lost(state, against, watch)
         or _engine_dead(state, against, watch)
         or _engine_hung(state, against, watch)
+        or _engine_elsewhere(state, watch)
         or _hopeless(state, watch)
         or _judge_standstill(state, watch)
         or _overdue(state, watch)
@@ -176,22 +179,23 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
         holds = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer" and not m.gpu.is_empty]
         trainer = f" while the trainer holds {size(max(g.used_bytes for g in holds))}" if holds else ""
-        sentence = f"vLLM is dead{trainer}: {_both(signals)}."
-        return Verdict("dead", "engine-memory", sentence, True, tuple(signals), host=_bad_host(state))
+        return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
-        sentence = f"vLLM is dead: {_both(signals)}."
-        return Verdict("dead", "engine-unreachable", sentence, True, tuple(signals), host=_bad_host(state))
+        return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", True, tuple(signals))
     if kinds >= {"slow", "step"} and not excuse(state, watch):
-        sentence = f"vLLM hangs: {_both(signals)}."
-        return Verdict("hung", "engine-silent", sentence, True, tuple(signals), host=_bad_host(state))
+        return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", True, tuple(signals))
     return None
 
 
-def _bad_host(state: State) -> str:
-    """The machine of the engine with which something is wrong, where the run has several."""
-    look, gpus = state.engine.look, state.gpus.by_uuid.values()
-    fallen = next((memory.gpu.host for memory in gpus if memory.fallen_since is not None), "")
-    return look.host or fallen if look is not None else fallen
+def _engine_elsewhere(state: State, watch: Watch) -> Verdict | None:
+    """The same for each engine of a run over several machines, by itself."""
+    if is_about_to_end(state):
+        return None
+    for host, index, alone, signals in each_engine(state, watch):
+        found = _engine_dead(alone, signals, watch) or _engine_hung(alone, signals, watch)
+        if found is not None:
+            return replace(found, sentence=found.sentence.replace("vLLM", who("inference", host, index), 1), host=host)
+    return None
 
 
 def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
@@ -215,7 +219,6 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.",
         True,
         tuple(signals),
-        host=_bad_host(state),
     )
 
 
@@ -356,14 +359,17 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
         return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
     if state.job.scratch and state.attempt.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.job.scratch}")
+    engine = "vLLM"
     if not state.settings.has_engine:
         signals = [s for s in (soft_overdue(state, watch),) if s]
+    for host, index, _, found in each_engine(state, watch) if not signals else ():
+        signals, engine = signals or found, engine if signals else who("inference", host, index)
     if not signals:
         trouble = gpu_signal(state)
         signals = [trouble] if trouble else []
     if not signals:
         return None
-    subject = {"step": "The job", "rollouts": "The job", "gpu": "A GPU"}.get(signals[0].kind, "vLLM")
+    subject = {"step": "The job", "rollouts": "The job", "gpu": "A GPU"}.get(signals[0].kind, engine)
     sentence = f"{subject} is under suspicion: {signals[0].sentence.rstrip('.')}; one signal is not enough to act."
     return Verdict("suspect", f"suspect-{signals[0].kind}", sentence, signals=tuple(signals))
 

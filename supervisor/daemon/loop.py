@@ -611,7 +611,7 @@ class Daemon:
             own,
             max_steps=own.max_steps or (job.max_steps() if job else None),
             first_step_at=job.facts().first_step if job else 0,
-            has_engine=job is None or job.engine() is not None or job.facts().engines_elsewhere,
+            has_engine=job is None or job.engine() is not None,
             has_finish_line=job is None or job.facts().finish_line,
             mode="observe" if self.context.observed else "act",
             fresh=self._options.fresh,

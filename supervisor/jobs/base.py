@@ -98,6 +98,12 @@ class Place:
     port: int | None = None  # where a vLLM engine answers HTTP, on its machine
 
 
+def visible_gpus(env: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What ``CUDA_VISIBLE_DEVICES`` names; None: all of the machine."""
+    given = env.get("CUDA_VISIBLE_DEVICES")
+    return None if given is None else tuple(word for one in given.split(",") if (word := one.strip()))
+
+
 @dataclass(frozen=True)
 class StopRules:
     """How this job wants to be stopped: signals in order, each with the seconds to wait for the whole tree.
@@ -229,7 +235,6 @@ class JobFacts:
     first_step: int = 0
     finish_line: bool = True  # False: nothing in the log says success, so exit code 0 alone means finished
     notes: Sequence[str] = field(default_factory=tuple)  # limits a person must know ("no way to set the W&B id")
-    engines_elsewhere: bool = False  # other machines' agents ask its engines, and the daemon none
 
 
 def note_choice(chosen: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from supervisor import signatures
@@ -13,7 +12,7 @@ from supervisor.base.escapes import plain as without_escapes
 from supervisor.config.nodes import NodeComponent, Nodes
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
-from supervisor.jobs.base import Component, JobFacts, LogSource, Place, StartRequest
+from supervisor.jobs.base import Component, LogSource, Place, StartRequest, visible_gpus
 from supervisor.jobs.plain import LONGEST, PlainJob
 
 
@@ -31,11 +30,6 @@ class SpreadJob(PlainJob):
         if not any("{step}" in word or "{checkpoint}" in word for word in words):
             found.append("No component of [nodes] has a `resume` with {step} or {checkpoint}: put one of them in.")
         return found
-
-    def facts(self) -> JobFacts:
-        """Those of the plain command; its engines answer on their machines."""
-        ports = [one.port for one in self.nodes.components if one.port is not None]
-        return replace(super().facts(), engines_elsewhere=bool(ports) and self.engine() is None)
 
     def _number_components(self) -> Iterator[tuple[NodeComponent, int, str]]:
         """Each component with its number among those of its role, and its name."""
@@ -62,7 +56,7 @@ class SpreadJob(PlainJob):
             words = one.resume if request.step is not None and one.resume else one.start
             argv = [self._fill_word(word, values, request.configs) for word in words]
             port = one.port if self.engine() is None else None
-            place = Place(f"{{name.{one.machine}}}", one.role, index, one.is_writer, port=port)
+            place = Place(f"{{name.{one.machine}}}", one.role, index, one.is_writer, visible_gpus(env), port)
             found.append(Component(name, argv, self.folder, env, self.run.job.nofile, place=place))
         return sorted(found, key=lambda component: component.name != "trainer-0")
 

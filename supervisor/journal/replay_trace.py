@@ -301,7 +301,8 @@ class Answers:
                 pid = PID + action.attempt
                 return [(self.START_S, f.AttemptStarted(action.attempt, action.step, pid, "(answered by the replay)"))]
             case a.Stop():
-                empty = f.GpuLook(tuple(replace(gpu, used_bytes=0) for gpu in self._gpus))
+                host = self._gpus[0].host if self._gpus else ""
+                empty = f.GpuLook(tuple(replace(gpu, used_bytes=0) for gpu in self._gpus), host=host)
                 stopped = f.AttemptStopped(action.attempt, self.STOP_S, gpu_free=True)
                 looks: list[tuple[float, f.Fact]] = [(self.STOP_S - 0.5, empty)] if self._gpus else []
                 return [*looks, (self.STOP_S, stopped)]

@@ -42,7 +42,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
-from supervisor.nodes.sights import GpuSights, OomSights, watch_engine
+from supervisor.nodes.sights import WELL_S, GpuSights, OomSights, is_worth_saying, watch_engine
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
 from supervisor.process.attempts import attempt_dir
@@ -86,6 +86,7 @@ class Part:
     carried: int = 0  # bytes of its output that the head has
     lookers: list[Looker] = field(default_factory=list)
     watcher: ProcessWatcher | None = None
+    answered: float = float("-inf")  # when its engine's answers were told last
     seen: dict[tuple[int, int], Message] = field(default_factory=dict)
     gone: list[tuple[float, Message]] = field(default_factory=list)
 
@@ -219,7 +220,7 @@ class Agent:
         """One connection, from the greeting until it ends. Raises OSError and WireError."""
         line, welcome = self._greet()
         try:
-            self.lease_s, self._hang_s = float(welcome["lease_s"]), float(welcome["hang_s"])
+            self.lease_s, self._hang_s = float(welcome["lease_s"]), float(welcome.get("hang_s", self._hang_s))
             self._hear_welcome(welcome)
             heard_any = now()
             beat_at = 0.0
@@ -298,9 +299,9 @@ class Agent:
             launching = list(self._launching.values())
         if self._disk is not None:
             self._disk.forget_told()
-        self._gpus.tell_again()
         self._say({"t": "report", "parts": [*(part.key for part in parts), *launching]})
         self._hear_wanted(welcome.get("wanted"))
+        self._gpus.tell_again()
 
     def _hear_wanted(self, wanted: object) -> None:
         """``wanted``: the attempt of which parts may live here; None: the head does not say."""
@@ -491,7 +492,8 @@ class Agent:
     def _take_fact(self, part: Part, fact: f.Fact) -> None:
         """Of an engine, in a sensor's thread."""
         top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
-        if isinstance(fact, f.EngineLook):
+        if isinstance(fact, f.EngineLook) and (is_worth_saying(fact) or now() - part.answered >= WELL_S):
+            part.answered = now()
             self._say({"t": "engine", **top, "look": encode(fact)})
         if not isinstance(fact, f.ProcessSeen | f.ProcessGone):
             return
@@ -571,7 +573,7 @@ class Agent:
             case "launch":
                 return self._launch(message)
             case "stop":
-                how = {name: bool(message[name]) for name in ("brief", "at_once")}
+                how = {name: bool(message.get(name)) for name in ("brief", "at_once")}
                 rules, waits = (
                     _read_rules(message["rules"]),
                     (float(message[name]) for name in ("budget_s", "gpu_wait_s")),
@@ -596,18 +598,19 @@ class Agent:
             if left:
                 raise PodUnfitError(f"something of an earlier attempt cannot be ended: {'; '.join(left)}")
         self._forget_old(attempt)
+        place = {**message["place"], **message.get("sees", {})}
         nofile, ports = int(told["nofile"]), [int(port) for port in told.get("ports", ())]
         component = Component(told["name"], told["argv"], Path(told["cwd"]), told["env"], nofile, ports)
         folder = attempt_dir(self.state_dir, attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         shim_records.write_atomically(
-            str(folder / f"{component.name}.place.json"), {"place": message["place"], "rules": message["rules"]}
+            str(folder / f"{component.name}.place.json"), {"place": place, "rules": message["rules"]}
         )
         found = look_at_component(folder, component.name)
         notes: Sequence[str] = ()
         if found.state != "running":
             notes = launch(component, folder, "fork", self.run_id, self._unwanted).notes
-        part = self._new_part(attempt, component.name, message["place"], message["rules"])
+        part = self._new_part(attempt, component.name, place, message["rules"])
         self._gpus.tell_again()
         return {"state": to_message(part.state), "notes": list(notes)}
 
@@ -679,7 +682,9 @@ class Agent:
         stop = rules or (parts[0].rules if parts else StopRules([]))
         known = [process for one in parts for process in one.seen]
         left: Sequence[str] = ()
-        if Belongings(folder, (), self.run_id, known).list_living():
+        newest = attempt == max((one.attempt for one in self._list_parts()), default=-1)
+        # Where all has ended already, the GPUs are waited for none the less.
+        if Belongings(folder, (), self.run_id, known).list_living() or (gpu_wait_s and newest):
             report = stop_attempt(
                 folder, (), self.run_id, stop, budget_s, self._gpus.is_free, gpu_wait_s,
                 hurry=self._hurry, known=known, gpu_pids=self._gpus.list_pids, brief=brief, at_once=at_once

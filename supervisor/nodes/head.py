@@ -35,7 +35,6 @@ from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
 from supervisor.nodes.allocation import choose_machines, count_machines, fill_machines
-from supervisor.nodes.engines import Engines
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away
 from supervisor.process.attempts import attempt_dir
@@ -121,7 +120,6 @@ class Head:
         self._requests: dict[str, Request] = {}
         self._writers: dict[tuple[int, str], str] = {}  # by attempt and component: the machine that output is kept of
         self._changed = threading.Condition()
-        self._engines = Engines()
         self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
         self._began = now()
         self._ended = False
@@ -361,10 +359,6 @@ class Head:
                     silent[name] = now() - machine.heard
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
-        used = self._state().machines_used()
-        speak = all(self._speaks(name) for name in used)
-        if (look := self._engines.merge(self._state().attempt.number, used, now(), all_speak=speak)) is not None:
-            self._post(look, "engine")
         if self.disks is not None:
             self.disks.tick()
 
@@ -486,16 +480,16 @@ class Head:
                 gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
                 age_s = float(message.get("age", 0.0))
                 self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
-            case "oom":
-                sentence = f"The kernel ended a process on {peer.name} because memory was full there (OOM kill)."
-                self._post(f.Remark("warning", sentence, "warning"), "nodes")
+            case "remark":
+                self._post(f.Remark("warning", f"{peer.name}: {str(message['text'])[:500]}", "warning"), "nodes")
             case "gpus" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
                 look = decode(message["look"])
                 gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)
                 self._post(replace(look, gpus=gpus, host=peer.name), "gpu")
             case "engine" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
-                place = peer.name, int(message["index"])
-                self._engines.hear(int(message["attempt"]), place, decode(message["look"]), now())
+                state, look = self._state(), decode(message["look"])
+                if state.live and int(message["attempt"]) == state.attempt.number:
+                    self._post(replace(look, host=peer.name, index=int(message["index"])), "engine")
             case "disk" | "content" if self.disks is not None:
                 self.disks.hear(peer.name, message)
             case "done":
@@ -668,7 +662,9 @@ class Head:
             told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile, "ports": list(component.ports)}
             order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
-            requests.append(self.ask(place.host, {**order, "place": vars(place)}))
+            sees = {"gpus": place.gpus, "port": place.port}  # apart: an agent of before does not know them
+            order |= {"place": {name: value for name, value in vars(place).items() if name not in sees}, "sees": sees}
+            requests.append(self.ask(place.host, order))
         try:
             return self._await_launches(components, requests, folder, unwanted)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,10 @@ from supervisor.sensors.gpu import GpuRole, GpuSensor
 from supervisor.sensors.gpu_survey import survey
 from supervisor.sensors.host import HostSensor
 
-GPU_S, ENGINE_S, HOST_S = 3.0, 5.0, 5.0
+GPU_S, ENGINE_S, HOST_S = 1.0, 5.0, 5.0
+GPU_TOLD_S = 10.0
+LOOK_S = 15.0  # for one look: two questions, each with five seconds
+WELL_S = 15.0  # an engine that is well is told of so often
 TOLD_S = 30.0  # GPUs of which nothing changes are told of so often
 KEPT_FAULTS = 16
 
@@ -30,10 +34,14 @@ class GpuSights:
         self.faults: list[tuple[float, Message]] = []
         """When each was seen (``wire.now``), the newest ones: told again with each new connection."""
         self._newest: tuple[f.Gpu, ...] | None = None
+        self._told = float("-inf")
 
     def watch(self) -> None:
         """Look from now on. A driver that hangs holds up this thread and the sensor's alone."""
-        if gpus := [str(one.index) for one in survey().gpus]:
+        while (found := survey()).problem and not found.none:
+            self._take(f.GpuLook(reason=found.problem))
+            time.sleep(TOLD_S)
+        if gpus := [str(one.index) for one in found.gpus]:
             Looker(GpuSensor(GpuPlan(trainer=gpus), heartbeat_s=TOLD_S), self._take, interval_s=GPU_S).start()
         else:
             self._take(f.GpuLook())  # there are none: that is known, too
@@ -50,12 +58,13 @@ class GpuSights:
         return sorted({pid for gpu in self._newest or () for pid in gpu.pids or ()})
 
     def tell_not_free(self, holders: Sequence[str]) -> None:
-        """The job is gone and its memory is not: another machine may do, and this one may want a reset."""
+        """The job is gone and its memory is not. The next start will tell whether that matters."""
         held = f", on it are {'; '.join(holders)}" if holders else ", no living process of the run holds it"
         places = self._places()
         for gpu in self._newest or ():
             if not gpu.is_empty and find_role(gpu, places) != "other":
-                self._tell_fault(gpu.name, 0, f"its memory did not come back after a stop{held}")
+                text = f"The memory of {gpu.name} did not come back after a stop{held}."
+                self._say({"t": "remark", "text": text})
 
     def _take(self, fact: f.Fact) -> None:
         if isinstance(fact, f.GpuFault):
@@ -67,8 +76,11 @@ class GpuSights:
                 gpu, _, said = text.partition(": ")
                 self._tell_fault(gpu, 0, said)
             self._lost = set(fact.lost)
-        self._newest = None if fact.reason else fact.gpus
-        self._tell(fact)
+        before, self._newest = self._newest, None if fact.reason else fact.gpus
+        empty = [[gpu.is_empty for gpu in gpus] for gpus in (before or (), fact.gpus)]
+        # Memory moves all the time while a job starts: what becomes empty, or is filled, is news at once.
+        if fact.reason or empty[0] != empty[1] or now() - self._told >= GPU_TOLD_S:
+            self._tell(fact)
 
     def tell_again(self) -> None:
         """To a head that has not heard it, or since something else runs here now."""
@@ -76,6 +88,7 @@ class GpuSights:
             self._tell(f.GpuLook(self._newest))
 
     def _tell(self, fact: f.GpuLook) -> None:
+        self._told = now()
         places = self._places()
         gpus = tuple(replace(gpu, role=find_role(gpu, places)) for gpu in fact.gpus)
         self._say({"t": "gpus", "look": encode(replace(fact, gpus=gpus, lost=()))})
@@ -102,7 +115,8 @@ class OomSights:
         """What the sensor says, in its thread."""
         kills = fact.oom_kills if isinstance(fact, f.HostLook) else None
         if kills is not None and self._kills is not None and kills > self._kills:
-            self._say({"t": "oom"})
+            text = "The kernel ended a process because memory was full (OOM kill)."
+            self._say({"t": "remark", "text": text})
         self._kills = kills if kills is not None else self._kills
 
 
@@ -128,4 +142,9 @@ def watch_engine(place: Place, hang_s: float, post: Callable[[f.Fact], None]) ->
     """Ask the engine of ``place`` on this machine; an answer each few seconds."""
     engine = Engine(f"http://127.0.0.1:{place.port}", liveness=True)
     sensor = EngineSensor(engine, canary_after_s=hang_s / 2, canary_timeout_s=hang_s / 2)
-    return Looker(sensor, post, interval_s=ENGINE_S)
+    return Looker(sensor, post, interval_s=ENGINE_S, deadline_s=LOOK_S)
+
+
+def is_worth_saying(look: f.EngineLook) -> bool:
+    """Is it more than that the engine answers? That its /liveness does, which goes through the engine, is more."""
+    return look.health != "ok" or look.liveness not in ("unknown", "absent") or bool(look.canary)

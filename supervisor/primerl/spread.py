@@ -12,14 +12,23 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.base.secrets import mask_secrets
 from supervisor.config.nodes import WRITERS
-from supervisor.jobs.base import Ask, Component, Engine, GpuPlan, JobFacts, LogSource, Place, StartRequest, StopRules
+from supervisor.jobs.base import (
+    Ask,
+    Component,
+    Engine,
+    GpuPlan,
+    LogSource,
+    Place,
+    StartRequest,
+    StopRules,
+    visible_gpus,
+)
 from supervisor.jobs.plain import fill_holes
 from supervisor.primerl import command
 from supervisor.primerl.job import AT_ONCE_S, PrimeRlJob
@@ -37,11 +46,6 @@ OF_THIS_MACHINE: Final = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "TMPDIR", "TMP", "
 
 class SpreadPrimeRlJob(PrimeRlJob):
     """Steps, folders and lines are those of prime-rl on one machine; the processes are its parts."""
-
-    def facts(self) -> JobFacts:
-        """Those of one machine; the engines answer on theirs."""
-        has_engines = not self.sft and self.everything.has("inference")
-        return replace(super().facts(), engines_elsewhere=has_engines and self.engine() is None)
 
     def problems(self) -> Sequence[str]:
         """Those of one machine, and what the rendering cannot do."""
@@ -121,8 +125,7 @@ class SpreadPrimeRlJob(PrimeRlJob):
         for one in rendered["components"]:
             role, env = one["role"], one["env"]
             is_router = role == "inference" and one["argv"][0] == ROUTER
-            visible = env.get("CUDA_VISIBLE_DEVICES")
-            gpus = () if is_router else visible.split(",") if visible else None
+            gpus = () if is_router else visible_gpus(env)
             asked = role == "inference" and not is_router and self.engine() is None
             port = one["port"] if asked else None
             place = Place(f"{{name.{one['machine']}}}", role, count[role], role in WRITERS, gpus, port)

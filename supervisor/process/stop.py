@@ -111,7 +111,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
 
     brief = brief or (hurry is not None and hurry.is_set())
     removed = segments.remove_stale(began_wall, ours, brief=brief)
-    free = _wait_for_gpus(gpu_free, gpu_wait_s)
+    free = _wait_for_gpus(gpu_free, 0.0 if brief else gpu_wait_s, hurry)
     holders: tuple[str, ...] = ()
     if free is False:
         holders = strangers.on_the_gpus(gpu_pids(), (process.identity for process in tree.list_living()))
@@ -243,7 +243,7 @@ def _end_shims(tree: Belongings) -> list[Process]:
     return _kill_all(tree, time.monotonic() + LEAST_KILL_S)[1] if tree.jobs() else []
 
 
-def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float) -> bool | None:
+def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float, hurry: Event | None) -> bool | None:
     """Until the GPUs' memory is back or the limit; a driver that gives no answer at all is not waited for long."""
     begun = time.monotonic()
     heard = False
@@ -253,6 +253,7 @@ def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float) -> bool 
             return True
         heard = heard or free is not None
         waited = time.monotonic() - begun
-        if waited >= limit_s or (not heard and waited >= GPU_SILENCE_S):
+        in_a_hurry = hurry is not None and hurry.is_set()
+        if waited >= limit_s or in_a_hurry or (not heard and waited >= GPU_SILENCE_S):
             return free
         time.sleep(min(LAST_POLL_S, limit_s))

@@ -20,11 +20,12 @@ from supervisor.core.deadlines import (
     step_deadline,
 )
 from supervisor.core.evolve import replace
+from supervisor.core.launcher import who
 from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
 from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
 from supervisor.core.proof import Verdict, grace
-from supervisor.core.signals import BAD_CANARIES, BAD_LOOKS, SLOW_S
+from supervisor.core.signals import BAD_CANARIES, BAD_LOOKS, SLOW_S, each_engine
 from supervisor.core.state import Gone, GpuMemory, State
 from supervisor.core.table import row_for
 from supervisor.core.verdicts import judge, progress_sentence
@@ -165,39 +166,46 @@ def _if_it_fell(memory: GpuMemory, limit_s: float) -> str:
 
 
 def _engine_belief(state: State) -> list[Piece]:
+    """Of the engine, or of each on another machine with which something is wrong."""
+    odd = [alone for _, _, alone, signals in each_engine(state, Watch(state.now)) if signals]
+    return [piece for one in (state, *odd) if one.live for piece in _one_engine_belief(one)]
+
+
+def _one_engine_belief(state: State) -> list[Piece]:
     engine, now = state.engine, state.now
     look = engine.look
-    if look is None or not state.live:
+    if look is None:
         return []
+    name = who("inference", look.host, look.index) if look.host else "engine"
     running = "unknown" if look.running is None else f"{look.running:.0f}"
     text = f"/health {look.health}, /liveness {look.liveness}, requests running: {running}"
     found = []
     if not engine.ever_ok:
-        found.append(Piece("engine", text, now - engine.look_t, would="it was never up here: no answer is no signal"))
+        found.append(Piece(name, text, now - engine.look_t, would="it was never up here: no answer is no signal"))
     elif engine.slow_since is not None:
         since = now - max(engine.slow_since, engine.moved_t)
         would = f"{span(SLOW_S)} without an answer or a token {A_SIGNAL}"
-        found.append(Piece("engine", text, now - engine.look_t, SLOW_S, SLOW_S - since, would))
+        found.append(Piece(name, text, now - engine.look_t, SLOW_S, SLOW_S - since, would))
     elif engine.bad_since is not None:
         missing = max(0, BAD_LOOKS - engine.bad_looks)
         would = f"{missing} more such answers in a row {A_SIGNAL}" if missing else "this is a signal"
-        found.append(Piece("engine", text, now - engine.look_t, would=would))
+        found.append(Piece(name, text, now - engine.look_t, would=would))
     else:
         would = f"{BAD_LOOKS} refused or failed answers in a row {A_SIGNAL}"
-        found.append(Piece("engine", text, now - engine.look_t, would=would))
+        found.append(Piece(name, text, now - engine.look_t, would=would))
     found.append(_counters_belief(state))
     if engine.liveness_misses:
         text = f"/liveness failed {times(engine.liveness_misses)} in a row"
         would = "with counters that stand still, this is a signal"
         if engine.liveness_misses < BAD_LOOKS:
             would = f"at {BAD_LOOKS}, with counters that stand still, it {A_SIGNAL}"
-        found.append(Piece("engine liveness", text, would=would))
+        found.append(Piece(f"{name} liveness", text, would=would))
     if engine.canary_misses:
         text = f"a one-token request was not answered, {times(engine.canary_misses)} in a row"
         would = "with counters that stand still, this is a signal"
         if engine.canary_misses < BAD_CANARIES:
             would = f"at {BAD_CANARIES}, with counters that stand still, it {A_SIGNAL}"
-        found.append(Piece("engine canary", text, would=would))
+        found.append(Piece(f"{name} canary", text, would=would))
     return found
 
 

@@ -10,6 +10,7 @@ from supervisor.core import leaving, pinned_steps
 from supervisor.core.account import ledger_until_now
 from supervisor.core.deadlines import allowance, excuse, start_of_limit, startup_budget, step_deadline
 from supervisor.core.goodput import across, sum_ledgers
+from supervisor.core.launcher import who
 from supervisor.core.phases import STEP
 from supervisor.core.retention import held_steps, next_save_bytes, next_to_publish
 from supervisor.core.state import UNANSWERED, Incident, State
@@ -118,7 +119,6 @@ def _root_cause_fields(one: Incident, told: str) -> list[str]:
 def status(state: State) -> dict[str, Any]:
     """The part of the status that the core knows. Sizes in bytes, times in Unix time or seconds."""
     progress = state.progress
-    look = state.engine.look
     return {
         "run": state.settings.run_id,
         "state": state_word(state),
@@ -159,7 +159,7 @@ def status(state: State) -> dict[str, Any]:
         ],
         "gpu_reason": state.gpus.reason,
         "setup": [_setup_part(state, name) for name in state.setup] if state.setup_pending else [],
-        "engine": _pick_fields(look, "health", "liveness", "running", "waiting") if look and state.live else None,
+        "engine": _engine(state) if state.live else None,
         "incident": incident(state.incidents.open, state),
         "last_incident": incident(state.incidents.closed[-1], state) if state.incidents.closed else None,
         "incidents": [incident(one, state) for one in state.incidents.closed],
@@ -167,6 +167,18 @@ def status(state: State) -> dict[str, Any]:
         "config_changed": list(state.orders.config_changed),
         "exit_code": state.ending.code if state.ending.said else None,  # before, it still publishes
     }
+
+
+def _engine(state: State) -> dict[str, Any] | None:
+    """What the engine answers; of several on other machines their sums, and those with which something is wrong."""
+    if state.engine.look is not None:
+        return _pick_fields(state.engine.look, "health", "liveness", "running", "waiting")
+    looks = [one.look for one in state.engines.values() if one.look is not None]
+    odd = [look for look in looks if look.health != "ok"]
+    sums = {name: sum(getattr(look, name) or 0.0 for look in looks) for name in ("running", "waiting")}
+    told = [f"{who('inference', look.host, look.index)}: {look.health}" for look in odd]
+    health = odd[0].health if odd else "ok"
+    return {"health": health, "liveness": None, **sums, "engines": len(looks), "odd": told} if looks else None
 
 
 def _local_steps(state: State) -> list[dict[str, Any]]:

@@ -253,26 +253,25 @@ def test_an_engine_elsewhere_that_answers_and_makes_nothing_is_found_while_steps
     cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
     assert cluster.starts()[1] > frozen_at + 4, "it trained on until then"
     [verdict] = cluster.sentences("verdict")
-    assert verdict.startswith("vLLM hangs: it answers /health but makes no progress: vLLM 2 on n3 made no token for ")
+    assert verdict.startswith("vLLM 2 on n3 hangs: it answers /health but makes no progress: it made no token for ")
     (cluster.out / "freeze-2").unlink()
     cluster.wait_for_step(cluster.starts()[1] + 2)
     cluster.check_sound()
 
 
 @pytest.mark.soak
-def test_gpu_memory_that_does_not_come_back_after_a_stop_costs_the_machine_its_place(
+def test_a_stop_waits_for_the_gpus_of_all_machines_and_says_whose_memory_is_not_back(
     make: MakeCluster, states: States
 ) -> None:
     states.file.write_text(f"GPU-a {60 << 30} ok\n")
-    cluster = make(machines=5, environs={"n2": states.env})
+    cluster = make(environs={"n2": states.env})
     cluster.wait_for(lambda: [one["role"] for one in cluster.status().get("gpus", ())] == ["inference"], "its GPU")
     cluster.wait_for_step(2)
     (cluster.out / "end-0").write_text("1")
     cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    told = "n2: The memory of GPU 0 did not come back after a stop, no living process of the run holds it."
+    assert told in cluster.sentences("warning"), cluster.story()
     cluster.wait_for_step(cluster.starts()[1] + 2)
-    assert cluster.status()["gpus"] == [], "n2 is not of the run any more"
-    told = "The driver reports: GPU 0 of n2: its memory did not come back after a stop, no living process of the run"
-    assert any(one.startswith(told) for one in cluster.sentences()), cluster.story()
     cluster.check_sound()
 
 
