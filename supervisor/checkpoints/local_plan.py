@@ -16,6 +16,7 @@ import contextlib
 import glob
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -50,13 +51,9 @@ class Identity:
             status = path.lstat()
         except OSError as error:
             raise StoreError("changed", f"{path} vanished while the step was being published") from error
-        if not _is_plain(status):
+        if not stat.S_ISREG(status.st_mode):
             raise StoreError("changed", f"{path} is no plain file (a link, a folder or a device): it is not published")
         return Identity(status.st_size, status.st_mtime_ns, status.st_ino)
-
-
-def _is_plain(status: os.stat_result) -> bool:
-    return (status.st_mode & 0o170000) == 0o100000
 
 
 @dataclass(frozen=True)

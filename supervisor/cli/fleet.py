@@ -223,7 +223,7 @@ def status(file: Path) -> int:
         if not living and name not in fleet.files:
             continue
         for one in living:
-            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", each, _step_cell(one)))
+            rows.append((name, *_pod_cells(one), f"{dollars:.2f}", each, "" if one.step is None else str(one.step)))
         if not living:
             rows.append((name, "none", "", "", f"{dollars:.2f}", each, ""))
         if page.said:
@@ -392,10 +392,6 @@ def _pod_cells(one: Rented) -> tuple[str, str, str]:
 def _price_useful_hour(state: State) -> str:
     useful_h = sum_useful_s(state.rented) / 3600
     return f"{sum_dollars(state) / useful_h:.2f}" if useful_h else "?"
-
-
-def _step_cell(one: Rented) -> str:
-    return "" if one.step is None else str(one.step)
 
 
 def _link(mbit: float | None) -> str:

@@ -139,7 +139,7 @@ def _evidence_of_bundle(bundle: Mapping[str, Any]) -> list[str]:
     lines = [f"Evidence: {render.safe(bundle['path'])} ({took})"]
     parts = bundle.get("parts") or ()
     rows = [
-        (render.safe(part["name"]), render.safe(part["state"]), _time_in_words(part), _file_names(part))
+        (render.safe(part["name"]), render.safe(part["state"]), f"{float(part['seconds']):>5.1f} s", _file_names(part))
         for part in parts
     ]
     for line, part in zip(render.table(rows) if rows else (), parts, strict=True):
@@ -147,10 +147,6 @@ def _evidence_of_bundle(bundle: Mapping[str, Any]) -> list[str]:
         for note in part.get("notes") or ():
             lines += render.wrap(note, " " * (4 + len(render.safe(part["name"]))))
     return lines
-
-
-def _time_in_words(part: Mapping[str, Any]) -> str:
-    return f"{float(part['seconds']):>5.1f} s"
 
 
 def _file_names(part: Mapping[str, Any]) -> str:

@@ -84,7 +84,7 @@ class _Finder:
             return
         self.depth += 1
         parsed = read(text)
-        self.found.told += [_capitalize(problem) for problem in parsed.problems]
+        self.found.told += [problem[:1].upper() + problem[1:] for problem in parsed.problems]
         lone = len([one for one in parsed.commands if one.words]) == 1 and not from_script
         for command in parsed.commands:
             self._read_command(command, lone=lone)
@@ -434,7 +434,3 @@ def _show_words(raw: Raw) -> str:
 def _shorten_text(text: str) -> str:
     flat = safe(text)
     return flat if len(flat) <= 100 else flat[:97] + "..."
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -92,7 +92,9 @@ def describe_pod(pod: Pod) -> list[str]:
         if pod.systemd
         else "systemd: does not run here; `rl-supervisor run`, or onstart.sh in a container."
     )
-    lines += [_describe_volume(what, volume) for what, volume in _describe_volumes(pod)]
+    lines += [
+        _describe_volume(what, pod.site.volumes[name]) for name, what in _WHAT.items() if name in pod.site.volumes
+    ]
     if pod.site.container:
         lines += _is_persistent(pod.site)
     return [*lines, *_describe_variables(pod)]
@@ -110,10 +112,6 @@ def _describe_gpus(machine: Machine) -> str:
 
 
 _WHAT = {"output": "outputs", "state": "the supervisor's state", "hf-cache": "models (HF cache)"}
-
-
-def _describe_volumes(pod: Pod) -> list[tuple[str, Volume]]:
-    return [(_WHAT[name], pod.site.volumes[name]) for name in _WHAT if name in pod.site.volumes]
 
 
 def _describe_volume(what: str, volume: Volume) -> str:

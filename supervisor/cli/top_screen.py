@@ -77,7 +77,7 @@ def draw_series(status: Mapping[str, Any], series: Sequence[Row], terminal: Size
     width = min(max(terminal.columns - LABEL - VALUE - TOLD, LEAST_SPARKS), MOST_SPARKS)
     lines = _wrap_facts([("progress", render.progress(status) + render.remaining_time(status), "")], terminal)
     begin = math.inf
-    for name, title, words in (("s", "step time", _seconds_in_words), ("reward", "reward", _number_in_words)):
+    for name, title, words in (("s", "step time", _seconds_in_words), ("reward", "reward", "{:.3g}".format)):
         points = _list_steps(series, name)[-width:]
         if points:
             begin = min(begin, points[0][0])
@@ -253,10 +253,6 @@ def _list_incidents(status: Mapping[str, Any], now: float) -> list[tuple[str, st
 
 def _seconds_in_words(seconds: float) -> str:
     return f"{seconds:.0f} s" if 10 <= seconds < 1000 else span(seconds)
-
-
-def _number_in_words(value: float) -> str:
-    return f"{value:.3g}"
 
 
 def _wrap(text: object, columns: int, label: str = "") -> list[str]:

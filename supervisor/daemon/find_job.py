@@ -5,6 +5,7 @@ Nothing here touches a process. What is found is a pid with its kernel start tim
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from supervisor.config.settings import RunFile
 from supervisor.daemon.person_process import command_words, shown_command
 from supervisor.jobs.base import Job
 from supervisor.process.known_names import SHIMS
+from supervisor.process.strangers import open_links
 from supervisor.process.survivors import Identity, Process, ancestors, process_table
 from supervisor.sensors.processes import read_title
 
@@ -144,7 +146,9 @@ class _Look:
             ahead += self._children.get(one, ())
 
     def _writes_output(self, pid: int) -> bool:
-        return any(path.is_relative_to(self._output) for path in _open_files(pid))
+        with contextlib.suppress(OSError):
+            return any(Path(link).is_relative_to(self._output) for link in open_links(pid))
+        return False
 
 
 def _candidate_of_pid(run_file: RunFile, job: Job, pid: int) -> Candidate:
@@ -202,18 +206,6 @@ def _file_of_word(word: str, cwd: Path | None) -> Path | None:
     if not name.endswith(".toml"):
         return None
     return ((cwd or Path("/")) / name).resolve()
-
-
-def _open_files(pid: int) -> Iterator[Path]:
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield Path(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115
-        except OSError:
-            continue
 
 
 _OUTPUT = re.escape("{output_dir}")

@@ -63,7 +63,8 @@ def _as_it_is(state: State, verb: str) -> str:
 
 
 def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
-    here, there = _complete_steps(state), _steps_in_store(state)
+    here = {local.step for local in state.local.steps if local.state == "complete"}
+    there = _steps_in_store(state)
     if step not in here and step not in there:
         if state.store.reason:
             return False, f"Step {step} is not here, and the store cannot be listed ({state.store.reason})."
@@ -93,10 +94,6 @@ def _reply_to_pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
     if state.store.t < 0 or state.store.reason:
         return True, f"The store is not listed yet; if step {step} is there, it is kept."
     return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_steps_in_store(state))}."
-
-
-def _complete_steps(state: State) -> set[int]:
-    return {local.step for local in state.local.steps if local.state == "complete"}
 
 
 def _steps_in_store(state: State) -> set[int]:

@@ -52,6 +52,7 @@ _COLLECTIVE: Final = frozenset({
     "nccl-timeout", "nccl-error", "nccl-dump", "nccl-remote", "nccl-watchdog-stuck", "killed", "child-failed",
     "aborted", "segfault", "bus-error", "collective-mismatch",
 })  # fmt: skip
+# Errors that the user's own program may be at the bottom of.
 _OF_USERS: Final = frozenset({
     "environment-broken", "environment-missing", "reward-function-error", "module-missing", "fatal-error",
     "task-stopped", "rollouts-aborted", "too-many-files", "host-memory-full", "permission-denied",
@@ -251,10 +252,10 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     # What failed says only that something did.
     noticed = bool(hard) and all("*" in kind.after for kind in hard)
     finish = _find_finish(logs, hard)
-    told.survived = [_cause_of(kind, logs) for kind in _group_by_name(over)]
+    told.survived = [_cause_of(kind) for kind in _group_by_name(over)]
     if finish is not None and not _hung_after(finish, ends, logs):
         told.outcome, told.finish = "finished", finish
-        told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in kinds)])
+        told.survived = _in_time([*told.survived, *(_cause_of(kind) for kind in kinds)])
         return told
     mild = [
         kind
@@ -275,9 +276,7 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
         # Another log may end with the error that made it fail.
         told_in = [log for kind in (*hard, *mild) for log, _ in kind.events]
         candidates = [*_last_errors([log for log in logs if log not in told_in], late=False), *candidates]
-    told.survived = _in_time(
-        [*told.survived, *(_cause_of(k, logs) for k in kinds if k.mild and not ended and k not in mild)]
-    )
+    told.survived = _in_time([*told.survived, *(_cause_of(k) for k in kinds if k.mild and not ended and k not in mild)])
     if not candidates:
         candidates = _last_errors(logs)
         # Others give up where an environment server has ended.
@@ -302,8 +301,8 @@ def _judge_attempt(attempt: str, logs: list[Log]) -> Diagnosis:
     ]
     earlier = [kind for kind in candidates if kind is not root and kind not in rest]
     told.outcome, told.root = "failed", _tell_root(root, logs, waits)
-    told.cascade = [_cause_of(kind, logs) for kind in sorted(rest, key=_by_time)]
-    told.survived = _in_time([*told.survived, *(_cause_of(kind, logs) for kind in earlier)])
+    told.cascade = [_cause_of(kind) for kind in sorted(rest, key=_by_time)]
+    told.survived = _in_time([*told.survived, *(_cause_of(kind) for kind in earlier)])
     _add_notes(told, root, logs)
     return told
 
@@ -346,7 +345,7 @@ def _sort_events(logs: Sequence[Log]) -> tuple[list[tuple[Log, Event]], list[tup
 
 def _tell_root(root: _Kind, logs: Sequence[Log], waits: Sequence[tuple[Log, Event]]) -> Cause:
     """The root cause for people: what waited beside it, and since when it has been fatal."""
-    cause = _cause_of(root, logs)
+    cause = _cause_of(root)
     if any(root.event is event for _, event in waits):
         cause.more = tuple(event.text for _, event in waits[1:MOST_WAITS])
         if root.event.signature is None:
@@ -841,7 +840,7 @@ def _in_time(causes: list[Cause]) -> list[Cause]:
     return sorted(causes, key=lambda one: (one.first.t is None, one.first.t or 0.0, one.first.line))
 
 
-def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
+def _cause_of(kind: _Kind) -> Cause:
     pairs = kind.events
     event = next((event for _, event in pairs if event.fatal), kind.event)
     signature = event.signature
@@ -867,7 +866,7 @@ def _cause_of(kind: _Kind, logs: Sequence[Log]) -> Cause:
         cause.remedy = f"{words} {cause.remedy}"
     if cause.name in _OF_PROGRAMS and event.raised is not None and (trainer := event.raised.trainer):
         cause.remedy += f" It came through {trainer}: if nothing of this is wrong, upgrade {trainer}."
-    if raised is not None and (signature is None or _is_of_users(signature.name)):
+    if raised is not None and (signature is None or signature.name in _OF_USERS):
         cause.own = raised.place or (raised.last if signature is None else None)
         if signature is None and raised.place is not None:
             cause.sentence = "Your own code, or the environment's, raised an exception that has no entry here."
@@ -905,11 +904,6 @@ def _who_stopped_it(texts: Iterable[str]) -> str:
     if any(_BY_KEYBOARD.search(text) for text in texts):
         return "SIGINT told the job to stop: a person pressed Ctrl-C, or a program sent what Ctrl-C sends."
     return ""
-
-
-def _is_of_users(name: str) -> bool:
-    """Errors that the user's own program may be at the bottom of."""
-    return name in _OF_USERS
 
 
 def _add_notes(told: Diagnosis, root: _Kind, logs: Sequence[Log]) -> None:

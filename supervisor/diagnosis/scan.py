@@ -187,7 +187,6 @@ def _sample_steps(steps: list[tuple[int, re.Match[bytes]]]) -> list[tuple[int, r
 class _Scan:
     def __init__(self, name: str, role: Role | None, attempt: str, kernel: bool) -> None:
         self._whole = name
-        self._role = role
         self._attempt = attempt
         self._kernel = kernel
         self._done: list[Log] = []

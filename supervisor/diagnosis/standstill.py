@@ -54,7 +54,7 @@ class Wait:
 
 def find_wait(lines: Sequence[tuple[Line, int]], role: Role | None, last: Place) -> Wait | None:
     """Of the last lines of a log, each with its number. ``last``: where it ends, with the time."""
-    told = [(line, number, _without_times(line)) for line, number in lines if line.text.strip()]
+    told = [(line, number, _ELAPSED.sub("", line.text.strip())) for line, number in lines if line.text.strip()]
     while told and told[-1][0].level is None and _ENDS.match(told[-1][0].text):
         told.pop()
     if not told or told[-1][0].level in ("ERROR", "CRITICAL", "FATAL"):
@@ -108,10 +108,6 @@ def _wait_in_vain(logs: Sequence[Log], waiting: Sequence[tuple[Log, Wait]]) -> b
 def say(waiting: Sequence[tuple[Log, Event]]) -> str:
     """What parts that stand still mean."""
     return EACH_OTHER if {log.role for log, _ in waiting}.issuperset(_TRAINING) else SENTENCE
-
-
-def _without_times(line: Line) -> str:
-    return _ELAPSED.sub("", line.text.strip())
 
 
 def _seconds(log: Log, wait: Wait, end: float) -> float:

@@ -72,8 +72,10 @@ def _make_sender(url: str, run: str) -> Callable[[Message], None]:
         if problem := http.problem_of(url):
             raise SendError(f"it {problem}")
         key = {SLACK: "text", DISCORD: "content"}.get(parts.hostname or "")
-        is_taken = _says_ok if key == "text" else _take_any
-        return lambda message: _post(url, _for_webhook(message, run, key), is_taken)
+        is_slack = key == "text"  # which answers "ok"
+        return lambda message: _post(
+            url, _for_webhook(message, run, key), lambda page: not is_slack or page.text.strip() == "ok"
+        )
     if find_spec("apprise") is None:
         raise SendError("this kind needs apprise: pip install 'rl-supervisor[notify]'")
     return lambda message: _ask_apprise(url, message, run)
@@ -120,15 +122,6 @@ def _post(url: str, value: Mapping[str, object], is_taken: Callable[[http.Page],
         raise SendError(f"it answers with status {page.status}")
     if not is_taken(page):
         raise SendError(f"it answers with status {page.status}, but not that it took the message")
-
-
-def _take_any(page: http.Page) -> bool:
-    return True
-
-
-def _says_ok(page: http.Page) -> bool:
-    """As Slack answers."""
-    return page.text.strip() == "ok"
 
 
 def _has_id(page: http.Page) -> bool:

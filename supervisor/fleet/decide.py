@@ -368,7 +368,7 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
             f"they bill is unknown. Look at the account at {unseen[-1].provider}, end them there, and type: "
             "rl-supervisor fleet up"
         )
-    none = _say_none(state, seen)
+    none = _say_none(state)
     if reason:
         return Decision(state, f"{none}, and none is rented: {reason}{_say_billed(state, seen)}", person=True)
     closed = {place: one for place in rules.places if (one := _find_closed(state, rules, seen, place)) is not None}
@@ -652,7 +652,7 @@ def _say_given_up(state: State) -> str:
     return "".join(told)
 
 
-def _say_none(state: State, seen: Seen) -> str:
+def _say_none(state: State) -> str:
     return "No pod trains" if _list_living(state) else "The run has no pod"
 
 

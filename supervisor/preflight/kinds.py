@@ -58,7 +58,9 @@ def fits(field: Field, value: object) -> bool:
         return bool(kinds & {"bool", "int", "float"})
     if isinstance(value, int | float):
         return (
-            bool(kinds & {"float"}) or (bool(kinds & {"int"}) and float(value).is_integer()) or _as_bool(kinds, value)
+            bool(kinds & {"float"})
+            or (bool(kinds & {"int"}) and float(value).is_integer())
+            or ("bool" in kinds and value in (0, 1))
         )
     if isinstance(value, str):
         return "str" in kinds or _text_fits(kinds, value)
@@ -83,10 +85,6 @@ def _is_number(value: object) -> float | None:
         except ValueError:
             return None
     return float(value) if isinstance(value, int | float) else None
-
-
-def _as_bool(kinds: frozenset[str], value: float) -> bool:
-    return "bool" in kinds and value in (0, 1)
 
 
 def _text_fits(kinds: frozenset[str], value: str) -> bool:

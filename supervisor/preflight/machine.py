@@ -110,7 +110,7 @@ def gpu_generation(subject: Subject) -> Iterator[Finding]:
     for gpu in site.gpus or ():
         if gpu.capability is None or not _is_gpu(gpu, _wanted_gpus(subject)):
             continue
-        told = f"GPU {gpu.index} ({gpu.name or 'unknown'}) has compute capability {_dotted_capability(gpu.capability)}"
+        told = f"GPU {gpu.index} ({gpu.name or 'unknown'}) has compute capability {'.'.join(map(str, gpu.capability))}"
         if gpu.capability >= BLACKWELL and site.torch_cuda and _parse_version(site.torch_cuda) < (12, 8):
             yield Finding("gpu-too-new", f"{told}, and the job's {torch} was built for CUDA {site.torch_cuda}.")
             return
@@ -362,10 +362,6 @@ def _parse_version(text: str) -> tuple[int, ...]:
     """Leading numbers of a version; empty where there are none, which is below every version."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def _dotted_capability(capability: tuple[int, int]) -> str:
-    return ".".join(map(str, capability))
 
 
 def _gib_in_words(count: int) -> str:

@@ -173,7 +173,9 @@ def _full_offload(subject: Subject) -> Iterator[Finding]:
 
 
 def _check_vision(subject: Subject) -> Iterator[Finding]:
-    table = next((path for path in ("model.vlm", "trainer.model.vlm") if _is_table(subject, path)), "")
+    table = next(
+        (path for path in ("model.vlm", "trainer.model.vlm") if isinstance(subject.settings.get(path), dict)), ""
+    )
     if not table or subject.kind not in ("rl", "sft"):
         return
     for name in ("optimization_dtype", "reduce_dtype"):
@@ -190,10 +192,6 @@ def _check_vision(subject: Subject) -> Iterator[Finding]:
     if degree(subject, cp) > 1 and has(subject, date(2026, 7, 22)) is True and subject.settings.get(style) != "ulysses":
         told = f'{cp} = {degree(subject, cp)} of a vision-language model, and {style} is not "ulysses".'
         yield Finding("vision-needs-ulysses", told, subject.where(cp), f'Set {style} = "ulysses".')
-
-
-def _is_table(subject: Subject, path: str) -> bool:
-    return isinstance(subject.settings.get(path), dict)
 
 
 def _context_parallel(subject: Subject) -> Iterator[Finding]:

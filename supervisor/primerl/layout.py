@@ -6,6 +6,7 @@ orchestrator/utils.py (get_weight_dir) and trainer/weights.py, at the commits na
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -210,7 +211,7 @@ class Layout:
         """Every folder of ``step``: what prune deletes."""
         parents = [*self._checkpoint_parents(), *self._weights_parents(), *self._rollout_parents()]
         trees = [parent / f"step_{step}" for parent in parents]
-        return [tree for tree in trees if _path_exists(tree)]
+        return [tree for tree in trees if os.path.lexists(tree)]
 
     def stale_trees(self, kept: Sequence[int], below: int) -> list[Path]:
         """Rollouts and broadcasts of steps below ``below``, but for what resuming at a ``kept`` step needs."""
@@ -251,10 +252,6 @@ class Layout:
 def _newest_time(parents: Sequence[Path]) -> Grows | None:
     step = max((number for parent in parents for number in numbered_folders(parent)), default=None)
     return None if step is None else Grows([parent / f"step_{step}" for parent in parents], step)
-
-
-def _path_exists(path: Path) -> bool:
-    return path.is_symlink() or path.exists()
 
 
 def _list_folder(folder: Path) -> list[Path]:
