@@ -136,7 +136,7 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     free, total = state.disk.free or 0, state.disk.total or 1
     sentence = (
         f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
-        f"yet: {_why_nothing(state)}."
+        f"yet: {_why_nothing(state, keep)}."
     )
     if disk_short(state):
         reserve = size(state.settings.stop_below_bytes)
@@ -147,10 +147,10 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     return replace(state, disk=replace(state.disk, nothing_said=True)), [say("disk", sentence, "warning")]
 
 
-def _why_nothing(state: State) -> str:
+def _why_nothing(state: State, keep: int) -> str:
     if not any(s.committed for s in state.store.steps):
         return "nothing is published yet" + (f" ({state.publishing.reason})" if state.publishing.reason else "")
-    return f"the {state.settings.keep_local} newest complete steps stay"
+    return "the newest complete step stays" if keep == 1 else f"the {keep} newest complete steps stay"
 
 
 def leave(state: State, watch: Watch) -> tuple[State, Actions]:

@@ -40,7 +40,7 @@ class RunContext:
         self.machines: Machines | None = None
         """Where the run has several ([nodes]); None: everything is on this one."""
         self.choose_again: Callable[[], None] = lambda: None
-        """Before a start: decides `recovery.inference = "auto"` by the configuration that this start will run."""
+        """Before a start: reads the configuration that it will run, and decides `recovery.inference = "auto"` by it."""
         self.journal = ""
         """The identity of this daemon's journal, "" until the daemon has begun."""
         self._open_job = open_job

@@ -247,7 +247,7 @@ class Job(Protocol):
     def config_files(self) -> Sequence[Path]:
         """Files that an attempt's snapshot must hold."""
 
-    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+    def max_steps(self) -> int | None:
         """Last step of the run, from the trainer's configuration; None when it is open."""
 
     def problems(self) -> Sequence[str]:

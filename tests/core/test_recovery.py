@@ -501,6 +501,10 @@ def test_restart_with_new_config_takes_the_files_as_they_are(world: World) -> No
     world.running_at(7)
     world.see(f.ConfigChanged("/root/rl.toml"))
     assert "goes on with the snapshot" in world.said("config-changed")[0]
+    world.see(f.ConfigChanged("/root/rl.toml", same=True))
+    assert "again as the run was started" in world.said("config-changed")[1] and not world.state.orders.config_changed
+    world.see(f.ConfigChanged("/root/rl.toml"))
+    assert world.state.orders.config_changed == ("/root/rl.toml",)
     world.see(f.Command("restart", "root"))
     assert world.asked(a.Start)[-1].snapshot == 1
     world.see(f.Command("restart", "root", ("--new-config",)))
