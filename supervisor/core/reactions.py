@@ -103,7 +103,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         wanted = "restart" if after == "shutdown" else after
         return with_all([told, *looks], stop(state, wanted if state.orders.wanted else "stop", reason, at_once=at_once))
     if not state.orders.wanted:
-        sentence = "Stopped by a person, and stays so until: supervisorctl start"
+        sentence = "Stopped by a person. It stays stopped until you run: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
     if fact.adopted == state.attempt.number and state.live:
         return adoption.left_by(before, rebase(state)), [told, *looks]

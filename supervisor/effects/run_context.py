@@ -36,7 +36,7 @@ class RunContext:
         self.post = post
         self.observed = observed
         self.job: Job | None = None
-        """None until the trainer is installed (``[setup]`` on a fresh pod), and while a start opens it anew."""
+        """None until the trainer is installed (``[setup]`` on a fresh pod), and where its files could not be read."""
         self.machines: Machines | None = None
         """Where the run has several ([nodes]); None: everything is on this one."""
         self.choose_again: Callable[[], None] = lambda: None
@@ -56,10 +56,10 @@ class RunContext:
         """The run's folder of our own."""
         return self.run_file.state_dir
 
-    def need_job(self) -> Job:
-        """The job, opened when it was not yet. Raises SupervisorError."""
+    def need_job(self, *, anew: bool = False) -> Job:
+        """The job, opened when it was not yet or is to be read ``anew``. Raises SupervisorError."""
         with self._opening:
-            if self.job is None:
+            if self.job is None or anew:
                 self.job = self._open_job()
             return self.job
 

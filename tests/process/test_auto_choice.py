@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.errors import ConfigError
 from supervisor.config.run_file import load
+from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, Orders, OwnEngine, State
 from supervisor.daemon.api_backend import ApiBackend
 from supervisor.daemon.loop import Before, Daemon, Options
 from supervisor.effects.own_engine import engine_dir, look_at
-from supervisor.jobs.base import Component
+from supervisor.jobs.base import Component, Job
 from supervisor.process.attempts import attempt_dir, take_snapshot
 from supervisor.process.launch import launch
 from tests.primerl.eras import ERAS, write_checkout
@@ -205,3 +207,17 @@ def test_a_new_configuration_that_cannot_start_does_not_stop_the_job_that_runs(p
     pod.told()
     assert backend.command("restart", ["--new-config"], "root").ok
     assert pod.told() == [f.Command("restart", "root", ("--new-config",))]
+
+
+def test_the_job_stays_known_while_a_start_opens_it_anew(pod_of: Callable[..., Pod]) -> None:
+    run, effects, known = (pod := pod_of("anew")).daemon.context, pod.daemon.effects, []
+    job = run.job = pod.daemon._open_job()
+
+    def open_anew() -> Job:
+        known.append(run.job)
+        raise ConfigError("a typo")
+
+    run._open_job = open_anew
+    with pytest.raises(ConfigError, match="a typo"):
+        effects._launch_attempt(a.Start(2, 5, None, False))
+    assert known == [job] and run.job is job, "else a publish meanwhile says that the trainer is not installed"
