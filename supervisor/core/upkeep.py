@@ -20,7 +20,7 @@ from supervisor.core.retention import (
 from supervisor.core.state import BEING_LISTED, UNANSWERED, State
 from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
-from supervisor.core.words import size
+from supervisor.core.words import numbers, size
 
 RECORDS_S = 1800.0
 LEAVE_S = 60.0  # what a shutdown leaves at least for the last publish, after the job is stopped
@@ -109,7 +109,7 @@ def _is_skipped(state: State, step: int, chosen: int) -> bool:
 
 def _why_skipped(state: State, step: int, skipped: list[int]) -> str:
     """A slow link is blamed only where nothing else kept the steps from being sent since the last one that was."""
-    steps = ", ".join(map(str, skipped))
+    steps = numbers(skipped)
     if not state.publishing.held:
         return f"Steps complete faster than the link carries them: {steps} skipped."
     are = "is" if len(skipped) == 1 else "are"

@@ -286,6 +286,8 @@ class Daemon:
             self.context.observed = _ATTACHED
         self.context.job = self._job_or_none()
         if self.context.job is not None and not self.context.observed:
+            with contextlib.suppress(*([ConfigError] if self._pids(self.state.attempt.number) else [])):
+                self.context.hold_folder(self.context.job)  # what lives is watched whoever else is there
             move_aside.finish_deletions(self.context.job.output_dir)
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)
