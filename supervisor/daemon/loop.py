@@ -287,7 +287,7 @@ class Daemon:
         self.context.job = self._job_or_none()
         if self.context.job is not None and not self.context.observed:
             with contextlib.suppress(*([ConfigError] if self._pids(self.state.attempt.number) else [])):
-                self.context.hold_folder(self.context.job)  # what lives is watched whoever else is there
+                self.context.hold_folder(self.context.job)  # a living job is watched in any case
             move_aside.finish_deletions(self.context.job.output_dir)
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)
