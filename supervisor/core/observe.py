@@ -73,6 +73,7 @@ def fresh_attempt(state: State) -> State:
         ),
         suspicion=Suspicion(),
         observing=replace(state.observing, spared=""),
+        worth=replace(state.worth, newest={}),
     )
 
 
