@@ -62,10 +62,8 @@ def take_lock(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[st
 
 
 def hold_folder(folder: Path) -> socket.socket:
-    """Hold the folder of a run's checkpoints against other runs on this machine, by whatever path they reach it. To be
-    kept; the kernel frees it with this process.
-
-    Raises ConfigError while another daemon holds it.
+    """Keep other runs of this machine out of a run's folder, whatever path leads them there, until this process ends or
+    what is returned is closed. Raises ConfigError while another daemon holds it.
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:  # a name without a file: prime-rl refuses to start in a folder that is not empty

@@ -519,6 +519,7 @@ def test_a_warm_engine_that_accepts_and_never_answers_is_replaced_before_the_job
     assert [x.engine for x in world.asked(a.StopEngine)] == [1]  # type: ignore[attr-defined]
     assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
     assert world.asked(a.Start)[-1].step == 5  # type: ignore[attr-defined]
+    assert [s for s in world.said("engine") if "has not answered for 1 min" in s or "has not answered for 5" in s]
 
 
 def test_where_the_job_cannot_go_on_with_a_new_engine_both_restart(world: World) -> None:
