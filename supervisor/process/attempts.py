@@ -50,7 +50,7 @@ def take_snapshot(folder: Path, files: Sequence[Path], earlier: Path | None) -> 
         index = {str(path): copy.name for path, copy in copies.items()}
         (folder / "config.json").write_text(json.dumps(index, indent=1))
     except OSError as error:
-        raise SupervisorError(f"The configuration cannot be copied to {target}: {error.strerror}") from error
+        raise SupervisorError(f"The configuration cannot be copied to {target}: {error.strerror}.") from error
     return copies
 
 
