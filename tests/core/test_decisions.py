@@ -622,7 +622,8 @@ def test_no_engine_is_started_while_another_is_being_launched(world: World) -> N
     world.answer = False
     world.boot()
     world.survey()
-    world.see(f.StartFailed(1, "no shim."))
+    world.see(f.StartFailed(1, "no shim"))
+    assert "no shim. Next try" in world.said("backing-off")[0]
     world.after(5)
     world.survey()
     world.after(5)
