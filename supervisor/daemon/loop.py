@@ -197,9 +197,9 @@ class Daemon:
     def _configs_to_start(self) -> Mapping[Path, Path]:
         """The snapshot that the next start would run; empty where it takes the files as they are.
 
-        A finished run goes on only if a person has raised its last step there.
+        A run that is over goes on only after a person has mended something, or raised its last step.
         """
-        anew = self.state.orders.new_config or self.state.mode == "finished"
+        anew = self.state.orders.new_config or self.state.mode in ("finished", "gave-up")
         snapshot = None if anew else self.state.attempt.snapshot
         return {} if snapshot is None else read_snapshot(self._attempt_dir(snapshot))
 

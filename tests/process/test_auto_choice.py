@@ -189,10 +189,11 @@ def test_an_edited_file_moves_neither_the_last_step_nor_the_engines_port_of_what
     pod.daemon.effects.scan()
     assert pod.daemon.settings(pod.daemon.context.job).max_steps == 100, "they never made a step: the snapshot again"
 
-    pod = pod_with("finished")
-    pod.go(attempt=Attempt(number=1, snapshot=1))
-    pod.daemon.state = replace(pod.daemon.state, mode="finished")
-    assert seen(pod) == (9, "http://127.0.0.1:7877"), "who raises the last step of a finished run goes on"
+    for mode in ("finished", "gave-up"):
+        pod = pod_with(mode)
+        pod.go(attempt=Attempt(number=1, snapshot=1))
+        pod.daemon.state = replace(pod.daemon.state, mode=mode)
+        assert seen(pod) == (9, "http://127.0.0.1:7877"), "a person raised the last step, or mended it"
 
 
 def test_a_new_configuration_that_cannot_start_does_not_stop_the_job_that_runs(pod_of: Callable[..., Pod]) -> None:
