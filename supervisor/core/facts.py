@@ -380,9 +380,12 @@ class StoreBack(Fact):
 
 @dataclass(frozen=True)
 class ConfigChanged(Fact):
-    """A file of the run's configuration on disk differs from the snapshot that runs. Reported, not picked up."""
+    """A file of the run's configuration on disk differs from the snapshot that runs; ``same``: no longer. Reported, not
+    picked up.
+    """
 
     path: str
+    same: bool = False
 
 
 @dataclass(frozen=True)

@@ -251,4 +251,4 @@ def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")
     state = note_failure(state, "start-failed")
-    return after_failure(state, f"The job could not be launched: {fact.reason}")
+    return after_failure(state, f"The job could not be launched: {fact.reason.rstrip('.')}.")

@@ -74,6 +74,7 @@ def fresh_attempt(state: State) -> State:
         ),
         suspicion=Suspicion(),
         observing=replace(state.observing, spared=""),
+        worth=replace(state.worth, newest={}),
     )
 
 
@@ -265,9 +266,9 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
 
 
 def _config_changed(state: State, fact: f.ConfigChanged) -> State:
-    if fact.path in state.orders.config_changed:
-        return state
-    return replace(state, orders=replace(state.orders, config_changed=(*state.orders.config_changed, fact.path)))
+    changed = tuple(path for path in state.orders.config_changed if path != fact.path)
+    changed = changed if fact.same else (*changed, fact.path)
+    return replace(state, orders=replace(state.orders, config_changed=changed))
 
 
 def _observe_suppressed_effect(state: State, fact: f.Suppressed) -> State:

@@ -23,7 +23,7 @@ from supervisor.core.words import span
 def start_failed(before: State, state: State, fact: f.EngineStartFailed) -> tuple[State, Actions]:
     if fact.engine != state.own.number:
         return state, []
-    sentence = f"The inference server could not be launched: {fact.reason}"
+    sentence = f"The inference server could not be launched: {fact.reason.rstrip('.')}."
     told = say("engine", sentence, "error")
     if state.orders.paused:
         return state, [told]  # nothing is stopped now; once it goes on, a job without its other half is a verdict

@@ -94,8 +94,9 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         state = replace(state, orders=orders_anew, store=replace(state.store, damaged={}))
     else:  # a rollback that the daemon before had begun
         state = replace(state, orders=replace(state.orders, override=state.orders.asked_step is not None))
-    if before.mode == "finished" and raised:
-        state = replace(state, orders=replace(state.orders, new_config=True))  # the snapshot ends where the run ended
+    if before.mode == "gave-up" or (before.mode == "finished" and raised):
+        # What a person has mended counts, and the snapshot of a finished run ends where the run ended.
+        state = replace(state, orders=replace(state.orders, new_config=True))
     if fact.adopted == state.attempt.number and before.mode == "stopping":
         # What was begun is ended first, also where a person wants the run stopped: its job may still be alive.
         reason = state.attempt.stop_reason or "The daemon before was ended while it stopped the job."
@@ -103,7 +104,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         wanted = "restart" if after == "shutdown" else after
         return with_all([told, *looks], stop(state, wanted if state.orders.wanted else "stop", reason, at_once=at_once))
     if not state.orders.wanted:
-        sentence = "Stopped by a person, and stays so until: supervisorctl start"
+        sentence = "Stopped by a person. It stays stopped until you run: supervisorctl start"
         return enter(state, "stopped", sentence), [told, say("stopped", sentence), *looks]
     if fact.adopted == state.attempt.number and state.live:
         return adoption.left_by(before, rebase(state)), [told, *looks]

@@ -61,6 +61,10 @@ def _engine_started(before: State, state: State, fact: f.EngineStarted) -> Actio
 
 
 def _config_changed(before: State, state: State, fact: f.ConfigChanged) -> Actions:
+    if fact.same:
+        return [
+            say("config-changed", f"{fact.path} is again as the run was started with it: no change is left to take.")
+        ]
     if fact.path in before.orders.config_changed:
         return []
     sentence = (

@@ -71,7 +71,7 @@ class DiskSettings:
     prune_above: Annotated[float, Gt(0), Lt(1)] = 0.85
     """Used part of the checkpoint volume above which published steps are deleted, oldest first."""
     keep_local: Positive = 2
-    """Newest complete steps that stay on the local disk whatever happens."""
+    """Newest complete steps that stay on the local disk; where the next one would not fit, the newest alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class Worth:
     speeds: tuple[float, ...] = ()  # tokens per second of the newest steps that were not slow
     rewarded: bool = False  # the reward was above zero at least once
     stepped: bool = False  # a step was done at least once
-    newest: dict[str, int] = field(default_factory=dict)  # the last step judged, by what it said of itself
+    newest: dict[str, int] = field(default_factory=dict)  # this attempt's last step judged, by what it said of itself
     holds: dict[str, Hold] = field(default_factory=dict)  # by the names in HOLDING; they outlive their rows
 
 
@@ -161,8 +161,7 @@ def gone_back(worth: Worth, step: int | None) -> Worth:
     if not over:
         return worth
     rows = {name: row for name, row in worth.rows.items() if name not in over}
-    newest = {what: done for what, done in worth.newest.items() if what not in ("loss", "reward")}
-    return without(replace(worth, rows=rows, newest=newest), over)
+    return without(replace(worth, rows=rows), over)
 
 
 class _Judge:
@@ -175,8 +174,10 @@ class _Judge:
         self.findings: list[Finding] = []
 
     def new(self, what: str, step: int) -> bool:
-        """Is ``what`` of this step not judged yet? A log and metrics.jsonl both tell of it, one after the other."""
-        if self.worth.newest.get(what) == step:
+        """Is ``what`` of this step not judged yet? A log and metrics.jsonl both tell of it, and a daemon that comes
+        back reads the last lines once more.
+        """
+        if step <= self.worth.newest.get(what, step - 1):
             return False
         self.worth = replace(self.worth, newest={**self.worth.newest, what: step})
         return True

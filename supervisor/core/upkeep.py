@@ -20,7 +20,7 @@ from supervisor.core.retention import (
 from supervisor.core.state import BEING_LISTED, UNANSWERED, State
 from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
-from supervisor.core.words import size
+from supervisor.core.words import numbers, size
 
 RECORDS_S = 1800.0
 LEAVE_S = 60.0  # what a shutdown leaves at least for the last publish, after the job is stopped
@@ -109,7 +109,7 @@ def _is_skipped(state: State, step: int, chosen: int) -> bool:
 
 def _why_skipped(state: State, step: int, skipped: list[int]) -> str:
     """A slow link is blamed only where nothing else kept the steps from being sent since the last one that was."""
-    steps = ", ".join(map(str, skipped))
+    steps = numbers(skipped)
     if not state.publishing.held:
         return f"Steps complete faster than the link carries them: {steps} skipped."
     are = "is" if len(skipped) == 1 else "are"
@@ -136,7 +136,7 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     free, total = state.disk.free or 0, state.disk.total or 1
     sentence = (
         f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
-        f"yet: {_why_nothing(state)}."
+        f"yet: {_why_nothing(state, keep)}."
     )
     if disk_short(state):
         reserve = size(state.settings.stop_below_bytes)
@@ -147,10 +147,10 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     return replace(state, disk=replace(state.disk, nothing_said=True)), [say("disk", sentence, "warning")]
 
 
-def _why_nothing(state: State) -> str:
+def _why_nothing(state: State, keep: int) -> str:
     if not any(s.committed for s in state.store.steps):
         return "nothing is published yet" + (f" ({state.publishing.reason})" if state.publishing.reason else "")
-    return f"the {state.settings.keep_local} newest complete steps stay"
+    return "the newest complete step stays" if keep == 1 else f"the {keep} newest complete steps stay"
 
 
 def leave(state: State, watch: Watch) -> tuple[State, Actions]:

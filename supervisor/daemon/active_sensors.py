@@ -164,7 +164,7 @@ class ActiveSensors:
         self._attempt.append(self._start_sensor(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
         self._attempt.append(self._start_sensor(EffortSensor(self._all_processes), EFFORT_S))
         snapshot = read_snapshot(folder)
-        self._configs = ConfigWatch(snapshot) if snapshot else None
+        self._configs = ConfigWatch(snapshot, self._state().orders.config_changed) if snapshot else None
 
     def _may_grow(self, what: GrowthKind, attempt: int) -> bool:
         """A model is downloaded before the first step; what else arrives in that cache later is not ours to judge."""

@@ -58,6 +58,9 @@ class House(Protocol):
     def post(self, fact: f.Fact, source: str = "") -> None:
         """Hand a fact to the core."""
 
+    def find_config_problem(self) -> str:
+        """Why no job could start with the configuration files as they are now; "" when one can."""
+
 
 class ApiBackend:
     """The API's desk (``api.protocol.Desk``). Every method is called from other threads, and answers at once."""
@@ -127,6 +130,8 @@ class ApiBackend:
         if verb == "upgrade":
             return Reply(*self._house.upgrade.ask(who))
         ok, sentence = order_replies.answer(self._house.state, verb, args, self._house.context.observed)
+        if ok and "--new-config" in args and (problem := self._house.find_config_problem()):
+            ok, sentence = False, f"Nothing is stopped or started, since the new configuration cannot start: {problem}"
         if ok:
             self._house.post(f.Command(verb, who, tuple(args)), "api")
         return Reply(ok, sentence)

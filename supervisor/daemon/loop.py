@@ -141,7 +141,7 @@ class Daemon:
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
         run.choose_again = self._choose_again
         self._asked = run_file.recovery.inference
-        self._chosen_for: Mapping[Path, Path] | None = None  # the snapshot by which `auto` was decided
+        self._chosen_for: Mapping[Path, Path] | None = None  # the snapshot that the job was opened with
         if run_file.nodes is not None:  # by name: who has one machine loads nothing of it
             several = import_module("supervisor.nodes.head")
             run.machines = several.open_head(
@@ -195,31 +195,39 @@ class Daemon:
         return job if run.disks is None else run.disks.see(job, run.run_file, run.environ)
 
     def _configs_to_start(self) -> Mapping[Path, Path]:
-        """The snapshot that the next start would run; empty where it takes the files as they are."""
-        snapshot = None if self.state.orders.new_config else self.state.attempt.snapshot
+        """The snapshot that the next start would run; empty where it takes the files as they are.
+
+        A run that is over goes on only after a person has mended something, or raised its last step.
+        """
+        anew = self.state.orders.new_config or self.state.mode in ("finished", "gave-up")
+        snapshot = None if anew else self.state.attempt.snapshot
         return {} if snapshot is None else read_snapshot(self._attempt_dir(snapshot))
 
     def _choose_again(self) -> None:
-        """`recovery.inference = "auto"` before a start, whose configuration may allow another choice than the last."""
-        run, own, before = self.context, self.state.own, self.context.run_file.recovery.inference
-        if (
-            self._asked != "auto"
-            or run.job is None
-            or run.observed
-            or self.state.mode != "surveying"
-            or run.machines is not None
-        ):
+        """Before a start, whose configuration may differ from the last one's and allow another `auto`: open it."""
+        run, own = self.context, self.state.own
+        if run.job is None or run.observed or self.state.mode != "surveying":
             return
-        self._chosen_for = self._configs_to_start()
+        before, self._chosen_for = self._chosen_for, self._configs_to_start()
+        if run.machines is not None or (self._asked != "auto" and self._chosen_for == before):
+            return
         with contextlib.suppress(SupervisorError):  # the start says it
-            job = open_job(run.run_file.with_inference("auto"), run.environ, None, self._chosen_for)
-            settings = self.settings(job)
+            job = open_job(run.run_file.with_inference(self._asked), run.environ, None, self._chosen_for)
+            last, settings = self.settings(run.job), self.settings(job)
             if settings.inference == "with-job" and look_at(self._state_dir, own.number).pid is not None:
                 self.effects.engine.stop(a.StopEngine(own.number, job.chosen, settings.stop_budget_s))
             run.job, run.run_file = job, job.run
-            if before != settings.inference:
+            if last != settings:
                 self.chore(lambda: self.sensors.watch_pod(job))
                 self.post(f.SettingsChanged(settings), "daemon")
+
+    def find_config_problem(self) -> str:
+        """Why no job could start with the configuration files as they are now; "" when one can."""
+        run = self.context
+        try:
+            return " ".join(open_job(run.run_file.with_inference(self._asked), run.environ).problems())
+        except SupervisorError as error:
+            return str(error)
 
     def _open_late(self) -> Job:
         """Open the job after the beginning: [setup] has installed it, or the store has answered at last."""
@@ -278,6 +286,8 @@ class Daemon:
             self.context.observed = _ATTACHED
         self.context.job = self._job_or_none()
         if self.context.job is not None and not self.context.observed:
+            with contextlib.suppress(*([ConfigError] if self._pids(self.state.attempt.number) else [])):
+                self.context.hold_folder(self.context.job)  # a living job is watched in any case
             move_aside.finish_deletions(self.context.job.output_dir)
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)

@@ -205,12 +205,12 @@ class Effects:
             self.run.post(f.StartFailed(action.attempt, str(error)))
 
     def _launch_attempt(self, action: a.Start) -> f.Fact:
-        if action.snapshot is None and action.attempt > 1:
-            self.run.job = None  # the files as they are now: what is known of them is read anew
-        job = self.run.need_job()
+        # The files as they are now: what is known of them is read anew.
+        job = self.run.need_job(anew=action.snapshot is None and action.attempt > 1)
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))
+        self.run.hold_folder(job)
         self._start_check.before_start(job, action.step, action.snapshot, self._unwanted)
         folder = attempt_dir(self.run.state_dir, action.attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)

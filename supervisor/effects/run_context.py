@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from supervisor.core import facts as f
 from supervisor.effects.machines import Disks, Machines
 from supervisor.evidence.known import Known
 from supervisor.jobs.base import Job
+from supervisor.process.run_lock import hold_folder
 from supervisor.process.survivors import Identity
 
 
@@ -36,15 +38,16 @@ class RunContext:
         self.post = post
         self.observed = observed
         self.job: Job | None = None
-        """None until the trainer is installed (``[setup]`` on a fresh pod), and while a start opens it anew."""
+        """None until the trainer is installed (``[setup]`` on a fresh pod), and where its files could not be read."""
         self.machines: Machines | None = None
         """Where the run has several ([nodes]); None: everything is on this one."""
         self.choose_again: Callable[[], None] = lambda: None
-        """Before a start: decides `recovery.inference = "auto"` by the configuration that this start will run."""
+        """Before a start: reads the configuration that it will run, and decides `recovery.inference = "auto"` by it."""
         self.journal = ""
         """The identity of this daemon's journal, "" until the daemon has begun."""
         self._open_job = open_job
         self._opening = threading.Lock()
+        self._held: socket.socket | None = None
 
     @property
     def disks(self) -> Disks | None:
@@ -56,12 +59,17 @@ class RunContext:
         """The run's folder of our own."""
         return self.run_file.state_dir
 
-    def need_job(self) -> Job:
-        """The job, opened when it was not yet. Raises SupervisorError."""
+    def need_job(self, *, anew: bool = False) -> Job:
+        """The job, opened when it was not yet or is to be read ``anew``. Raises SupervisorError."""
         with self._opening:
-            if self.job is None:
+            if self.job is None or anew:
                 self.job = self._open_job()
             return self.job
+
+    def hold_folder(self, job: Job) -> None:
+        """Keep other runs out of the job's folder from now on. Raises ConfigError where one is in it."""
+        if self._held is None:
+            self._held = hold_folder(job.run_dir)
 
 
 class Sights(Protocol):

@@ -37,7 +37,7 @@ class Room:
 def why_too_small(room: Room, *, auto: bool) -> str:
     """Why two steps do not fit, a clause; "" where they do. What is unknown speaks against ``auto`` alone."""
     if room.total_bytes < LEAST_BYTES:
-        return f"{room.folder} has only {size(room.total_bytes)} in all"
+        return f"{room.folder} has only {size(room.total_bytes)} in all, and a tier needs {size(LEAST_BYTES)}"
     if room.step_bytes is None:
         return "the size of a step is not known before one is saved" if auto else ""
     needed = STEPS * room.step_bytes + MARGIN_BYTES

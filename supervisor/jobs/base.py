@@ -249,13 +249,17 @@ class Job(Protocol):
     run: RunFile  # where `auto` was decided, as it was
     chosen: str  # what `auto` came to, and why; "" where it was not asked for
 
+    @property
+    def run_dir(self) -> Path:
+        """The folder that no other run may write in: ``output_dir``, or the run's own folder in it."""
+
     def facts(self) -> JobFacts:
         """Name, revision and limits of the installed trainer."""
 
     def config_files(self) -> Sequence[Path]:
         """Files that an attempt's snapshot must hold."""
 
-    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+    def max_steps(self) -> int | None:
         """Last step of the run, from the trainer's configuration; None when it is open."""
 
     def problems(self) -> Sequence[str]:

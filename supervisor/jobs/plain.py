@@ -79,7 +79,7 @@ class PlainJob(FolderJob):
         """Files that [job] config names; words of the command that name one get each attempt's copy."""
         return [(self.folder / path.expanduser()).absolute() for path in self.run.job.config]
 
-    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+    def max_steps(self) -> int | None:
         """The run file's, for the command's own configuration is not ours to read."""
         return self.run.run.max_steps
 

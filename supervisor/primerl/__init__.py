@@ -19,14 +19,14 @@ def open_job(
     copies: Mapping[Path, Path] | None = None,
 ) -> Job:
     """The job that ``run_file`` describes; ``environ`` is the daemon's environment, of which the job sees a part.
-    For `recovery.inference = "auto"`: ``beside``, lives its inference server beside it (None: nothing lives that must
-    be heeded), and ``copies``, the snapshot that runs or will: it is judged in place of the files.
+    ``copies``: the snapshot that runs or will, which is read in place of the files. For `recovery.inference = "auto"`,
+    ``beside``: lives its inference server beside it (None: nothing lives that must be heeded)?
 
     Raises ConfigError (a folder or configuration that is missing or wrong) or UnknownDialectError.
     """
     kind, folder = run_file.job.kind, run_file.job.dir
     if run_file.recovery.inference == "auto" and (run_file.nodes is not None or kind in ("command", "vf-rl")):
-        job = open_job(run_file.with_inference("with-job"), environ)
+        job = open_job(run_file.with_inference("with-job"), environ, None, copies)
         job.chosen = WHOLE
         return job
     if folder is not None and not run_file.job.folder.is_dir():
@@ -44,7 +44,7 @@ def open_job(
     if kind == "vf-rl":
         from supervisor.primerl.verifiers import VerifiersJob
 
-        return VerifiersJob(run_file, environ)
+        return VerifiersJob(run_file, environ, copies)
     from supervisor.primerl.command import interpreter
     from supervisor.primerl.job import PrimeRlJob
     from supervisor.primerl.probe import find_roots, probe
@@ -57,7 +57,7 @@ def open_job(
     if run_file.nodes is not None:
         from supervisor.primerl.spread import SpreadPrimeRlJob
 
-        return SpreadPrimeRlJob(run_file, environ, probe(packages), packages[0])
+        return SpreadPrimeRlJob(run_file, environ, probe(packages), packages[0], copies)
     if run_file.recovery.inference == "auto":
         return PrimeRlJob.choose_restart(run_file, environ, probe(packages), packages[0], beside=beside, copies=copies)
-    return PrimeRlJob(run_file, environ, probe(packages), packages[0])
+    return PrimeRlJob(run_file, environ, probe(packages), packages[0], copies)

@@ -118,6 +118,11 @@ class PrimeRlJob:
 
     # ---------------------------------------------------------------- what it is
 
+    @property
+    def run_dir(self) -> Path:
+        """Since August 2026 the folder of the run's name."""
+        return self.layout.run_dir
+
     def facts(self) -> JobFacts:
         """Name and revision of the installed prime-rl, and what a person must know about it."""
         return JobFacts(
@@ -168,13 +173,11 @@ class PrimeRlJob:
         """The trainer's configuration files."""
         return [source.path for source in self.all_sources]
 
-    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
-        """Last step of the run: the configuration's, unless the run file says it. ``configs``: a snapshot."""
+    def max_steps(self) -> int | None:
+        """Last step of the run: the configuration's, unless the run file says it."""
         if self.run.run.max_steps is not None:
             return self.run.run.max_steps
-        # Not ``self.settings``: those may be a snapshot's, and a person may have raised it.
-        settings = files.load(self.sources, self.run.job.args, configs)
-        return settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps")
+        return self.settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps")
 
     def problems(self) -> Sequence[str]:
         """Everything that we refuse to start with."""

@@ -52,12 +52,12 @@ _FINISHED = re.compile(r"\{'train_runtime': ")
 class VerifiersJob(FolderJob):
     """vf-vllm and vf-train. Implements ``supervisor.jobs.base.Job``."""
 
-    def __init__(self, run: RunFile, environ: Mapping[str, str]) -> None:
+    def __init__(self, run: RunFile, environ: Mapping[str, str], copies: Mapping[Path, Path] | None = None) -> None:
         self.run = run
         self.environ = environ
         self.folder = run.job.folder
         self.sources = files.sources(run.job)
-        self.settings = files.load(self.sources)
+        self.settings = files.load(self.sources, (), copies)
         self.output_dir = run.output_dir
         self.folders = StepFolders(
             output_dir=run.output_dir,
@@ -90,12 +90,11 @@ class VerifiersJob(FolderJob):
         """The one TOML file."""
         return [source.path for source in self.sources]
 
-    def max_steps(self, configs: Mapping[Path, Path] | None = None) -> int | None:
+    def max_steps(self) -> int | None:
         """From the run file, else [trainer.args] max_steps, else the trainer's default."""
         if self.run.run.max_steps is not None:
             return self.run.run.max_steps
-        settings = files.load(self.sources, (), configs) if configs else self.settings
-        return settings.number("trainer.args.max_steps") or DEFAULT_STEPS
+        return self.settings.number("trainer.args.max_steps") or DEFAULT_STEPS
 
     def problems(self) -> Sequence[str]:
         """What vf-rl itself would refuse, and what would break a promise."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from supervisor.base.errors import ConfigError
+from supervisor.base.errors import ConfigError, SupervisorError
 
 
 def attempt_dir(state_dir: Path, attempt: int) -> Path:
@@ -28,25 +27,30 @@ def last_attempt(state_dir: Path) -> int:
 def take_snapshot(folder: Path, files: Sequence[Path], earlier: Path | None) -> dict[Path, Path]:
     """Copy the configuration files into ``folder``; from ``earlier``'s snapshot where that has them.
 
-    Returns original path -> copy. Raises ConfigError when a file is missing.
+    Returns original path -> copy. Raises ConfigError when a file is missing, SupervisorError when a copy cannot
+    be written: a full disk, which has room again some time.
     """
     target = folder / "config"
-    target.mkdir(parents=True, exist_ok=True)
     before = read_snapshot(earlier) if earlier else {}
-    copies: dict[Path, Path] = {}
-    for number, path in enumerate(files):
+    texts: dict[Path, bytes] = {}
+    for path in files:
         source = before.get(path, path)
-        copy = target / f"{number}-{path.name}"
         try:
-            shutil.copyfile(source, copy)
+            texts[path] = source.read_bytes()
         except OSError as error:
             raise ConfigError(
                 f"The configuration {source} cannot be read: {error.strerror}. "
                 "Put it there, or mend [job] in the run file."
             ) from error
-        copies[path] = copy
-    index = {str(path): copy.name for path, copy in copies.items()}
-    (folder / "config.json").write_text(json.dumps(index, indent=1))
+    copies = {path: target / f"{number}-{path.name}" for number, path in enumerate(texts)}
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for path, copy in copies.items():
+            copy.write_bytes(texts[path])
+        index = {str(path): copy.name for path, copy in copies.items()}
+        (folder / "config.json").write_text(json.dumps(index, indent=1))
+    except OSError as error:
+        raise SupervisorError(f"The configuration cannot be copied to {target}: {error.strerror}.") from error
     return copies
 
 

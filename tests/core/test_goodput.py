@@ -152,6 +152,22 @@ def test_a_daemon_that_was_away_from_a_living_job_cost_nothing(world: World) -> 
     adds_up(world.state, 1000)
 
 
+def test_a_save_that_a_daemons_absence_began_in_does_not_last_as_long_as_the_absence(world: World) -> None:
+    world.running_at(5)
+    world.t += 5
+    phase(world, "checkpoint", 5)
+    world.after(20)
+    world.t += 9000
+    attempt = world.state.attempt.number
+    world.boot(adopted=attempt)
+    world.see(f.AttemptAdopted(attempt, 0, world.pid))
+    phase(world, "checkpoint", 5)  # the line is read once more
+    world.see(f.StepDone("trainer", 45, 200.0))
+    assert (spent(world)[k.SAVE], world.state.books.ledger.saves) == (20, 1)
+    assert spent(world)[k.PRODUCTIVE] == 4 * 200 + 5 + 9000
+    adds_up(world.state, 1000)
+
+
 def test_what_a_living_job_did_unwatched_is_lost_with_it_when_it_dies_later(world: World) -> None:
     world.running_at(5)
     world.t += 900

@@ -501,10 +501,30 @@ def test_restart_with_new_config_takes_the_files_as_they_are(world: World) -> No
     world.running_at(7)
     world.see(f.ConfigChanged("/root/rl.toml"))
     assert "goes on with the snapshot" in world.said("config-changed")[0]
+    world.see(f.ConfigChanged("/root/rl.toml", same=True))
+    assert "again as the run was started" in world.said("config-changed")[1] and not world.state.orders.config_changed
+    world.see(f.ConfigChanged("/root/rl.toml"))
+    assert world.state.orders.config_changed == ("/root/rl.toml",)
     world.see(f.Command("restart", "root"))
     assert world.asked(a.Start)[-1].snapshot == 1
     world.see(f.Command("restart", "root", ("--new-config",)))
     assert world.asked(a.Start)[-1].snapshot is None
+
+
+def test_a_run_that_gave_up_takes_what_a_person_has_mended_in_the_files(world: World) -> None:
+    world.running_at(7)
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(20)
+    assert world.asked(a.Start)[-1].snapshot == 1
+    error = "pydantic_core.ValidationError: 1 validation error for RLConfig"  # prime-rl was changed meanwhile
+    world.see(f.ErrorSeen("launcher", "config-invalid", error, deterministic=True))
+    world.see(f.ComponentExited(2, "launcher", 1))
+    world.after(20)
+    assert world.state.mode == "gave-up"
+    again = World(state=world.state)
+    again.local, again.stored, again.latest, again.t = dict(world.local), dict(world.stored), world.latest, world.t
+    again.boot()
+    assert again.asked(a.Start)[-1].snapshot is None, "with the old snapshot it could only give up again"
 
 
 def test_replaying_the_observations_gives_the_same_decisions(world: World) -> None:

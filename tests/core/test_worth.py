@@ -10,6 +10,8 @@ import pytest
 
 from supervisor.core.codec import decode, encode
 from supervisor.core.facts import ErrorSeen, Role, StepDone
+from supervisor.core.observe import fresh_attempt
+from supervisor.core.state import State
 from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judge_fact, present
 
 WALL = 1_767_600_000.0
@@ -84,8 +86,20 @@ def test_the_same_step_from_the_log_and_from_metrics_counts_once() -> None:
 def test_a_step_done_again_after_a_restart_counts_again() -> None:
     run = Run()
     run.see(StepDone("trainer", 41, loss=math.nan))
+    run.worth = fresh_attempt(State(worth=run.worth)).worth
     run.see(StepDone("trainer", 40, loss=math.nan))  # went one back, and it is there already
     assert [finding.name for finding in run.findings] == ["loss-nan"]
+
+
+def test_lines_that_the_next_daemon_reads_once_more_take_nothing_back_and_count_once() -> None:
+    run = Run()
+    run.steps(9, loss=0.1)
+    assert run.steps(2, loss=math.nan)
+    run.step = 3  # its own daemon was killed before it noted how far it had read
+    assert run.steps(6, loss=0.1) == []
+    assert run.steps(2, loss=math.nan) == []
+    assert present(run.worth) and run.worth.rows["loss-nan"].bad == 2
+    assert one(run.steps(2, loss=0.1)).cleared
 
 
 # ---------------------------------------------------------------- reward

@@ -139,7 +139,7 @@ def test_stopped_stays_stopped_under_a_new_daemon_until_start(new_pod: NewPod) -
     assert pod.ctl("status").returncode == 3
     pod.kill_daemon()
     pod.start()
-    pod.wait_for(lambda: pod.said_so("stopped", "Stopped by a person, and stays so until"), "it says so")
+    pod.wait_for(lambda: pod.said_so("stopped", "Stopped by a person. It stays stopped until"), "it says so")
     assert pod.status()["state"] == "stopped"
     assert len(pod.practice.starts()) == 1
     assert pod.ctl("start").returncode == 0

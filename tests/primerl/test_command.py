@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.base.errors import ConfigError
 from supervisor.jobs.base import TieredPart
+from supervisor.primerl import open_job
 from supervisor.primerl.renames import oldest_name, renames
 from tests.primerl.eras import ERAS, Era
 from tests.primerl.helpers import CONFIG, job_of, request, words
@@ -115,7 +116,7 @@ def test_an_attempt_reads_its_snapshot_and_not_the_file(tmp_path: Path) -> None:
     assert argv[argv.index("@") + 1] == str(copy)
     assert str(tmp_path / "rl.toml") not in argv
     assert job.max_steps() == 100
-    assert job.max_steps({tmp_path / "rl.toml": copy}) == 7
+    assert open_job(job.run, {}, copies={tmp_path / "rl.toml": copy}).max_steps() == 7
 
 
 def test_the_run_files_last_step_goes_over_what_each_part_says(tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
-"""A journal that cannot be written is told once, then with a count, and once more when it can be written again."""
+"""A journal that cannot be written is told once, then with a count, and once more when it can be written again. A start
+that finds no room for its files is tried again."""
 
 from __future__ import annotations
 
 import sqlite3
+from errno import ENOSPC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.daemon import loop
 from supervisor.daemon.loop import Daemon
 from supervisor.journal.journal import Journal
+from supervisor.process.attempts import take_snapshot
 
 
 class House:
@@ -96,3 +100,22 @@ def test_a_state_disk_that_is_full_now_and_then_fills_no_log(tmp_path: Path, sai
         house.full = not house.full
         house.turns(2)
     assert len(said) == 2, said[:6]
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_not_a_mistake_in_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, attempt = tmp_path / "rl.toml", tmp_path / "0001"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        take_snapshot(attempt, [config], None)
+    config.touch()
+
+    def write(path: Path, text: bytes) -> int:
+        raise OSError(ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", write)
+        with pytest.raises(SupervisorError, match=r"cannot be copied to .*0001/config: No space") as found:
+            take_snapshot(attempt, [config], None)
+        assert not isinstance(found.value, ConfigError), "which would end the run for good"
+    assert take_snapshot(attempt, [config], None) == {config: attempt / "config" / "0-rl.toml"}

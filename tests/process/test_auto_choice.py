@@ -1,4 +1,4 @@
-"""`recovery.inference = "auto"`: the daemon decides by the configuration that a start runs, and by what lives."""
+"""The daemon goes by the configuration that runs, or that a start will run: so does `recovery.inference = "auto"`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.errors import ConfigError
 from supervisor.config.run_file import load
+from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, Orders, OwnEngine, State
+from supervisor.daemon.api_backend import ApiBackend
 from supervisor.daemon.loop import Before, Daemon, Options
 from supervisor.effects.own_engine import engine_dir, look_at
-from supervisor.jobs.base import Component
+from supervisor.jobs.base import Component, Job
 from supervisor.process.attempts import attempt_dir, take_snapshot
 from supervisor.process.launch import launch
 from tests.primerl.eras import ERAS, write_checkout
@@ -28,7 +31,7 @@ OWN, WHOLE = RUN + ADMIN + FILES, RUN + ADMIN + FILES + "[inference]\n"
 class Pod:
     """A daemon that has not begun, and the files that it would find."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, how: str = "auto") -> None:
         self.folder, self.state_dir = folder, folder / "state"
         self.pids: list[int] = []
         write_checkout(folder / "prime-rl", ERAS[AUGUST])
@@ -38,7 +41,7 @@ class Pod:
             f'[run]\nid = "demo"\nstate_dir = "{self.state_dir}"\n[job]\ndir = "{folder / "prime-rl"}"\n'
             f'config = "{folder / "rl.toml"}"\ninference_config = "{folder / "inference.toml"}"\n'
             f'output_dir = "{folder / "out"}"\n[gpus]\ninference = [0]\ntrainer = [1]\n[check]\nat_start = false\n'
-            '[recovery]\ninference = "auto"\n[supervision]\nshim = "fork"\ngpu_free = 0\n'
+            f'[recovery]\ninference = "{how}"\n[supervision]\nshim = "fork"\ngpu_free = 0\n'
         )
         path = folder / "run.toml"
         self.daemon = Daemon(path, load(path), os.environ, Options(), Before())
@@ -76,11 +79,11 @@ class Pod:
 
 
 @pytest.fixture
-def pod_of(tmp_path: Path) -> Iterator[Callable[[str], Pod]]:
+def pod_of(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
     pods: list[Pod] = []
 
-    def make(name: str) -> Pod:
-        pods.append(Pod(tmp_path / name))
+    def make(name: str, how: str = "auto") -> Pod:
+        pods.append(Pod(tmp_path / name, how))
         return pods[-1]
 
     yield make
@@ -151,3 +154,88 @@ def test_a_new_configuration_is_judged_before_its_start_and_a_server_that_it_doe
     daemon.state = replace(daemon.state, orders=Orders(), mode="starting")
     how, why = pod.opened()
     assert how == "with-job" and "still has [inference]" in why
+
+
+@pytest.mark.parametrize("how", ["with-job", "auto"])
+def test_an_edited_file_moves_neither_the_last_step_nor_the_engines_port_of_what_runs(
+    pod_of: Callable[..., Pod], how: str
+) -> None:
+    edited = WHOLE.replace("max_steps = 100", "max_steps = 9") + "[inference.server]\nport = 7777\n"
+
+    def seen(pod: Pod) -> tuple[int | None, str]:
+        job = pod.daemon.context.job = pod.daemon._open_job()
+        engine = job.engine()
+        return pod.daemon.settings(job).max_steps, engine.url if engine is not None else ""
+
+    def pod_with(name: str, now: str = edited) -> Pod:
+        pod = pod_of(name, how)
+        pod.snapshot(1, WHOLE)
+        pod.edit(now)
+        return pod
+
+    for name, now in (("lives", edited), ("half-written", "[half-writ")):
+        pod = pod_with(name, now)
+        pod.live(attempt_dir(pod.state_dir, 1), "rl")
+        pod.go(attempt=Attempt(number=1))
+        assert seen(pod) == (100, "http://127.0.0.1:8100"), "it is adopted with what it was started with"
+
+    pod = pod_with("dead")
+    pod.go(attempt=Attempt(number=1, snapshot=1))
+    assert seen(pod) == (100, "http://127.0.0.1:8100"), "the next start runs the snapshot"
+    pod.daemon.state = replace(pod.daemon.state, orders=Orders(new_config=True))
+    pod.daemon.effects.scan()
+    assert pod.daemon.settings(pod.daemon.context.job).max_steps == 9, "a person asked for the files as they are now"
+    pod.daemon.state = replace(pod.daemon.state, orders=Orders())
+    pod.daemon.effects.scan()
+    assert pod.daemon.settings(pod.daemon.context.job).max_steps == 100, "they never made a step: the snapshot again"
+
+    for mode in ("finished", "gave-up"):
+        pod = pod_with(mode)
+        pod.go(attempt=Attempt(number=1, snapshot=1))
+        pod.daemon.state = replace(pod.daemon.state, mode=mode)
+        assert seen(pod) == (9, "http://127.0.0.1:7877"), "a person raised the last step, or mended it"
+
+
+def test_a_new_configuration_that_cannot_start_does_not_stop_the_job_that_runs(pod_of: Callable[..., Pod]) -> None:
+    pod = pod_of("typo", "with-job")
+    pod.go()
+    backend = ApiBackend(pod.daemon, pod.daemon.attaching)
+    pod.edit("[half-writ")
+    refused = backend.command("restart", ["--new-config"], "root")
+    assert not refused.ok and "rl.toml is not TOML" in refused.sentence and not pod.told()
+    assert backend.command("restart", [], "root").ok, "which takes the snapshot"
+    pod.edit(WHOLE)
+    pod.told()
+    assert backend.command("restart", ["--new-config"], "root").ok
+    assert pod.told() == [f.Command("restart", "root", ("--new-config",))]
+
+
+def test_the_job_stays_known_while_a_start_opens_it_anew(pod_of: Callable[..., Pod]) -> None:
+    run, effects, known = (pod := pod_of("anew")).daemon.context, pod.daemon.effects, []
+    job = run.job = pod.daemon._open_job()
+
+    def open_anew() -> Job:
+        known.append(run.job)
+        raise ConfigError("a typo")
+
+    run._open_job = open_anew
+    with pytest.raises(ConfigError, match="a typo"):
+        effects._launch_attempt(a.Start(2, 5, None, False))
+    assert known == [job] and run.job is job, "else a publish meanwhile says that the trainer is not installed"
+
+
+def test_a_run_does_not_start_in_the_folder_of_another_that_is_watched_whatever_path_leads_there(
+    pod_of: Callable[..., Pod],
+) -> None:
+    one, two = pod_of("one"), pod_of("two")
+    (one.folder / "out").mkdir()
+    (two.folder / "out").symlink_to(one.folder / "out")
+    first, second = one.daemon._open_job(), two.daemon._open_job()
+    one.daemon.context.hold_folder(first)
+    one.daemon.context.hold_folder(first)  # each start asks
+    two.daemon.context.job = second
+    with pytest.raises(ConfigError, match=r"Another run on this machine keeps its checkpoints in .*/one/out/demo"):
+        two.daemon.effects._launch_attempt(a.Start(1, None, None, True))
+    assert not list(one.folder.glob("out/*")) and not list(two.state_dir.glob("attempts/*"))
+    one.daemon.context.__dict__.pop("_held").close()  # as when its daemon ends
+    two.daemon.context.hold_folder(second)

@@ -365,7 +365,11 @@ ROOM = Room(Path("/dev/shm"), 64 * GIB, 60 * GIB, True, 20 * GIB, 200 * GIB, 120
     ("room", "auto", "why"),
     [
         (ROOM, True, ""),
-        (replace(ROOM, total_bytes=64 << 20, free_bytes=64 << 20), False, "/dev/shm has only 64.0 MiB in all"),
+        (
+            replace(ROOM, total_bytes=64 << 20, free_bytes=64 << 20),
+            False,
+            "/dev/shm has only 64.0 MiB in all, and a tier needs 1.0 GiB",
+        ),
         (replace(ROOM, step_bytes=None), False, ""),
         (replace(ROOM, step_bytes=None), True, "the size of a step is not known before one is saved"),
         (

@@ -86,6 +86,19 @@ def test_a_configuration_that_was_changed_is_reported_once(tmp_path: Path) -> No
     assert watch.look() == []
     other.write_text("lr = 3e-5\n")
     assert watch.look() == [ConfigChanged(str(other))]
+    other.unlink()
+    assert watch.look() == []
+    other.write_text("lr = 1e-5\n")
+    assert watch.look() == [ConfigChanged(str(other), same=True)], "the edit was taken back"
+    assert watch.look() == []
+
+
+def test_the_next_watch_takes_back_what_is_true_no_longer(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("new" if name == "c" else "old")
+    snapshots = {tmp_path / "a": tmp_path / "b", tmp_path / "c": tmp_path / "b"}
+    watch = ConfigWatch(snapshots, [str(tmp_path / "a"), str(tmp_path / "c")])
+    assert watch.look() == [ConfigChanged(str(tmp_path / "a"), same=True)]
 
 
 def test_a_configuration_that_had_changed_before_anybody_looked_is_reported(tmp_path: Path) -> None:

@@ -135,7 +135,10 @@ def test_stop_start_pause_and_a_reboot(run: Callable[..., Run], box: Box) -> Non
     assert demo.ctl("status", demo.name)[0] == 3
     box.halt()
     box.boot()
-    demo.until(lambda: demo.said("Stopped by a person, and stays so until: supervisorctl start"), "it stays stopped")
+    demo.until(
+        lambda: demo.said("Stopped by a person. It stays stopped until you run: supervisorctl start"),
+        "it stays stopped",
+    )
     assert demo.show("ActiveState") == "active"
     assert (demo.ctl("status", demo.name)[0], demo.status()["attempt"]) == (3, 2)
     assert demo.ctl("start", demo.name)[0] == 0

@@ -182,9 +182,9 @@ class NewsPod(Pod):
         known = Learned({"step": times, "resume": times, "trainer/training": times}) if learned else None
         self.see(f.StoreRecords(known, {"another": Ledger({"GOODPUT": 10.0})}))
 
-    @rule(code=st.sampled_from([None, 1]), path=st.sampled_from(["rl.toml"]))
-    def files_of_the_configuration_change(self, code: int | None, path: str) -> None:
-        self.see(f.ConfigChanged(path))
+    @rule(code=st.sampled_from([None, 1]), path=st.sampled_from(["rl.toml"]), same=st.booleans())
+    def files_of_the_configuration_change(self, code: int | None, path: str, same: bool) -> None:
+        self.see(f.ConfigChanged(path, same))
 
     # ------------------------------------------------------------ in the end
 
