@@ -18,29 +18,10 @@ from supervisor.checkpoints.progress import Report
 from supervisor.checkpoints.publish import Published, PublishPlan, StepPublish, content_of
 from supervisor.checkpoints.reuse import Reuse
 from supervisor.checkpoints.sources import LocalFile
-from supervisor.checkpoints.verbs import Publish
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import part_ranges
 
 Answer = dict[str, Any]
-
-
-class SendPart(Publish, do="publish-part"):
-    """``known``: names of files that another machine sends. ok: files [``ManifestFile``], those without an id, and
-    sent_bytes; or other: true, and nothing was sent, because the store commits other content under this step's name.
-    """
-
-    known: list[str]
-
-
-class OpenStep(Publish, do="publish-open"):
-    """``files``: all names of the step. ok: nothing; the store commits no content under this step's name any more."""
-
-
-class CommitParts(Publish, do="publish-parts"):
-    """``sent``: what the machines answered, a file once. ok: as of "publish"."""
-
-    sent: list[object]
 
 
 def send_part(store: Store, plan: PublishPlan, known: Sequence[str], report: Report) -> Answer:

@@ -23,7 +23,7 @@ def read_request(values: object) -> Request:
     run_id, store = values.get("run_id"), values.get("store")
     if not isinstance(run_id, str) or not isinstance(store, dict):
         raise _wrong("store" if isinstance(run_id, str) else "run_id")
-    return Request(run_id, _read_fields(StorePlace, store), _read_fields(VERBS[do], values))
+    return Request(run_id, _read_fields(StorePlace, store), _read_fields(VERBS[do].as_dataclass(), values))
 
 
 def _read_fields(kind: type[T], values: Mapping[str, object]) -> T:

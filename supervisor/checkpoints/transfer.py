@@ -40,28 +40,26 @@ from dataclasses import asdict, dataclass
 from functools import singledispatch
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import psutil
-
-from supervisor.checkpoints import catalogue, claims, keeping, lineage, log_files, parts, record_files, verbs
-from supervisor.checkpoints.drain import drain
+from supervisor.checkpoints import catalogue, claims, keeping, lineage, part_verbs, record_files, verbs
 from supervisor.checkpoints.manifest import step_folder
-from supervisor.checkpoints.placement import Place
 from supervisor.checkpoints.progress import Moved
-from supervisor.checkpoints.publish import Published, PublishPlan, Source, publish
 from supervisor.checkpoints.read_request import read_request
 from supervisor.checkpoints.records import settle_files, settled_pointer
-from supervisor.checkpoints.restore import restore
-from supervisor.checkpoints.scrub import scrub
 from supervisor.checkpoints.writers import FencedError
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
+
+if TYPE_CHECKING:  # what one verb alone needs is imported when that is asked: most children are a heartbeat or a look
+    from supervisor.checkpoints.publish import Published, PublishPlan
 
 PROGRESS_EVERY_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
 UNUSED = ("pydantic", "tqdm")
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+"""ioprio_set(2) is no function of the C library. psutil has it, and was a tenth of what this process takes to start."""
 
 Answer = dict[str, Any]
 
@@ -113,6 +111,8 @@ def _carry_out(verb: verbs.Verb, run: _Run) -> Answer:
 
 
 def _plan(verb: verbs.Publish, run: _Run) -> PublishPlan:
+    from supervisor.checkpoints.publish import PublishPlan, Source
+
     fence = run.fence(verb)
     fence()  # before a byte is read or sent
     extra: dict[str, Any] = {name: value for name, value in (verb.extra or {}).items() if value is not None}
@@ -148,22 +148,30 @@ def _commit(verb: verbs.Publish, run: _Run, act: Callable[[PublishPlan], Publish
 
 @_carry_out.register
 def _publish(verb: verbs.Publish, run: _Run) -> Answer:
+    from supervisor.checkpoints.publish import publish
+
     return _commit(verb, run, lambda plan: publish(run.store, plan, run.lines.progress))
 
 
 @_carry_out.register
-def _commit_parts(verb: parts.CommitParts, run: _Run) -> Answer:
+def _commit_parts(verb: part_verbs.CommitParts, run: _Run) -> Answer:
+    from supervisor.checkpoints import parts
+
     return _commit(verb, run, lambda plan: parts.commit_parts(run.store, plan, verb.sent, run.lines.progress))
 
 
 @_carry_out.register
-def _open_step(verb: parts.OpenStep, run: _Run) -> Answer:
+def _open_step(verb: part_verbs.OpenStep, run: _Run) -> Answer:
+    from supervisor.checkpoints import parts
+
     parts.open_step(run.store, _plan(verb, run), run.lines.progress)
     return {}
 
 
 @_carry_out.register
-def _send_part(verb: parts.SendPart, run: _Run) -> Answer:
+def _send_part(verb: part_verbs.SendPart, run: _Run) -> Answer:
+    from supervisor.checkpoints import parts
+
     with _hold_publish_lock(Path(verb.state_dir), run.id, wait=True):
         return parts.send_part(run.store, _plan(verb, run), verb.known, run.lines.progress)
 
@@ -192,6 +200,9 @@ def _hold_publish_lock(state_dir: Path, run_id: str, *, wait: bool) -> Iterator[
 
 @_carry_out.register
 def _restore(verb: verbs.Restore, run: _Run) -> Answer:
+    from supervisor.checkpoints.placement import Place
+    from supervisor.checkpoints.restore import restore
+
     with keeping.announce_restore(run.store, run.id, verb.step):
         done = restore(
             run.store,
@@ -227,6 +238,8 @@ def _delete(verb: verbs.Delete, run: _Run) -> Answer:
 
 @_carry_out.register
 def _put_logs(verb: verbs.PutLogs, run: _Run) -> Answer:
+    from supervisor.checkpoints import log_files
+
     packed = {name: _from_base64(text, "logs are") for name, text in verb.logs.items()}
     run.fence(verb)()
     return {"sent": log_files.put_logs(run.store, run.id, verb.journal, verb.attempt, packed)}
@@ -234,17 +247,23 @@ def _put_logs(verb: verbs.PutLogs, run: _Run) -> Answer:
 
 @_carry_out.register
 def _list_logs(verb: verbs.ListLogs, run: _Run) -> Answer:
+    from supervisor.checkpoints import log_files
+
     return {"logs": [asdict(log) for log in log_files.list_logs(run.store, run.id)]}
 
 
 @_carry_out.register
 def _get_logs(verb: verbs.GetLogs, run: _Run) -> Answer:
+    from supervisor.checkpoints import log_files
+
     run.lines.entries("logs", log_files.get_logs(run.store, run.id, verb.attempt, verb.only))
     return {"logs": {}}
 
 
 @_carry_out.register
 def _verify(verb: verbs.Verify, run: _Run) -> Answer:
+    from supervisor.checkpoints.scrub import scrub
+
     found = scrub(run.store, run.id, run.lines.progress, verb.step, float(verb.deep), verb.seed)
     return asdict(found) | {"damaged": found.is_damaged}
 
@@ -395,9 +414,10 @@ def step_back() -> None:
     """Training comes first: lower CPU and I/O priority as far as the system lets us."""
     try:
         os.nice(NICE)
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
-    except (OSError, psutil.Error, AttributeError):  # a container may forbid it; the transfer works without
+    except OSError:  # a container may forbid it; the transfer works without
         pass
+    if number := IOPRIO_SET.get(os.uname().machine):
+        ctypes.CDLL(None).syscall(number, 1, 0, 2 << 13 | 7)  # this process, best effort, last of eight
 
 
 @contextlib.contextmanager
@@ -430,6 +450,8 @@ def _read_request() -> verbs.Request:
 def serve(request: verbs.Request, environ: Mapping[str, str], lines: _Lines) -> Answer:
     """Carry out one request. Raises StoreError."""
     if isinstance(verb := request.verb, verbs.Drain):
+        from supervisor.checkpoints.drain import drain
+
         places = Path(verb.source), Path(verb.target), Path(verb.staging)
         return asdict(drain(*places, lines.progress, keep_cached=verb.urgent))
     where = request.store

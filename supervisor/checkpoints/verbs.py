@@ -6,25 +6,34 @@ class. Each class says what the answer's "ok" object holds.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 VERBS: dict[str, type[Verb]] = {}
+_COMPLETING = threading.Lock()
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Verb:
-    """A request about a run and its store. Each subclass is a frozen dataclass."""
+    """A request about a run and its store. Each subclass is a frozen dataclass once ``as_dataclass`` was called."""
 
     name: ClassVar[str]
     urgent: bool = False  # asked for when a pod is about to go, perhaps in seconds: training does not come first then
 
     def __init_subclass__(cls, do: str = "") -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
         if do:
             cls.name = do
             VERBS[do] = cls
+
+    @classmethod
+    def as_dataclass(cls) -> type[Self]:
+        with _COMPLETING:  # only now: a child carries out one verb, and all of them were a tenth of its start
+            for one in reversed(cls.__mro__[:-2]):
+                if "__dataclass_fields__" not in vars(one):
+                    dataclass(frozen=True, kw_only=True)(one)
+        return cls
 
 
 class Signed(Verb):

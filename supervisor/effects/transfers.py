@@ -37,7 +37,7 @@ def request(run_file: RunFile, do: str, **more: Any) -> dict[str, Any]:
         part_size=store.part_size,
         limit_mbit=store.limit_mbit,
     )
-    return Request(run_file.run.id, place, VERBS[do](**more)).as_json()
+    return Request(run_file.run.id, place, VERBS[do].as_dataclass()(**more)).as_json()
 
 
 class ChildCrashedError(StoreError):

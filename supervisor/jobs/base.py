@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
+
+if TYPE_CHECKING:  # pydantic, which a sensor does without
+    from supervisor.config.settings import RunFile
 
 PHASES = (
     "download",  # model weights are fetched
@@ -28,11 +30,9 @@ PHASES = (
     "stopping",  # the launcher ends its parts
 )
 
-
 Ask = Callable[[Sequence[str], Path, Mapping[str, str], float], tuple[int | None, str]]
 """Runs a program in a folder, with an environment, for so many seconds at most, and leaves nothing of it: its exit code
-(None: it was late) and what it said. Raises OSError.
-"""
+(None: it was late) and what it said. Raises OSError."""
 
 
 @dataclass(frozen=True)

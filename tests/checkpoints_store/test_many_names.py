@@ -1,4 +1,4 @@
-"""Ten thousand names cost ten times what a thousand cost: counted in what Python does, not in seconds."""
+"""Ten times as many names cost ten times as much: counted in what Python does, not in seconds."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ LOWER_STEPS = ".run/broadcasts/{}/step_3/STABLE"
 
 
 @pytest.mark.parametrize("name", [LOOSE, INSIDE, LOWER_STEPS])
-def test_ten_thousand_files_beside_the_steps_folder_are_placed_without_comparing_each_with_each(
+def test_thousands_of_files_beside_the_steps_folder_are_placed_without_comparing_each_with_each(
     tmp_path: Path, name: str
 ) -> None:
     def made(count: int) -> Callable[[], object]:
         names = [name.format(number) for number in range(count)]
         return lambda: place_files(names, 20, PLACE, tmp_path)
 
-    assert_linear(made, 500, 10_000)
+    assert_linear(made, 200, 2000)
 
 
-def test_a_manifest_of_ten_thousand_files_is_written_and_read_in_one_pass() -> None:
+def test_a_manifest_of_thousands_of_files_is_written_and_read_in_one_pass() -> None:
     def made(count: int) -> Callable[[], object]:
         files = tuple(
             ManifestFile(f"a/{number // 100}/{number}", 0, f"id{number}", 1, (EMPTY_SHA1,)) for number in range(count)
@@ -98,10 +98,10 @@ def test_a_manifest_of_ten_thousand_files_is_written_and_read_in_one_pass() -> N
         data = Manifest(RUN, 20, "pod-a", files)
         return lambda: parse_manifest(data.to_bytes(), RUN, 20)
 
-    assert_linear(made, 500, 10_000)
+    assert_linear(made, 200, 2000)
 
 
-def test_the_local_plan_of_ten_thousand_large_files_writes_each_of_them_once(tmp_path: Path) -> None:
+def test_the_local_plan_of_a_thousand_large_files_writes_each_of_them_once(tmp_path: Path) -> None:
     def made(count: int) -> Callable[[], object]:
         def act() -> None:
             plan = LocalPlan(tmp_path / str(count) / "publish-r-step_1.json", "file:///store")
@@ -192,7 +192,7 @@ def test_what_is_done_with_a_step_of_many_files_looks_at_each_a_few_times(
             getattr(many, earlier)()
         return getattr(many, act)  # type: ignore[no-any-return]
 
-    assert_linear(made, 30, 300)
+    assert_linear(made, 20, 150)
 
 
 # ---------------------------------------------------------------- what the daemon sees of it

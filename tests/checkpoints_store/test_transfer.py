@@ -232,7 +232,7 @@ def test_it_steps_back_behind_the_training_and_dies_with_its_parent(b2: B2Server
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         until(lambda: len(accepted(b2)) >= 2, "the transfer is under way")
-        assert child.is_running() and child.nice() == 10
+        assert child.is_running() and child.nice() == 10 and child.ionice() == (psutil.IOPRIO_CLASS_BE, 7)
         parent.kill()
         until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child is gone")
     finally:

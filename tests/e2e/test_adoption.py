@@ -42,9 +42,9 @@ def test_whoever_reads_of_a_failure_can_do_it_again(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["restarter", "fresh"])
-def test_thirty_kills_of_the_daemon_cost_the_job_nothing(tmp_path: Path, how: How) -> None:
+def test_twenty_kills_of_the_daemon_cost_the_job_nothing(tmp_path: Path, how: How) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
-    told = fifty(tmp_path, how, 15, 2, seed)
+    told = fifty(tmp_path, how, 10, 2, seed)
     assert_untouched(told)
-    assert told.kills == 15, story(told)
+    assert told.kills == 10, story(told)
     assert {"any", "adopting", "publish", "incident", "verdict"} == set(told.moments), story(told)

@@ -10,17 +10,17 @@ from supervisor.slurm.submit import OVER
 FIELDS = ("id", "state", "start", "count", "nodes", "reason", "comment")
 AWAY = "Unable to contact slurm controller (connect failure)"
 HEAD = """#!/bin/bash
-cd "$(dirname "$0")/.." || exit 9
+cd "${0%/*}/.." || exit 9
 echo "${0##*/} $*" >>asked
 [[ -e away ]] && { echo "${0##*/}: error: $(cat away)" >&2; exit 1; }
-fault=$(cat "fail.${0##*/}" 2>/dev/null); rm -f "fail.${0##*/}"
+fault=; [[ -e fail.${0##*/} ]] && { fault=$(<"fail.${0##*/}"); rm "fail.${0##*/}"; }
 case $fault in silence) exec sleep 30 ;; nonsense) echo "slurm is upgraded today"; exit 0 ;; esac
 made='Socket timed out on send/recv operation'
 """
 COMMANDS = {
     "squeue": """[[ $SLURM_TIME_FORMAT == %s && $* == *'--format=%A|%T|%S|%D|%N|%r|%k'* ]] || exit 3
 [[ -n $fault ]] && { echo "slurm_load_jobs error: $fault" >&2; exit 1; }
-cat jobs/* 2>/dev/null; exit 0
+for job in jobs/*; do [[ -e $job ]] && echo "$(<"$job")"; done; exit 0
 """,
     "sbatch": """case $fault in '' | late | lost) ;;
   *) echo "sbatch: error: Batch job submission failed: $fault" >&2; exit 1 ;; esac

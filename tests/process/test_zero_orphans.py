@@ -72,12 +72,12 @@ def test_stops_that_were_never_done_have_not_left_nothing() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @GROUPS
-def test_twenty_stops_under_load_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: bool) -> None:
+def test_twelve_stops_under_load_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: bool) -> None:
     may_be(grouped, tmp_path)
     seed = random.SystemRandom().randrange(1 << 30)
     count = zoo.Count()
     with zoo.busy(2):
-        zoo.stops(tmp_path / "stops", 12, seed, count, grouped=grouped, patch=monkeypatch)
-        zoo.incidents(tmp_path / "incidents", 8, seed, count, grouped=grouped, patch=monkeypatch)
-    assert count.stops == 20
+        zoo.stops(tmp_path / "stops", 7, seed, count, grouped=grouped, patch=monkeypatch)
+        zoo.incidents(tmp_path / "incidents", 5, seed, count, grouped=grouped, patch=monkeypatch)
+    assert count.stops == 12
     assert_nothing_left(count)
