@@ -73,7 +73,6 @@ def fresh_attempt(state: State) -> State:
         ),
         suspicion=Suspicion(),
         observing=replace(state.observing, spared=""),
-        worth=replace(state.worth, newest={}),
     )
 
 
