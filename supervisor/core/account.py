@@ -71,8 +71,8 @@ def account(before: State, after: State, fact: f.Fact) -> Ledger:
     match fact:
         case f.DaemonStarted() if before.live:
             ledger = replace(ledger, away=after.now - before.now)
-            if ledger.saving is not None:  # hours without a daemon are no save: the next interval would be chosen by it
-                ledger = _end_save(ledger, before.now)
+            # Hours without a daemon are no save: the next interval would be chosen by it.
+            ledger = ledger if ledger.saving is None else _end_save(ledger, before.now)
         case f.AttemptAdopted() if fact.attempt == after.attempt.number:
             ledger = replace(ledger, away=0.0)
         case f.Published() if fact.sent_bytes:

@@ -74,7 +74,6 @@ def fresh_attempt(state: State) -> State:
         ),
         suspicion=Suspicion(),
         observing=replace(state.observing, spared=""),
-        worth=replace(state.worth, newest={}),
     )
 
 
@@ -266,9 +265,8 @@ def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
 
 
 def _config_changed(state: State, fact: f.ConfigChanged) -> State:
-    changed = tuple(path for path in state.orders.config_changed if path != fact.path)
-    changed = changed if fact.same else (*changed, fact.path)
-    return replace(state, orders=replace(state.orders, config_changed=changed))
+    others = tuple(path for path in state.orders.config_changed if path != fact.path)
+    return replace(state, orders=replace(state.orders, config_changed=others + (() if fact.same else (fact.path,))))
 
 
 def _observe_suppressed_effect(state: State, fact: f.Suppressed) -> State:

@@ -26,8 +26,10 @@ def react(before: State, state: State, fact: f.StepDone) -> tuple[State, Actions
 
 def judge_training(before: State, state: State, fact: f.StepDone | f.ErrorSeen) -> tuple[State, Actions]:
     """Training that goes on and is worth nothing: said, with the way back. What is done is the policy's to decide."""
-    worth, news = judge_fact(state.worth, fact, state.now, state.wall)
-    if worth is state.worth:
+    # Until an attempt's first step, those of the attempt before are no reason to take a lower number for known.
+    known = state.worth if before.progress.step is not None else replace(state.worth, newest={})
+    worth, news = judge_fact(known, fact, state.now, state.wall)
+    if worth is known:
         return state, []
     state = replace(state, worth=worth)
     acts: Actions = []

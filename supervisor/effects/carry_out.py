@@ -205,8 +205,7 @@ class Effects:
             self.run.post(f.StartFailed(action.attempt, str(error)))
 
     def _launch_attempt(self, action: a.Start) -> f.Fact:
-        # The files as they are now: what is known of them is read anew.
-        job = self.run.need_job(anew=action.snapshot is None and action.attempt > 1)
+        job = self.run.need_job(anew=action.snapshot is None and action.attempt > 1)  # the files as they are now
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))

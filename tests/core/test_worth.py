@@ -9,9 +9,8 @@ import random
 import pytest
 
 from supervisor.core.codec import decode, encode
+from supervisor.core.evolve import replace
 from supervisor.core.facts import ErrorSeen, Role, StepDone
-from supervisor.core.observe import fresh_attempt
-from supervisor.core.state import State
 from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judge_fact, present
 
 WALL = 1_767_600_000.0
@@ -86,7 +85,7 @@ def test_the_same_step_from_the_log_and_from_metrics_counts_once() -> None:
 def test_a_step_done_again_after_a_restart_counts_again() -> None:
     run = Run()
     run.see(StepDone("trainer", 41, loss=math.nan))
-    run.worth = fresh_attempt(State(worth=run.worth)).worth
+    run.worth = replace(run.worth, newest={})  # as at an attempt's first step
     run.see(StepDone("trainer", 40, loss=math.nan))  # went one back, and it is there already
     assert [finding.name for finding in run.findings] == ["loss-nan"]
 
