@@ -227,6 +227,8 @@ def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
 def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:
     """Until when this can have been an evaluation, as far as the engine's counters tell."""
     engine = state.engine
+    if engine.look is not None and engine.look.host:
+        return NEVER  # one of several may have nothing to do in it
     worked_t = max(phase.t, engine.worked_t)
     idle_s = max(IDLE_S, longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
     if not watch.over(worked_t, idle_s) or not knows_counters(state, watch):

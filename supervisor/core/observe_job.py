@@ -302,6 +302,8 @@ def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
     """Does work wait for the engine? Its own counts can stay 0 on a stopped engine, so others are asked as well."""
     if (look.running or 0) > 0 or (look.waiting or 0) > 0:
         return True
+    if look.host and look.running is not None and look.waiting is not None:
+        return False  # one of several may be idle while a router keeps its connections open
     if look.connections is not None:
         return look.connections > 0  # without a connection, rollouts in flight wait for something else
     return work is not None and work.inflight > 0

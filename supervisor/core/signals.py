@@ -30,7 +30,7 @@ from supervisor.core.facts import is_gpu_empty
 from supervisor.core.observe_job import TOLD_S
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
-from supervisor.core.state import EngineMemory, GpuTrouble, State
+from supervisor.core.state import EngineMemory, GpuMemory, GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
@@ -68,6 +68,7 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         m
         for m in state.gpus.by_uuid.values()
         if m.fallen_since is not None
+        and m.gpu.host == (look.host if look is not None else "")
         and watch.over(m.fallen_since, settings.memory_fell)
         and not _works_on(state, m.fallen_since, watch)
     ]
@@ -171,24 +172,39 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     return signals
 
 
-def each_engine(state: State, watch: Watch) -> Iterator[tuple[str, int, State, list[Signal]]]:
+OddEngine = tuple[str, int, State, list[Signal]]
+
+
+def each_engine(state: State, watch: Watch) -> Iterator[OddEngine]:
     """Each engine on another machine with which something is wrong: machine, number, the state as if it were the only
     one, and what speaks against it. What another engine, or another machine's GPU, shows says nothing of it."""
-    empty = {m.gpu.host for m in state.gpus.by_uuid.values() if m.fallen_since is not None}
+    by_host: dict[str, dict[str, GpuMemory]] = {}
+    for uuid, memory in state.gpus.by_uuid.items() if state.engines else ():
+        if memory.gpu.role == "inference":
+            by_host.setdefault(memory.gpu.host, {})[uuid] = memory
+    # Which GPU is whose is not told: where all of a machine's are empty, it is this engine's, too.
+    empty = {host for host, gpus in by_host.items() if all(m.fallen_since is not None for m in gpus.values())}
     for engine in state.engines.values():
         look = engine.look
-        if look is None or not (look.host in empty or _is_odd(engine, state)):
-            continue
-        gpus = {uuid: m for uuid, m in state.gpus.by_uuid.items() if m.gpu.host == look.host}
-        alone = replace(state, engine=engine, gpus=replace(state.gpus, by_uuid=gpus))
-        yield look.host, look.index, alone, engine_signals(alone, watch)
+        if look is not None and (look.host in empty or _is_odd(engine, state)):
+            gpus = by_host[look.host] if look.host in empty else {}
+            alone = replace(state, engine=engine, gpus=replace(state.gpus, by_uuid=gpus))
+            yield look.host, look.index, alone, engine_signals(alone, watch)
+
+
+def stands_alone(state: State, engine: EngineMemory) -> bool:
+    """Is an engine that makes nothing the only one? All that have requests and stand together are paused together."""
+    asked = [one for one in state.engines.values() if one is not engine and one.work_since is not None]
+    return not asked or any(one.counted_t - one.moved_t < state.settings.hang / 2 for one in asked)
 
 
 def _is_odd(engine: EngineMemory, state: State) -> bool:
     """Late answers alone are those of one that has more to do than the others, for a long time."""
     if engine.slow_since is not None and state.now - engine.slow_since >= LATE_S:
         return True
-    still = engine.work_since is not None and engine.counted_t - engine.moved_t >= state.settings.hang / 2
+    hang_s = state.settings.hang
+    still = engine.work_since is not None and engine.counted_t - engine.moved_t >= hang_s
+    still = still or any(one.busy_since is not None and one.t - one.moved_t >= hang_s for one in engine.units.values())
     return still or engine.bad_since is not None or bool(engine.liveness_misses or engine.canary_misses)
 
 

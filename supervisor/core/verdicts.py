@@ -38,6 +38,7 @@ from supervisor.core.proof import (
     process_gone,
 )
 from supervisor.core.signals import (
+    OddEngine,
     Signal,
     busy_trainer,
     each_engine,
@@ -48,6 +49,7 @@ from supervisor.core.signals import (
     late,
     lost_gpu,
     soft_overdue,
+    stands_alone,
     standstill,
     still_rollouts,
 )
@@ -81,18 +83,19 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
         return proof
     judged = state.settings.has_engine and not is_about_to_end(state) and not state.own.asked
     against = engine_signals(state, watch) if judged else []
+    elsewhere = [] if is_about_to_end(state) else list(each_engine(state, watch))
     return (
         _gpu_lost(state, watch)
         or _machine_lost(state, against, watch)
         or _engine_dead(state, against, watch)
         or _engine_hung(state, against, watch)
-        or _engine_elsewhere(state, watch)
+        or _engine_elsewhere(state, elsewhere, watch)
         or _hopeless(state, watch)
         or _judge_standstill(state, watch)
         or _overdue(state, watch)
         or _stuck_start(state, against, watch)
         or _startup_overdue(state, watch)
-        or _suspect(state, against, watch)
+        or _suspect(state, against, elsewhere, watch)
         or _calm(state)
     )
 
@@ -187,12 +190,12 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     return None
 
 
-def _engine_elsewhere(state: State, watch: Watch) -> Verdict | None:
+def _engine_elsewhere(state: State, odd: list[OddEngine], watch: Watch) -> Verdict | None:
     """The same for each engine of a run over several machines, by itself."""
-    if is_about_to_end(state):
-        return None
-    for host, index, alone, signals in each_engine(state, watch):
-        found = _engine_dead(alone, signals, watch) or _engine_hung(alone, signals, watch)
+    for host, index, alone, signals in odd:
+        found = _engine_dead(alone, signals, watch)
+        if found is None and stands_alone(state, alone.engine):
+            found = _engine_hung(alone, signals, watch)
         if found is not None:
             return replace(found, sentence=found.sentence.replace("vLLM", who("inference", host, index), 1), host=host)
     return None
@@ -348,7 +351,7 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
 # ---------------------------------------------------------------- one signal, or none
 
 
-def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
+def _suspect(state: State, signals: list[Signal], elsewhere: list[OddEngine], watch: Watch) -> Verdict | None:
     if is_about_to_end(state):
         return None
     fresh = [g for g in state.job.gone if not watch.over(g.t, grace(state, g))]
@@ -362,7 +365,7 @@ def _suspect(state: State, signals: list[Signal], watch: Watch) -> Verdict | Non
     engine = "vLLM"
     if not state.settings.has_engine:
         signals = [s for s in (soft_overdue(state, watch),) if s]
-    for host, index, _, found in each_engine(state, watch) if not signals else ():
+    for host, index, _, found in elsewhere if not signals else ():
         signals, engine = signals or found, engine if signals else who("inference", host, index)
     if not signals:
         trouble = gpu_signal(state)

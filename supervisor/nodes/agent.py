@@ -87,6 +87,7 @@ class Part:
     lookers: list[Looker] = field(default_factory=list)
     watcher: ProcessWatcher | None = None
     answered: float = float("-inf")  # when its engine's answers were told last
+    odd: bool = False  # were they worth it then?
     seen: dict[tuple[int, int], Message] = field(default_factory=dict)
     gone: list[tuple[float, Message]] = field(default_factory=list)
 
@@ -492,9 +493,12 @@ class Agent:
     def _take_fact(self, part: Part, fact: f.Fact) -> None:
         """Of an engine, in a sensor's thread."""
         top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
-        if isinstance(fact, f.EngineLook) and (is_worth_saying(fact) or now() - part.answered >= WELL_S):
-            part.answered = now()
-            self._say({"t": "engine", **top, "look": encode(fact)})
+        if isinstance(fact, f.EngineLook):
+            odd = is_worth_saying(fact)
+            # The first good answer after a bad one is news as well.
+            if odd or part.odd or now() - part.answered >= WELL_S:
+                part.answered, part.odd = now(), odd
+                self._say({"t": "engine", **top, "look": encode(fact)})
         if not isinstance(fact, f.ProcessSeen | f.ProcessGone):
             return
         process = (fact.pid, fact.start_ticks)
@@ -574,11 +578,8 @@ class Agent:
                 return self._launch(message)
             case "stop":
                 how = {name: bool(message.get(name)) for name in ("brief", "at_once")}
-                rules, waits = (
-                    _read_rules(message["rules"]),
-                    (float(message[name]) for name in ("budget_s", "gpu_wait_s")),
-                )
-                return self._stop(int(message["upto"]), rules, *waits, **how)
+                budget_s, gpu_wait_s = float(message["budget_s"]), float(message.get("gpu_wait_s", 0.0))
+                return self._stop(int(message["upto"]), _read_rules(message["rules"]), budget_s, gpu_wait_s, **how)
             case "end-others":
                 try:
                     for attempt in sorted({one.attempt for one in self._list_parts()} - {int(message["attempt"])}):

@@ -16,8 +16,7 @@ from supervisor.sensors.gpu import GpuRole, GpuSensor
 from supervisor.sensors.gpu_survey import survey
 from supervisor.sensors.host import HostSensor
 
-GPU_S, ENGINE_S, HOST_S = 1.0, 5.0, 5.0
-GPU_TOLD_S = 10.0
+GPU_S, ENGINE_S, HOST_S = 3.0, 5.0, 5.0
 LOOK_S = 15.0  # for one look: two questions, each with five seconds
 WELL_S = 15.0  # an engine that is well is told of so often
 TOLD_S = 30.0  # GPUs of which nothing changes are told of so often
@@ -34,7 +33,6 @@ class GpuSights:
         self.faults: list[tuple[float, Message]] = []
         """When each was seen (``wire.now``), the newest ones: told again with each new connection."""
         self._newest: tuple[f.Gpu, ...] | None = None
-        self._told = float("-inf")
 
     def watch(self) -> None:
         """Look from now on. A driver that hangs holds up this thread and the sensor's alone."""
@@ -76,11 +74,8 @@ class GpuSights:
                 gpu, _, said = text.partition(": ")
                 self._tell_fault(gpu, 0, said)
             self._lost = set(fact.lost)
-        before, self._newest = self._newest, None if fact.reason else fact.gpus
-        empty = [[gpu.is_empty for gpu in gpus] for gpus in (before or (), fact.gpus)]
-        # Memory moves all the time while a job starts: what becomes empty, or is filled, is news at once.
-        if fact.reason or empty[0] != empty[1] or now() - self._told >= GPU_TOLD_S:
-            self._tell(fact)
+        self._newest = None if fact.reason else fact.gpus
+        self._tell(fact)
 
     def tell_again(self) -> None:
         """To a head that has not heard it, or since something else runs here now."""
@@ -88,7 +83,6 @@ class GpuSights:
             self._tell(f.GpuLook(self._newest))
 
     def _tell(self, fact: f.GpuLook) -> None:
-        self._told = now()
         places = self._places()
         gpus = tuple(replace(gpu, role=find_role(gpu, places)) for gpu in fact.gpus)
         self._say({"t": "gpus", "look": encode(replace(fact, gpus=gpus, lost=()))})

@@ -173,7 +173,8 @@ def _engine(state: State) -> dict[str, Any] | None:
     """What the engine answers; of several on other machines their sums, and those with which something is wrong."""
     if state.engine.look is not None:
         return _pick_fields(state.engine.look, "health", "liveness", "running", "waiting")
-    looks = [one.look for one in state.engines.values() if one.look is not None]
+    silent = {name for name, one in state.machines.items() if one.silent_since is not None}
+    looks = [one.look for one in state.engines.values() if one.look is not None and one.look.host not in silent]
     odd = [look for look in looks if look.health != "ok"]
     sums = {name: sum(getattr(look, name) or 0.0 for look in looks) for name in ("running", "waiting")}
     told = [f"{who('inference', look.host, look.index)}: {look.health}" for look in odd]

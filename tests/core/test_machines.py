@@ -11,7 +11,7 @@ from supervisor.core.decide import decide
 from supervisor.core.machines import blame, to_avoid
 from supervisor.core.pictures import trainer_rests_since
 from supervisor.core.settings import Settings
-from supervisor.core.signals import soft_overdue
+from supervisor.core.signals import each_engine, soft_overdue
 from supervisor.core.state import Attempt, Gpus, Machine, Progress, State
 from supervisor.core.verdicts import judge
 from supervisor.core.watch import Watch
@@ -284,6 +284,17 @@ class WatchedRun(Run):
             self.tell(f.Tick())
 
 
+def timed_run() -> WatchedRun:
+    """It is known what a step takes: a minute."""
+    run = WatchedRun()
+    run.state = replace(run.state, settings=replace(run.state.settings, step_floor=100, step_ceiling=3000))
+    run.go(60)
+    for _ in range(2):
+        run.tell(f.StepDone("trainer", (run.state.progress.step or 0) + 1, 60.0), 5)
+        run.go(55)
+    return run
+
+
 REFUSES: dict[str, object] = {"health": "refused", "liveness": "unknown", "iterations": None, "running": None}
 ANSWERS_BADLY: dict[str, object] = {**REFUSES, "health": "bad"}
 LATE: dict[str, object] = {**REFUSES, "health": "timeout"}
@@ -313,12 +324,7 @@ def test_what_one_engine_shows_and_what_another_does_are_not_two_signals() -> No
 
 
 def test_an_engine_that_is_late_is_not_convicted_by_a_long_step_while_others_work() -> None:
-    run = WatchedRun()
-    run.state = replace(run.state, settings=replace(run.state.settings, step_floor=100, step_ceiling=3000))
-    run.go(60)
-    for _ in range(2):  # what a step takes here
-        run.tell(f.StepDone("trainer", (run.state.progress.step or 0) + 1, 60.0), 5)
-        run.go(55)
+    run = timed_run()
     run.go(590, n2=LATE)
     assert soft_overdue(run.state, Watch(run.state.now)) is not None
     assert not run.verdicts()
@@ -360,8 +366,34 @@ def test_an_engine_that_pauses_with_its_requests_and_answers_from_within_does_no
     run = WatchedRun()
     run.go(60)
     run.tell(f.WorkSeen(40, 3, 100))
-    run.go(400, still="n1 n2")
-    assert not run.verdicts(), "/liveness goes through the engine"
+    run.go(60, still="n1 n2")
+    held: dict[str, object] = {"canary": "timeout"}  # with the requests of others
+    run.go(200, still="n1 n2", n1=held, n2=held)
+    assert not run.verdicts(), "all stand, and /liveness goes through the engine"
+    run.go(60, still="n2", n2=held)
+    assert run.verdicts()[0].startswith("vLLM 1 on n2 hangs"), "and this one stands while the other works again"
+
+
+def test_an_engine_with_nothing_to_do_is_not_still_and_its_machines_other_gpus_are_not_its_own() -> None:
+    run = timed_run()
+    idle: dict[str, object] = {"running": 0, "waiting": 0, "liveness": "absent"}  # a router keeps its connections
+    run.go(900, still="n2", n2=idle)
+    assert soft_overdue(run.state, Watch(run.state.now)) is not None
+    assert not run.verdicts()
+    one = gpus("n2", "inference", 75)
+    run.tell(replace(one, gpus=(one.gpus[0], replace(one.gpus[1], used_bytes=1 << 20))))
+    run.used["n2"] = 75.0
+    assert not [signals for *_, signals in each_engine(run.state, Watch(run.state.now + 60)) if signals]
+
+
+def test_one_of_several_data_parallel_engines_behind_one_port_that_stands_is_suspected() -> None:
+    run = WatchedRun()
+    run.go(60)
+    for count in range(30):
+        units = (f.EngineCount(0, 100.0 + count, 3.0, 0.0), f.EngineCount(1, 50.0, 3.0, 1.0))
+        run.go(5, n2={"engines": units, "liveness": "absent"})
+    assert not run.verdicts()
+    assert run.state.suspicion.sentence.startswith("vLLM 1 on n2 is under suspicion: engine 1 of 2 made no token for")
 
 
 def test_what_a_silent_machine_showed_is_unknown_and_never_zero() -> None:
