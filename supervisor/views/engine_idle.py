@@ -54,6 +54,8 @@ def add_up(lines: Iterable[str]) -> EngineIdle | None:
         record = json.loads(line)
         t = float(record["t"])
         match record["fact"]:
+            case {"@": "EngineLook", "host": host} if host:
+                continue  # of several engines, one may be idle at any time
             case {"@": "EngineLook", "running": int() | float(), "waiting": int() | float()} as look:
                 if last is not None and t - last[0] <= LONGEST_GAP_S:
                     seen += t - last[0]
