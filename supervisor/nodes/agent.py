@@ -515,7 +515,7 @@ class Agent:
 
     def _list_processes(self) -> list[tuple[int, str]]:
         with self._lock:
-            return [(pid, part.place.role) for part in self.parts.values() for pid, _ in part.seen]
+            return [(pid, part.place.role) for part in self.parts.values() for pid, _ in list(part.seen)]
 
     def _places(self) -> list[Place]:
         """What the newest attempt has here; nothing where the head has begun another one elsewhere."""
