@@ -14,21 +14,13 @@ def look(state: State, fact: f.MachineLook) -> State:
     """What is heard of one machine."""
     known = state.machines.get(fact.host, Machine())
     since = None if fact.silent_s is None else known.silent_since or state.now - fact.silent_s
-    state = replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
-    return state if since is None else note_gpus(state, fact.host, seen=False)
+    return replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
 
 
 def note_gpus(state: State, host: str, *, seen: bool) -> State:
-    """Are its GPUs known now? Unknown is not zero: what had fallen, or rested, must be seen so again."""
+    """Are its GPUs known now?"""
     one = replace(state.machines.get(host, Machine()), sees_gpus=seen)
-    state = replace(state, machines={**state.machines, host: one})
-    if seen:
-        return state
-    by_uuid = {
-        uuid: without_times(memory) if memory.gpu.host == host else memory
-        for uuid, memory in state.gpus.by_uuid.items()
-    }
-    return replace(state, gpus=replace(state.gpus, by_uuid=by_uuid))
+    return replace(state, machines={**state.machines, host: one})
 
 
 def without_times(memory: GpuMemory) -> GpuMemory:

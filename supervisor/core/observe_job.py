@@ -135,9 +135,28 @@ def _gpu_look(state: State, fact: f.GpuLook) -> State:
     return state
 
 
+def see_alone(state: State, engine: EngineMemory, gpus: dict[str, GpuMemory]) -> State:
+    """To judge one of several engines by: the state as if it were the only one, with these GPUs."""
+    return replace(state, engine=engine, gpus=replace(state.gpus, by_uuid=gpus))
+
+
+def _machine_look(state: State, fact: f.MachineLook) -> State:
+    state = machines.look(state, fact)
+    return state if fact.silent_s is None else _gpus_unknown(state, fact.host)
+
+
+def _gpus_unknown(state: State, host: str) -> State:
+    """Unknown is not zero: what had fallen, or rested, must be seen so again."""
+    by_uuid = {
+        uuid: machines.without_times(memory) if memory.gpu.host == host else memory
+        for uuid, memory in state.gpus.by_uuid.items()
+    }
+    return machines.note_gpus(replace(state, gpus=replace(state.gpus, by_uuid=by_uuid)), host, seen=False)
+
+
 def _gpus_of_machine(state: State, fact: f.GpuLook) -> State:
     if fact.reason:
-        return machines.note_gpus(state, fact.host, seen=False)
+        return _gpus_unknown(state, fact.host)
     others = {uuid: memory for uuid, memory in state.gpus.by_uuid.items() if memory.gpu.host != fact.host}
     by_uuid = {**others, **{gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}}
     return machines.note_gpus(
@@ -495,7 +514,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ProcessSeen: _process_seen,
     f.ProcessGone: _process_gone,
     f.ComponentExited: _component_exited,
-    f.MachineLook: machines.look,
+    f.MachineLook: _machine_look,
     f.MachineDown: machines.note_down,
     f.GpuLook: _gpu_look,
     f.EngineLook: _engine_look,

@@ -346,12 +346,6 @@ def _choose(state: State) -> tuple[State, Actions]:
         return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
     if state.own.asked == "start":
         return enter(state, "surveying", "Waiting until the inference server is launched."), []
-    silent = state.engine.slow_since if state.own.alive and state.own.wanted else None
-    if silent is not None and state.now - silent < state.settings.hang:
-        return enter(state, "surveying", "Waiting for the inference server that was kept warm to answer."), []
-    if silent is not None:
-        hung = f"The warm inference server has not answered for {span(state.now - silent)}: it is replaced."
-        return enter(replace(state, own=replace(state.own, wanted=False)), "surveying", hung), [say("engine", hung)]
     if state.own.asked == "stop" or (state.own.alive and (not state.own.wanted or choice.step is None)):
         state = replace(state, own=replace(state.own, wanted=False))
         return enter(state, "surveying", "Waiting until the inference server has ended."), []

@@ -25,9 +25,8 @@ from supervisor.core.deadlines import (
     step_limits,
     unsaid,
 )
-from supervisor.core.evolve import replace
 from supervisor.core.facts import is_gpu_empty
-from supervisor.core.observe_job import TOLD_S
+from supervisor.core.observe_job import TOLD_S, see_alone
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
 from supervisor.core.state import EngineMemory, GpuMemory, GpuTrouble, State
@@ -188,7 +187,7 @@ def each_engine(state: State, watch: Watch) -> Iterator[OddEngine]:
         look = engine.look
         if look is not None and (look.host in empty or _is_odd(engine, state)):
             gpus = by_host[look.host] if look.host in empty else {}
-            alone = replace(state, engine=engine, gpus=replace(state.gpus, by_uuid=gpus))
+            alone = see_alone(state, engine, gpus)
             yield look.host, look.index, alone, engine_signals(alone, watch)
 
 

@@ -29,7 +29,7 @@ def judge_training(before: State, state: State, fact: f.StepDone | f.ErrorSeen) 
     # Until an attempt's first step, those of the attempt before are no reason to take a lower number for known.
     known = state.worth if before.progress.step is not None else replace(state.worth, newest={})
     worth, news = judge_fact(known, fact, state.now, state.wall)
-    if worth is known:
+    if worth is state.worth:
         return state, []
     state = replace(state, worth=worth)
     acts: Actions = []

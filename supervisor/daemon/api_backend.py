@@ -130,7 +130,8 @@ class ApiBackend:
         if verb == "upgrade":
             return Reply(*self._house.upgrade.ask(who))
         ok, sentence = order_replies.answer(self._house.state, verb, args, self._house.context.observed)
-        if ok and "--new-config" in args and (problem := self._house.find_config_problem()):
+        asked = ok and "--new-config" in args and not self._house.state.setup_pending  # [setup] may bring the files
+        if asked and (problem := self._house.find_config_problem()):
             ok, sentence = False, f"Nothing is stopped or started, since the new configuration cannot start: {problem}"
         if ok:
             self._house.post(f.Command(verb, who, tuple(args)), "api")

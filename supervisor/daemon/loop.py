@@ -187,7 +187,9 @@ class Daemon:
             attempt, engine = self.state.attempt.number, look_at(self._state_dir, self.state.own.number).pid is not None
             lives = engine or bool(self._pids(attempt))  # what lives is not made another by the daemon that comes after
             beside = engine or self.state.own.wanted if lives else None
-            copies = read_snapshot(self._attempt_dir(attempt)) if lives else self._configs_to_start()
+            # A job that a person started by hand runs by files of theirs, and not by a snapshot of ours.
+            copies = {} if run.observed else self._configs_to_start()
+            copies = read_snapshot(self._attempt_dir(attempt)) if lives else copies
         else:
             beside, copies = run.run_file.recovery.inference == "own-role", self._chosen_for
         job = open_job(run.run_file.with_inference(self._asked), run.environ, beside, copies)
@@ -286,8 +288,6 @@ class Daemon:
             self.context.observed = _ATTACHED
         self.context.job = self._job_or_none()
         if self.context.job is not None and not self.context.observed:
-            with contextlib.suppress(*([ConfigError] if self._pids(self.state.attempt.number) else [])):
-                self.context.hold_folder(self.context.job)  # a living job is watched in any case
             move_aside.finish_deletions(self.context.job.output_dir)
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)
@@ -315,8 +315,8 @@ class Daemon:
         except TryAgainError as error:
             logs.say("warning", "next-pod", str(error))
             return None  # it is opened as soon as the store answers; nothing can be started before that
-        problems = job.problems()
-        if problems:
+        # Of a snapshot they concern a start, which says them: what lives is watched, and a person may take other files.
+        if not self._chosen_for and (problems := job.problems()):
             raise ConfigError("\n".join(problems))
         return job
 

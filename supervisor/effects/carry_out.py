@@ -209,7 +209,6 @@ class Effects:
         problems = job.problems()
         if problems:
             raise ConfigError(" ".join(problems))
-        self.run.hold_folder(job)
         self._start_check.before_start(job, action.step, action.snapshot, self._unwanted)
         folder = attempt_dir(self.run.state_dir, action.attempt)
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ from supervisor.core import facts as f
 from supervisor.effects.machines import Disks, Machines
 from supervisor.evidence.known import Known
 from supervisor.jobs.base import Job
-from supervisor.process.run_lock import hold_folder
 from supervisor.process.survivors import Identity
 
 
@@ -47,7 +45,6 @@ class RunContext:
         """The identity of this daemon's journal, "" until the daemon has begun."""
         self._open_job = open_job
         self._opening = threading.Lock()
-        self._held: socket.socket | None = None
 
     @property
     def disks(self) -> Disks | None:
@@ -65,11 +62,6 @@ class RunContext:
             if self.job is None or anew:
                 self.job = self._open_job()
             return self.job
-
-    def hold_folder(self, job: Job) -> None:
-        """Keep other runs out of the job's folder from now on. Raises ConfigError where one is in it."""
-        if self._held is None:
-            self._held = hold_folder(job.run_dir)
 
 
 class Sights(Protocol):

@@ -249,10 +249,6 @@ class Job(Protocol):
     run: RunFile  # where `auto` was decided, as it was
     chosen: str  # what `auto` came to, and why; "" where it was not asked for
 
-    @property
-    def run_dir(self) -> Path:
-        """The folder that no other run may write in: ``output_dir``, or the run's own folder in it."""
-
     def facts(self) -> JobFacts:
         """Name, revision and limits of the installed trainer."""
 

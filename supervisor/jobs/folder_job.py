@@ -61,11 +61,6 @@ class FolderJob:
             return Grows(arriving_folders(self.job_variables(request), self.folder))
         return self.folders.growing_trees() if what == "checkpoint" else None
 
-    @property
-    def run_dir(self) -> Path:
-        """All of the output folder."""
-        return self.run.output_dir
-
     def tiered_part(self) -> str:
         """None: the command is one's own, and so is where it saves."""
         return "only prime-rl's rl and sft can be told to save elsewhere"

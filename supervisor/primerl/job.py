@@ -118,11 +118,6 @@ class PrimeRlJob:
 
     # ---------------------------------------------------------------- what it is
 
-    @property
-    def run_dir(self) -> Path:
-        """Since August 2026 the folder of the run's name."""
-        return self.layout.run_dir
-
     def facts(self) -> JobFacts:
         """Name and revision of the installed prime-rl, and what a person must know about it."""
         return JobFacts(

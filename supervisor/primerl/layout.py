@@ -6,7 +6,6 @@ orchestrator/utils.py (get_weight_dir) and trainer/weights.py, at the commits na
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -211,7 +210,8 @@ class Layout:
         """Every folder of ``step``: what prune deletes."""
         parents = [*self._checkpoint_parents(), *self._weights_parents(), *self._rollout_parents()]
         trees = [parent / f"step_{step}" for parent in parents]
-        return [tree for tree in trees if os.path.lexists(tree)]
+        # lexists() would take a file system that does not answer for an empty one.
+        return [tree for tree in trees if tree.is_symlink() or tree.exists()]
 
     def stale_trees(self, kept: Sequence[int], below: int) -> list[Path]:
         """Rollouts and broadcasts of steps below ``below``, but for what resuming at a ``kept`` step needs."""

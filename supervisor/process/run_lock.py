@@ -10,10 +10,8 @@ not touched.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -59,22 +57,6 @@ def take_lock(state_dir: Path, run_id: str, environ: Mapping[str, str]) -> IO[st
     # Also one that is gone: an upgrade changes nothing of that.
     _write_holder(handle, _identity(environ.get(NANNY, "")))
     return handle
-
-
-def hold_folder(folder: Path) -> socket.socket:
-    """Keep other runs of this machine out of a run's folder, whatever path leads them there, until this process ends or
-    what is returned is closed. Raises ConfigError while another daemon holds it.
-    """
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:  # a name without a file: prime-rl refuses to start in a folder that is not empty
-        held.bind(f"\0rl-supervisor-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()}")
-    except OSError as error:
-        held.close()
-        raise ConfigError(
-            f"Another run on this machine keeps its checkpoints in {folder.resolve()}, and its daemon is alive: "
-            "`supervisorctl status` shows it. Give this run another [job] output_dir, or end that daemon."
-        ) from error
-    return held
 
 
 class Heir:

@@ -508,20 +508,6 @@ def test_the_trainer_failed_so_the_engine_is_kept_warm(world: World) -> None:
     assert any("kept warm" in s for s in world.said("policy"))
 
 
-def test_a_warm_engine_that_accepts_and_never_answers_is_replaced_before_the_job_starts_beside_it(world: World) -> None:
-    own_engine_running(world)
-    world.see(f.ProcessGone(1, "trainer", world.pid + 3, 5003))  # and the server was stopped in the same moment
-    world.engine(health="timeout")
-    world.after(5)
-    assert world.asked(a.Stop) and not world.asked(a.Start)[1:]
-    assert "to answer" in world.state.why
-    world.after(OWN.hang)
-    assert [x.engine for x in world.asked(a.StopEngine)] == [1]  # type: ignore[attr-defined]
-    assert [x.engine for x in world.asked(a.StartEngine)] == [2]  # type: ignore[attr-defined]
-    assert world.asked(a.Start)[-1].step == 5  # type: ignore[attr-defined]
-    assert [s for s in world.said("engine") if "has not answered for 1 min" in s or "has not answered for 5" in s]
-
-
 def test_where_the_job_cannot_go_on_with_a_new_engine_both_restart(world: World) -> None:
     world.settings = replace(OWN, engine_alone=False)
     world.running_at(7)

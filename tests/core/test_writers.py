@@ -22,6 +22,7 @@ WRITERS = {
     "disk": "observe observe_steps upkeep",
     "ending": "leaving moves observed orders reactions upkeep",
     "engine": "adoption observe observe_job",
+    "engines": "observe observe_job",
     "fence": "fencing leaving observe",
     "gpus": "observe observe_job",
     "host": "observe_job warnings",

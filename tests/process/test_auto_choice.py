@@ -222,20 +222,3 @@ def test_the_job_stays_known_while_a_start_opens_it_anew(pod_of: Callable[..., P
     with pytest.raises(ConfigError, match="a typo"):
         effects._launch_attempt(a.Start(2, 5, None, False))
     assert known == [job] and run.job is job, "else a publish meanwhile says that the trainer is not installed"
-
-
-def test_a_run_does_not_start_in_the_folder_of_another_that_is_watched_whatever_path_leads_there(
-    pod_of: Callable[..., Pod],
-) -> None:
-    one, two = pod_of("one"), pod_of("two")
-    (one.folder / "out").mkdir()
-    (two.folder / "out").symlink_to(one.folder / "out")
-    first, second = one.daemon._open_job(), two.daemon._open_job()
-    one.daemon.context.hold_folder(first)
-    one.daemon.context.hold_folder(first)  # each start asks
-    two.daemon.context.job = second
-    with pytest.raises(ConfigError, match=r"Another run on this machine keeps its checkpoints in .*/one/out/demo"):
-        two.daemon.effects._launch_attempt(a.Start(1, None, None, True))
-    assert not list(one.folder.glob("out/*")) and not list(two.state_dir.glob("attempts/*"))
-    one.daemon.context.__dict__.pop("_held").close()  # as when its daemon ends
-    two.daemon.context.hold_folder(second)

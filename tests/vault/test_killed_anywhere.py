@@ -51,9 +51,9 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize(("pod", "name", "fate"), _cases(), indirect=["pod"])
 def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) -> None:
-    # Publishes share most of their points: at B2 one is cut at the odd ones, the next at the even ones.
-    some = pod.server is not None and name in LOCAL
-    every, first = (2 if fate == "kept" else 4, 1 + LOCAL.index(name) % 2) if some else (1, 1)
+    # Scenes share most of their points: at B2 each is cut at every second one, or every fourth, the next one beside it.
+    every = (2 if fate == "kept" else 4) if pod.server is not None and name in LOCAL else 1
+    first = 1 + LOCAL.index(name) % every if every > 1 else 1
     kill_at_every_point(pod, name, SCENES[name], fate, every, first)
 
 
