@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.practice import dcp
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a script, in a folder of its own
+from tests.practice import dcp  # noqa: E402
 
 STEP_S = 0.15
 SIZE = 400_000

@@ -222,7 +222,7 @@ def test_the_driver_fails_and_comes_back(start: Start, pod: Pod) -> None:
     pod.use(GIB, 0, 0)
     assert used(probe.look(0)) == [(0, "inference", GIB)]
     pod.error(999)
-    assert probe.look(1) == {"gpus": [], "reason": "NVML failed: Unknown Error", "lost": []}
+    assert probe.look(1) == {"gpus": [], "reason": "NVML failed: Unknown Error", "lost": [], "host": ""}
     pod.error(None)
     assert probe.look(2) is None, "tried again every 5 s"
     assert used(probe.look(6)) == [(0, "inference", GIB)]
