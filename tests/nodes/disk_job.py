@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # it is run as a script, in a folder of its own
-from tests.practice import dcp  # noqa: E402
+from tests.practice import dcp
 
 STEP_S = 0.15
 SIZE = 400_000
