@@ -21,6 +21,7 @@ from supervisor.daemon import fetch_run_files
 from supervisor.daemon.upgrade import ANSWER, what_is_seen
 from supervisor.journal.journal import Journal
 from supervisor.primerl import open_job
+from supervisor.process.attempts import attempt_dir, read_snapshot
 
 
 def try_upgrade(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str, str]) -> None:
@@ -34,8 +35,10 @@ def try_upgrade(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str
     identity, state = _read_copied_journal(run_file.state_dir / "journal.db", folder)
     if onstart:
         run_file = fetch_run_files.fill_in(run_file, path, fetch_run_files.fetch(run_file, environ))
-    job = open_job(run_file, environ)
-    if problems := job.problems():
+    # As the new daemon will: what lives is watched by the configuration that it runs.
+    copies = read_snapshot(attempt_dir(run_file.state_dir, state.attempt.number)) if state.live else {}
+    job = open_job(run_file, environ, None, copies)
+    if not copies and (problems := job.problems()):
         raise ConfigError(" ".join(problems))
     seen = what_is_seen(run_file, job, identity, state)
     (folder / ANSWER).write_text(json.dumps({"version": __version__, **asdict(seen)}))

@@ -196,6 +196,33 @@ def test_an_edited_file_moves_neither_the_last_step_nor_the_engines_port_of_what
         assert seen(pod) == (9, "http://127.0.0.1:7877"), "a person raised the last step, or mended it"
 
 
+def test_a_snapshot_with_which_nothing_could_start_keeps_no_daemon_from_watching(pod_of: Callable[..., Pod]) -> None:
+    """It starts a server, and the run file asks for one of its own by now: that concerns the next start alone."""
+    for lives in (True, False):
+        pod = pod_of(f"lives-{lives}", "own-role")
+        pod.snapshot(1, WHOLE)
+        pod.edit(OWN)
+        if lives:
+            pod.live(attempt_dir(pod.state_dir, 1), "rl")
+        pod.go(attempt=Attempt(number=1, snapshot=1))
+        job = pod.daemon._job_or_none()
+        assert job is not None and job.problems()
+    pod = pod_of("files", "own-role")
+    pod.edit(WHOLE)
+    pod.go()
+    with pytest.raises(ConfigError, match="inference"):
+        pod.daemon._job_or_none()
+
+
+def test_a_job_that_a_person_started_is_not_read_from_a_snapshot_of_ours(pod_of: Callable[..., Pod]) -> None:
+    pod = pod_of("attached", "with-job")
+    pod.snapshot(1, WHOLE)
+    pod.edit(WHOLE.replace("max_steps = 100", "max_steps = 500"))
+    pod.go(attempt=Attempt(number=1, snapshot=1))
+    pod.daemon.context.observed = "it is attached"
+    assert pod.daemon.settings(pod.daemon._open_job()).max_steps == 500
+
+
 def test_a_new_configuration_that_cannot_start_does_not_stop_the_job_that_runs(pod_of: Callable[..., Pod]) -> None:
     pod = pod_of("typo", "with-job")
     pod.go()
