@@ -27,7 +27,8 @@ def test_a_run_over_two_pods_each_with_a_key_of_its_own(tmp_path: Path, pods: li
     )
     options = b2_settings(b2) | {"environ": keys.make_key(label_of("practice", 1, "0000aa"))}
     options["settings"]["store"]["keep_last"] = 2
-    one = first_pod(tmp_path / "one", "v0.6", **options)
+    # Three steps are published before it is through, also where a publish takes seconds.
+    one = first_pod(tmp_path / "one", "v0.6", step_s=1.5, **options)
     pods.append(one)
     one.start()
     one.wait_for(lambda: b2.journal("b2_delete_file_version", "/manifest.json"), "old steps are deleted in the store")
