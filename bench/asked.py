@@ -1,7 +1,8 @@
 """The figures that are asked of saves and decisions, beside what the simulator makes of them: `python -m bench.asked`.
 
 Every policy meets the same world: same seeds, same fault times, same steps, same pods. An oracle knows each fault at
-the moment it strikes; it saves at the scenario's interval, so it bounds the policies of that interval and tier alone.
+the moment it strikes and saves at the scenario's interval. It is the reference of the policies of that interval and
+tier, and no strict bound: what follows a fault at another moment may fall better.
 All figures are modelled: save time is bytes by rate, with the rates of `supervisor/simulator/mix.toml`.
 """
 
@@ -46,7 +47,7 @@ def rows(name: str, scenario: Scenario, hours: float, seeds: Sequence[int], poli
 
 
 def main() -> int:
-    """Simulate and print; exit code 1 where a policy was better than the oracle that bounds it."""
+    """Simulate and print; exit code 1 where a policy was better than its oracle."""
     parser = argparse.ArgumentParser(prog="python -m bench.asked", description=__doc__)
     parser.add_argument("--hours", type=float, default=800, help="of each seed (800)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[21, 22, 23, 24], help="(21 22 23 24)")

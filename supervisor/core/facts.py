@@ -222,6 +222,11 @@ class EngineLook(Fact):
     host: str = ""
     index: int = 0
 
+    @property
+    def place(self) -> str:
+        """Which of several engines it is of, in ``State.engines``."""
+        return f"{self.host}/{self.index}"
+
 
 @dataclass(frozen=True)
 class StepDone(Fact):

@@ -63,8 +63,7 @@ def _gpus(before: State, after: State, fact: f.GpuLook) -> bool:
 def _engine(before: State, after: State, fact: f.EngineLook) -> bool:
     old, new = before.engine, after.engine
     if fact.host:
-        name = f"{fact.host}/{fact.index}"
-        old, new = before.engines.get(name, EngineMemory()), after.engines[name]
+        old, new = before.engines.get(fact.place, EngineMemory()), after.engines[fact.place]
     if fact.health != "ok" or fact.liveness in ("bad", "timeout") or fact.canary in ("bad", "timeout"):
         return False
     if not old.ever_ok or old.bad_since is not None or old.slow_since is not None or old.liveness_misses:

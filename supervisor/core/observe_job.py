@@ -247,9 +247,8 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
 
 def _engine_look(state: State, fact: f.EngineLook) -> State:
     if fact.host:
-        name = f"{fact.host}/{fact.index}"
-        engine = _note_look(state, state.engines.get(name, EngineMemory()), fact)
-        return replace(state, engines={**state.engines, name: engine})
+        engine = _note_look(state, state.engines.get(fact.place, EngineMemory()), fact)
+        return replace(state, engines={**state.engines, fact.place: engine})
     settle(state, engine=_note_look(state, state.engine, fact))
     return state
 

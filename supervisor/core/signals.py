@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from supervisor.core.deadlines import (
     FRESH_S,
@@ -26,6 +26,7 @@ from supervisor.core.deadlines import (
     unsaid,
 )
 from supervisor.core.facts import is_gpu_empty
+from supervisor.core.launcher import who
 from supervisor.core.observe_job import TOLD_S, see_alone
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
@@ -171,12 +172,20 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     return signals
 
 
-OddEngine = tuple[str, int, State, list[Signal]]
+class OddEngine(NamedTuple):
+    """An engine on another machine with which something may be wrong.
+
+    ``alone``: the state as if it were the only engine. ``signals``: what speaks against it, perhaps nothing.
+    """
+
+    name: str
+    host: str
+    alone: State
+    signals: list[Signal]
 
 
-def each_engine(state: State, watch: Watch) -> Iterator[OddEngine]:
-    """Each engine on another machine with which something is wrong: machine, number, the state as if it were the only
-    one, and what speaks against it. What another engine, or another machine's GPU, shows says nothing of it."""
+def each_odd_engine(state: State, watch: Watch) -> Iterator[OddEngine]:
+    """Each by itself: what another engine, or another machine's GPU, shows says nothing of it."""
     by_host: dict[str, dict[str, GpuMemory]] = {}
     for uuid, memory in state.gpus.by_uuid.items() if state.engines else ():
         if memory.gpu.role == "inference":
@@ -188,7 +197,8 @@ def each_engine(state: State, watch: Watch) -> Iterator[OddEngine]:
         if look is not None and (look.host in empty or _is_odd(engine, state)):
             gpus = by_host[look.host] if look.host in empty else {}
             alone = see_alone(state, engine, gpus)
-            yield look.host, look.index, alone, engine_signals(alone, watch)
+            name = who("inference", look.host, look.index)
+            yield OddEngine(name, look.host, alone, engine_signals(alone, watch))
 
 
 def stands_alone(state: State, engine: EngineMemory) -> bool:

@@ -41,7 +41,7 @@ from supervisor.core.signals import (
     OddEngine,
     Signal,
     busy_trainer,
-    each_engine,
+    each_odd_engine,
     engine_signals,
     gpu_signal,
     idle_engine,
@@ -83,7 +83,7 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
         return proof
     judged = state.settings.has_engine and not is_about_to_end(state) and not state.own.asked
     against = engine_signals(state, watch) if judged else []
-    elsewhere = [] if is_about_to_end(state) else list(each_engine(state, watch))
+    elsewhere = [] if is_about_to_end(state) else list(each_odd_engine(state, watch))
     return (
         _gpu_lost(state, watch)
         or _machine_lost(state, against, watch)
@@ -192,12 +192,12 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
 
 def _engine_elsewhere(state: State, odd: list[OddEngine], watch: Watch) -> Verdict | None:
     """The same for each engine of a run over several machines, by itself."""
-    for host, index, alone, signals in odd:
-        found = _engine_dead(alone, signals, watch)
-        if found is None and stands_alone(state, alone.engine):
-            found = _engine_hung(alone, signals, watch)
+    for one in odd:
+        found = _engine_dead(one.alone, one.signals, watch)
+        if found is None and stands_alone(state, one.alone.engine):
+            found = _engine_hung(one.alone, one.signals, watch)
         if found is not None:
-            return replace(found, sentence=found.sentence.replace("vLLM", who("inference", host, index), 1), host=host)
+            return replace(found, sentence=found.sentence.replace("vLLM", one.name, 1), host=one.host)
     return None
 
 
@@ -365,8 +365,9 @@ def _suspect(state: State, signals: list[Signal], elsewhere: list[OddEngine], wa
     engine = "vLLM"
     if not state.settings.has_engine:
         signals = [s for s in (soft_overdue(state, watch),) if s]
-    for host, index, _, found in elsewhere if not signals else ():
-        signals, engine = signals or found, engine if signals else who("inference", host, index)
+    suspects = [one for one in elsewhere if one.signals]
+    if suspects and not signals:
+        engine, signals = suspects[0].name, suspects[0].signals
     if not signals:
         trouble = gpu_signal(state)
         signals = [trouble] if trouble else []

@@ -188,8 +188,8 @@ class Daemon:
             lives = engine or bool(self._pids(attempt))  # what lives is not made another by the daemon that comes after
             beside = engine or self.state.own.wanted if lives else None
             # A job that a person started by hand runs by files of theirs, and not by a snapshot of ours.
-            copies = {} if run.observed else self._configs_to_start()
-            copies = read_snapshot(self._attempt_dir(attempt)) if lives else copies
+            to_start = {} if run.observed else self._configs_to_start()
+            copies = read_snapshot(self._attempt_dir(attempt)) if lives else to_start
         else:
             beside, copies = run.run_file.recovery.inference == "own-role", self._chosen_for
         job = open_job(run.run_file.with_inference(self._asked), run.environ, beside, copies)

@@ -46,10 +46,12 @@ class GpuSights:
 
     def is_free(self) -> bool | None:
         """Is the memory of what works for the run back? None: unknown."""
-        if self._newest is None:
-            return None
+        return None if self._newest is None else not self._list_held()
+
+    def _list_held(self) -> list[f.Gpu]:
+        """GPUs of the run whose memory is in use."""
         places = self._places()
-        return all(gpu.is_empty for gpu in self._newest if find_role(gpu, places) != "other")
+        return [gpu for gpu in self._newest or () if not gpu.is_empty and find_role(gpu, places) != "other"]
 
     def list_pids(self) -> list[int]:
         """The processes that the driver lists, at the last look that asked; [] where it hides that."""
@@ -58,11 +60,8 @@ class GpuSights:
     def tell_not_free(self, holders: Sequence[str]) -> None:
         """The job is gone and its memory is not. The next start will tell whether that matters."""
         held = f", on it are {'; '.join(holders)}" if holders else ", no living process of the run holds it"
-        places = self._places()
-        for gpu in self._newest or ():
-            if not gpu.is_empty and find_role(gpu, places) != "other":
-                text = f"The memory of {gpu.name} did not come back after a stop{held}."
-                self._say({"t": "remark", "text": text})
+        for gpu in self._list_held():
+            self._say({"t": "remark", "text": f"The memory of {gpu.name} did not come back after a stop{held}."})
 
     def _take(self, fact: f.Fact) -> None:
         if isinstance(fact, f.GpuFault):

@@ -1,8 +1,8 @@
 """All policies in the same world: the same seeds, the same fault times, one table.
 
 Common random numbers: whatever a policy does, faults strike at the same times, a step takes as long, and what begins at
-a moment (a load, a replacement) takes as long (``chance``). So who is ahead stays ahead. The oracle is meant
-as a bound: `python -m bench.asked` ends with 1 where a policy beats it.
+a moment (a load, a replacement) takes as long (``chance``). So who is ahead stays ahead. The oracle is
+the reference: `python -m bench.asked` ends with 1 where a policy beats it.
 """
 
 from __future__ import annotations

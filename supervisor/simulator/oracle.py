@@ -1,4 +1,4 @@
-"""Meant as the bound: a policy that is told of each fault at the moment it strikes, for all that have to look."""
+"""The reference for all that have to look: a policy that is told of each fault at the moment it strikes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Oracle(Given):
     It knows what a fault takes: a poisoned step is not resumed from a second time, a pod that lost a GPU is left at
     once. Its disk is never full, and it knows when the store is back. It cannot undo anything: a pod that is lost is
     lost, a replacement takes as long, the job loads as slowly. So what is between it and 100 % is what detection and
-    policy cannot change. It saves at the scenario's interval, so it is no bound for a policy that chooses another one.
+    policy cannot change. It saves at the scenario's interval, so it is no measure for a policy that chooses another.
+    Nor is it a strict bound: what follows a fault at another moment may fall better.
     """
 
     name = "oracle"
@@ -40,7 +41,7 @@ class Oracle(Given):
 
 
 class TierOracle(Oracle):
-    """The same where the trainer saves into memory: the bound of policies with a tier."""
+    """The same where the trainer saves into memory: the reference of policies with a tier."""
 
     name = "oracle-tier"
     tier = True

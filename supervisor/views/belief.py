@@ -25,7 +25,7 @@ from supervisor.core.moves import note_failure
 from supervisor.core.observe import observe
 from supervisor.core.observe_job import NEAR_ZERO, SHARED_DROP
 from supervisor.core.proof import Verdict, grace
-from supervisor.core.signals import BAD_CANARIES, BAD_LOOKS, SLOW_S, each_engine
+from supervisor.core.signals import BAD_CANARIES, BAD_LOOKS, SLOW_S, each_odd_engine
 from supervisor.core.state import Gone, GpuMemory, State
 from supervisor.core.table import row_for
 from supervisor.core.verdicts import judge, progress_sentence
@@ -167,7 +167,7 @@ def _if_it_fell(memory: GpuMemory, limit_s: float) -> str:
 
 def _engine_belief(state: State) -> list[Piece]:
     """Of the engine, or of each on another machine with which something is wrong."""
-    odd = [alone for _, _, alone, signals in each_engine(state, Watch(state.now)) if signals]
+    odd = [one.alone for one in each_odd_engine(state, Watch(state.now)) if one.signals]
     return [piece for one in (state, *odd) if one.live for piece in _one_engine_belief(one)]
 
 

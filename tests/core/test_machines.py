@@ -11,7 +11,7 @@ from supervisor.core.decide import decide
 from supervisor.core.machines import blame, to_avoid
 from supervisor.core.pictures import trainer_rests_since
 from supervisor.core.settings import Settings
-from supervisor.core.signals import each_engine, soft_overdue
+from supervisor.core.signals import each_odd_engine, soft_overdue
 from supervisor.core.state import Attempt, Gpus, Machine, Progress, State
 from supervisor.core.verdicts import judge
 from supervisor.core.watch import Watch
@@ -383,7 +383,7 @@ def test_an_engine_with_nothing_to_do_is_not_still_and_its_machines_other_gpus_a
     one = gpus("n2", "inference", 75)
     run.tell(replace(one, gpus=(one.gpus[0], replace(one.gpus[1], used_bytes=1 << 20))))
     run.used["n2"] = 75.0
-    assert not [signals for *_, signals in each_engine(run.state, Watch(run.state.now + 60)) if signals]
+    assert not [one for one in each_odd_engine(run.state, Watch(run.state.now + 60)) if one.signals]
 
 
 def test_one_of_several_data_parallel_engines_behind_one_port_that_stands_is_suspected() -> None:
