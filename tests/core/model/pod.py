@@ -210,7 +210,9 @@ class Pod(RuleBasedStateMachine):
             case a.Publish():
                 if ok and self.store_up and action.step in self.local and action.step not in self.torn:
                     self.store[action.step] = self.local[action.step]
-                    self.pointer = action.step
+                    if action.back or self.store.get(self.pointer or -1) in {None, *self.left}:
+                        self.pointer = action.step
+                    self.pointer = max(self.pointer or 0, action.step)  # else it only goes on
                     self.see(f.Published(action.step, GIB, 60.0, GIB))
                 else:
                     gone = action.step not in self.local or action.step in self.torn
