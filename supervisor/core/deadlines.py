@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, KEEP, RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
-from supervisor.core.state import Phase, State
+from supervisor.core.state import EngineMemory, Phase, State
 from supervisor.core.watch import NEVER, Watch
 from supervisor.core.words import span
 
@@ -95,7 +95,11 @@ def startup_suspect(state: State) -> float:
 
 def knows_counters(state: State, watch: Watch) -> bool:
     """Are the engine's counters known at present?"""
-    engine = state.engine
+    return are_counters_known(state.engine, watch)
+
+
+def are_counters_known(engine: EngineMemory, watch: Watch) -> bool:
+    """Those of one of several engines, at present?"""
     return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
 
 

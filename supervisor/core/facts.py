@@ -160,6 +160,7 @@ class HostLook(Fact):
     shm_total_bytes: int | None = None  # /dev/shm
     shm_free_bytes: int | None = None
     reason: str = ""
+    host: str = ""  # the machine, where the run has several
 
 
 @dataclass(frozen=True)
@@ -310,6 +311,8 @@ class DiskLook(Fact):
     total_bytes: int | None = None
     free_bytes: int | None = None
     reason: str = ""
+    host: str = ""  # the machine, where those of the run have disks of their own: the fullest is told of
+    part: float = 1.0  # of each step's bytes, what is written to this disk
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
-from supervisor.core.state import GpuMemory, Machine, State
+from supervisor.core.state import GpuMemory, Host, Machine, State
 
 BAD_AFTER = 2  # deaths on one machine: once may happen to any
 END_THE_JOB = ("launcher", "job", "trainer")
@@ -21,6 +21,30 @@ def note_gpus(state: State, host: str, *, seen: bool) -> State:
     """Are its GPUs known now?"""
     one = replace(state.machines.get(host, Machine()), sees_gpus=seen)
     return replace(state, machines={**state.machines, host: one})
+
+
+def host_of(state: State, name: str) -> Host:
+    """What is known of the memory of one machine; "": of the daemon's own."""
+    return state.machines.get(name, Machine()).host if name else state.host
+
+
+def note_host(state: State, name: str, host: Host) -> State:
+    """Remember what a machine's agent told of its memory."""
+    one = replace(state.machines.get(name, Machine()), host=host)
+    return replace(state, machines={**state.machines, name: one})
+
+
+def list_hosts(state: State) -> dict[str, Host]:
+    """By name, "" for the daemon's own."""
+    return {"": state.host, **{name: one.host for name, one in state.machines.items()}}
+
+
+def find_oom(state: State, t: float, within_s: float, host: str = "") -> str | None:
+    """Where the kernel ended a process for want of memory that near to ``t``, or None; on ``host`` if that is given."""
+    for name, one in list_hosts(state).items():
+        if host in {"", name} and one.oom_t is not None and abs(t - one.oom_t) <= within_s:
+            return name
+    return None
 
 
 def without_times(memory: GpuMemory) -> GpuMemory:

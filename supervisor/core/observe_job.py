@@ -194,15 +194,14 @@ def _effort_look(state: State, fact: f.EffortLook) -> State:
 
 
 def _host_look(state: State, fact: f.HostLook) -> State:
-    state = replace(state, host=replace(state.host, look=fact, peak_bytes=learn_peak(state, fact)))
-    if fact.oom_kills is None:
-        return state
-    known = state.host.oom_kills
-    rose = known is not None and fact.oom_kills > known  # backwards: another cgroup, a new base
-    state = replace(
-        state,
-        host=replace(state.host, oom_kills=fact.oom_kills, oom_t=state.now if rose else state.host.oom_t),
-    )
+    known = machines.host_of(state, fact.host)
+    host = replace(known, look=fact)
+    rose = None not in {known.oom_kills, fact.oom_kills} and fact.oom_kills > known.oom_kills  # type: ignore[operator]
+    if fact.oom_kills is not None:  # backwards: another cgroup, a new base
+        host = replace(host, oom_kills=fact.oom_kills, oom_t=state.now if rose else host.oom_t)
+    if fact.host:
+        return machines.note_host(state, fact.host, host)
+    state = replace(state, host=replace(host, peak_bytes=learn_peak(state, fact)))
     return end_out_of_memory(state) if rose else state
 
 

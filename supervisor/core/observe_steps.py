@@ -33,7 +33,8 @@ MOST_BEGUN = 64
 
 def _disk_look(state: State, fact: f.DiskLook) -> State:
     free = fact.free_bytes if fact.free_bytes is None or fact.free_bytes >= 0 else None  # less than nothing: unknown
-    settle(state, disk=replace(state.disk, total=fact.total_bytes, free=free, reason=fact.reason, t=state.now))
+    disk = replace(state.disk, total=fact.total_bytes, free=free, reason=fact.reason, t=state.now)
+    settle(state, disk=replace(disk, host=fact.host, part=fact.part))
     return state
 
 
@@ -253,7 +254,7 @@ def _observe_pruning(state: State, fact: f.Pruned) -> State:
         left = tuple(s for s in state.store.steps if s.step != fact.step)
         return replace(state, store=replace(state.store, steps=left))
     remaining = tuple(s for s in state.local.steps if s.step != fact.step)
-    free = state.disk.free + fact.freed_bytes if state.disk.free is not None else None
+    free = state.disk.free + round(state.disk.part * fact.freed_bytes) if state.disk.free is not None else None
     return replace(state, local=replace(state.local, steps=remaining), disk=replace(state.disk, free=free))
 
 

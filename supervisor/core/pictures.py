@@ -14,10 +14,10 @@ from supervisor.core.deadlines import (
     FRESH_S,
     LEARNED_FROM,
     PAUSE_LONGEST,
+    are_counters_known,
     current,
     excuse,
     explanation_ended,
-    knows_counters,
 )
 from supervisor.core.evolve import replace
 from supervisor.core.facts import EffortLook
@@ -73,9 +73,15 @@ def name_picture(state: State) -> str:
 
 
 def sees_processes(state: State) -> bool:
-    """Is it known at present what the job's processes do? Of those on other machines it is not."""
+    """Is it known at present what the job's processes do, on all of its machines?"""
     activity = state.job.activity
-    return activity is not None and not state.machines and state.now - activity.seen_t <= GAP_S
+    return activity is not None and state.now - activity.seen_t <= GAP_S
+
+
+def engines_worked(state: State, watch: Watch) -> float | None:
+    """When the engine, or one of several, last made a token; None where the counters of one are unknown."""
+    each = [*state.engines.values()] or [state.engine]
+    return max(one.worked_t for one in each) if all(are_counters_known(one, watch) for one in each) else None
 
 
 def _sees_all(state: State) -> bool:
@@ -88,7 +94,7 @@ def _sees_all(state: State) -> bool:
         one.power_low_w is not None and one.power_high_w > max(KNOWN_POWER_W, AT_WORK * one.power_low_w)
         for one in trainers
     )
-    return bool(trainers) and known and sees_processes(state) and knows_counters(state, Watch(state.now))
+    return bool(trainers) and known and sees_processes(state) and engines_worked(state, Watch(state.now)) is not None
 
 
 def trainer_rests_since(state: State) -> float | None:
@@ -112,11 +118,14 @@ def _look_at_trainer(state: State) -> Name | None:
 def still_since(state: State, watch: Watch) -> float | None:
     """Since when no part has moved and nothing known explained it; None: one moves, or cannot be seen."""
     rests = trainer_rests_since(state)
-    activity, engine, job = state.job.activity, state.engine, state.job
-    if rests is None or activity is None or not sees_processes(state) or not knows_counters(state, watch):
+    activity, job = state.job.activity, state.job
+    if rests is None or activity is None or not sees_processes(state):
+        return None
+    worked_t = engines_worked(state, watch)
+    if worked_t is None:
         return None
     began = state.attempt.started if state.progress.step is None else state.progress.t
-    moved = [began, rests, activity.moved_t, engine.worked_t, explanation_ended(state, watch, _seen_phases(state))]
+    moved = [began, rests, activity.moved_t, worked_t, explanation_ended(state, watch, _seen_phases(state))]
     moved += [growth.t for growth in job.growth.values()]
     # A count that is not told at present says nothing; the other parts do.
     moved += [job.work.moved_t] if job.work is not None and not watch.over(job.work.t, FRESH_S) else []

@@ -40,7 +40,7 @@ from supervisor.core.observe import fresh_attempt
 from supervisor.core.proof import Verdict
 from supervisor.core.records import Hold
 from supervisor.core.reminders import remind
-from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back
+from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back, which_disk
 from supervisor.core.save_under_way import SAVE, save_under_way
 from supervisor.core.state import Next, State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
@@ -148,7 +148,7 @@ def _full(state: State, watch: Watch) -> str:
     if not (disk_critical(state) or _save_will_fail(state)) or can_free(state, watch):
         return ""
     if disk_critical(state):
-        return "The disk is full"
+        return f"The {which_disk(state)} is full"
     return _TOO_LARGE.format(size(next_save_bytes(state)), size(state.settings.stop_below_bytes))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, who, why_launcher_stops
+from supervisor.core.machines import find_oom
 from supervisor.core.signals import Signal, lost_gpu
 from supervisor.core.state import Ended, Error, Gone, State
 from supervisor.core.watch import Watch
@@ -91,13 +92,14 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
     )
 
 
-def _deeper(state: State, t: float) -> tuple[str, str] | None:
-    """What the machine itself says of an end at ``t``: it explains more than any line of the job."""
+def _deeper(state: State, t: float, host: str = "") -> tuple[str, str] | None:
+    """What the machine itself says of an end at ``t``, on ``host``: it explains more than any line of the job."""
     trouble = lost_gpu(state)
     if trouble is not None:
         return trouble.cause, trouble.text.rstrip(".")
-    if state.host.oom_t is not None and abs(t - state.host.oom_t) <= OOM_S:
-        return "host-oom", "the kernel ended a process because the host's memory was full"
+    place = find_oom(state, t, OOM_S, host)
+    if place is not None:
+        return "host-oom", f"the kernel ended a process because {place or 'the host'}'s memory was full"
     return None
 
 
@@ -212,7 +214,7 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
         seen = f"its process {gone.pid} has been gone for {span(since)}"
         if gone.how:
             seen = f"{gone.how} {span(since)} ago"
-        deeper = _deeper(state, gone.t)
+        deeper = _deeper(state, gone.t, gone.host)
         if deeper is not None:
             sentence = f"{subject} died: {seen}; {deeper[1]}."
             return Verdict("dead", deeper[0], sentence, act=True, host=gone.host)

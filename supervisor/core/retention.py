@@ -113,9 +113,15 @@ def disk_critical(state: State) -> bool:
 
 
 def next_save_bytes(state: State) -> int:
-    """What the next checkpoint will take, judged by the newest ones; 0 when none is known."""
+    """What the next checkpoint will take of this disk, judged by the newest ones; 0 when none is known."""
     sizes = [s.size_bytes for s in state.local.steps if s.state == "complete"][-2:]
-    return max(sizes, default=0) or max((s.size_bytes for s in state.store.steps if s.committed), default=0)
+    whole = max(sizes, default=0) or max((s.size_bytes for s in state.store.steps if s.committed), default=0)
+    return round(state.disk.part * whole)
+
+
+def which_disk(state: State) -> str:
+    """For a sentence."""
+    return f"disk of {state.disk.host}" if state.disk.host else "disk"
 
 
 def disk_short(state: State) -> bool:

@@ -29,7 +29,7 @@ from supervisor.core.facts import is_gpu_empty
 from supervisor.core.launcher import who
 from supervisor.core.observe_job import TOLD_S, see_alone
 from supervisor.core.phases import STEP, limits
-from supervisor.core.pictures import name_picture, time_picture, trainer_rests_since
+from supervisor.core.pictures import engines_worked, name_picture, time_picture, trainer_rests_since
 from supervisor.core.state import EngineMemory, GpuMemory, GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -261,12 +261,14 @@ def standstill(state: State, watch: Watch) -> list[Signal]:
 
 def _known_standstill(state: State, watch: Watch) -> list[Signal]:
     """GPUs and processes are seen too, and their picture stands for longer than any that was healthy in this run."""
-    if not state.settings.has_engine:
+    if not state.settings.has_engine and not state.engines:
         return []
     found = time_picture(state, watch)
     if found is None or not watch.over(*found):
         return []
     since, limit_s = found
+    worked_t = engines_worked(state, watch) or 0.0
+    engine = "no engine made a token" if state.engines else "the engine made no token"
     lasts, name = span(state.now - since), name_picture(state)
     watts = sum(m.gpu.power_w or 0.0 for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer")
     gpus = {
@@ -275,7 +277,7 @@ def _known_standstill(state: State, watch: Watch) -> list[Signal]:
         "mixed": "some of the trainer's GPUs wait for one that rests",
     }.get(name, "the trainer's GPUs have rested")
     return [
-        Signal("counters", f"the engine made no token for {span(state.now - state.engine.worked_t)}"),
+        Signal("counters", f"{engine} for {span(state.now - worked_t)}"),
         Signal("power", f"{gpus} for {lasts}"),
         Signal("processes", f"no environment, file or network moved for {lasts}; the limit here is {span(limit_s)}"),
     ]

@@ -70,6 +70,17 @@ class Gone:
 
 
 @dataclass(frozen=True)
+class Host:
+    """The machine, and what was said of it."""
+
+    look: HostLook | None = None
+    oom_kills: int | None = None  # the kernel's counter
+    oom_t: float | None = None  # when it last rose
+    warned: tuple[str, ...] = ()  # what was said about the host and is still so
+    peak_bytes: int | None = None  # memory that was used at most, while no checkpoint lay in it
+
+
+@dataclass(frozen=True)
 class Machine:
     """One machine of a run over several, as its agent is heard."""
 
@@ -79,6 +90,7 @@ class Machine:
     bad: bool = False  # a GPU of it needs a reset
     sees_gpus: bool = False  # its GPUs are known at present
     attempt: int = 0  # the last one of which something was started on it
+    host: Host = field(default_factory=Host)
 
 
 @dataclass(frozen=True)
@@ -467,17 +479,6 @@ class Gpus:
 
 
 @dataclass(frozen=True)
-class Host:
-    """The machine, and what was said of it."""
-
-    look: HostLook | None = None
-    oom_kills: int | None = None  # the kernel's counter
-    oom_t: float | None = None  # when it last rose
-    warned: tuple[str, ...] = ()  # what was said about the host and is still so
-    peak_bytes: int | None = None  # memory that was used at most, while no checkpoint lay in it
-
-
-@dataclass(frozen=True)
 class Suspicion:
     """What the run is suspected of at the moment."""
 
@@ -503,6 +504,8 @@ class Disk:
     free: int | None = None
     reason: str = "no look yet"
     t: float = -1.0
+    host: str = ""  # its machine, where the run has several
+    part: float = 1.0  # of a step's bytes that lies there
     nothing_said: bool = False
     prune_after: float = 0.0
     prune_t: float = 0.0  # when the deletion under way was asked for

@@ -16,6 +16,7 @@ from supervisor.core.retention import (
     next_to_publish,
     safe_locally,
     victims_in_store,
+    which_disk,
 )
 from supervisor.core.state import BEING_LISTED, UNANSWERED, State
 from supervisor.core.under_way import order_effect
@@ -135,8 +136,8 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
         return state, []
     free, total = state.disk.free or 0, state.disk.total or 1
     sentence = (
-        f"The disk is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is safe to delete "
-        f"yet: {_why_nothing(state, keep)}."
+        f"The {which_disk(state)} is {100 * (1 - free / total):.0f} % full ({size(free)} free) and no local step is "
+        f"safe to delete yet: {_why_nothing(state, keep)}."
     )
     if disk_short(state):
         reserve = size(state.settings.stop_below_bytes)

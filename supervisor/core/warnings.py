@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from supervisor.core.evolve import replace
+from supervisor.core.facts import HostLook
+from supervisor.core.machines import list_hosts
 from supervisor.core.moves import Actions, say
-from supervisor.core.state import State
+from supervisor.core.state import Host, State
 from supervisor.core.words import size, span
 
 LITTLE_MEMORY = 0.05
@@ -20,18 +22,29 @@ GONE_BELOW = 0.8  # a warning is taken back only well below its threshold, so th
 
 def warn(before: State, state: State) -> tuple[State, Actions]:
     """Say what is new about host and GPUs, and take back what is over."""
-    present = dict(_host(state, tuple(state.host.warned)))
-    present.update(_gpus(state))
+    present = dict(_gpus(state))
+    for host, one in list_hosts(state).items():
+        present |= dict(_host(host, one.look, state.host.warned))
     acts: Actions = [
         say("warning", sentence, "warning") for name, sentence in present.items() if name not in state.host.warned
     ]
-    acts += [say("cleared", _OVER[name.partition(":")[0]]) for name in state.host.warned if name not in present]
-    if state.host.oom_t == state.now and before.host.oom_t != state.host.oom_t:
-        told = "The kernel ended a process because memory was full (OOM kill)."
-        if state.tier.over != before.tier.over:
-            told += f" Checkpoints lay in memory ({state.tier.folder}): the next start saves on the run's own volume."
-        acts.append(say("warning", told, "warning"))
+    acts += [say("cleared", _over(name)) for name in state.host.warned if name not in present]
+    earlier = list_hosts(before)
+    for host, one in list_hosts(state).items():
+        if one.oom_t == state.now and earlier.get(host, Host()).oom_t != one.oom_t:
+            where = f" on {host}" if host else ""
+            told = f"The kernel ended a process{where} because memory was full (OOM kill)."
+            if state.tier.over != before.tier.over:
+                told += (
+                    f" Checkpoints lay in memory ({state.tier.folder}): the next start saves on the run's own volume."
+                )
+            acts.append(say("warning", told, "warning"))
     return (replace(state, host=replace(state.host, warned=tuple(present))) if acts else state), acts
+
+
+def _over(name: str) -> str:
+    kind, _, where = name.partition(":")
+    return f"{where}: {_OVER[kind]}" if where and kind in _OF_HOST else _OVER[kind]
 
 
 _OVER = {
@@ -45,10 +58,20 @@ _OVER = {
 }
 
 
-def _host(state: State, warned: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    host = state.host.look
-    if host is None:
-        return
+_OF_HOST = ("memory", "pressure", "files", "shm")
+
+
+def _host(name: str, host: HostLook | None, warned: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for kind, sentence in _short_of(host, [one for one in _OF_HOST if _key(one, name) in warned]) if host else ():
+        yield _key(kind, name), f"{name}: {sentence}" if name else sentence
+
+
+def _key(kind: str, host: str) -> str:
+    return f"{kind}:{host}" if host else kind
+
+
+def _short_of(host: HostLook, warned: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is nearly used up, and a sentence."""
 
     def beyond(name: str, value: float, limit: float) -> bool:
         return value >= (limit * GONE_BELOW if name in warned else limit)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from supervisor.core import fencing, leaving
 from supervisor.core.deadlines import step_began, step_limits
-from supervisor.core.retention import disk_critical, disk_short, next_save_bytes
+from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, which_disk
 from supervisor.core.state import State
 from supervisor.core.words import size, span
 
@@ -124,7 +124,7 @@ def _why_nothing_saved(state: State, wall: float, tolerance: Tolerance) -> str:
 
 def _disk(state: State) -> str:
     if disk_critical(state):
-        return f"the disk is full ({size(state.disk.free or 0)} free)"
+        return f"the {which_disk(state)} is full ({size(state.disk.free or 0)} free)"
     if disk_short(state):
-        return f"the next checkpoint, of about {size(next_save_bytes(state))}, does not fit on the disk"
+        return f"the next checkpoint, of about {size(next_save_bytes(state))}, does not fit on the {which_disk(state)}"
     return ""

@@ -7,6 +7,7 @@ import glob
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from supervisor.config.settings import RunFile
@@ -57,12 +58,16 @@ class ActiveSensors:
         post: Callable[[f.Fact, str], None],
         attempt_dir: Callable[[int], Path],
         state: Callable[[], State],
+        fullest: Callable[[], f.DiskLook | None],
     ) -> None:
-        """``post`` hands a fact and its sensor's name to the loop; ``state`` is the core's present one."""
+        """``post`` hands a fact and its sensor's name to the loop; ``state`` is the core's present one.
+
+        ``fullest``: room on the fullest disk, where machines have disks of their own.
+        """
         self._run_file = run_file
         self._post = post
         self._attempt_dir = attempt_dir
-        self._state = state
+        self._state, self._fullest = state, fullest
         self._pod: list[Looker] = []
         self._attempt: list[Looker] = []
         self._number: int | None = None
@@ -88,12 +93,14 @@ class ActiveSensors:
         self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
-        disk = DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
-        self._pod = [
-            self._start_sensor(disk, min(5.0, file.supervision.scan), deadline_s=20.0),
-            self._start_sensor(HostSensor(self._living_processes), min(HOST_S, file.supervision.scan), deadline_s=20.0),
-        ]
+        disk = DiskSensor(
+            folder, capacity_bytes=capacity, used_bytes=partial(held_bytes, folder), elsewhere=self._fullest
+        )
+        scan_s = file.supervision.scan
+        self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own
+            host = HostSensor(self._living_processes)
+            self._pod.append(self._start_sensor(host, min(HOST_S, scan_s), deadline_s=20.0))
             self._pod.append(self._start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0))
         if job is not None:
             steps = CheckpointSensor(job, quiet_s=file.supervision.quiet)
@@ -162,7 +169,8 @@ class ActiveSensors:
             self._attempt.append(self._start_sensor(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
         self._attempt.append(self._start_sensor(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
-        self._attempt.append(self._start_sensor(EffortSensor(self._all_processes), EFFORT_S))
+        if self._run_file.nodes is None:
+            self._attempt.append(self._start_sensor(EffortSensor(self._all_processes), EFFORT_S))
         snapshot = read_snapshot(folder)
         self._configs = ConfigWatch(snapshot, self._state().orders.config_changed) if snapshot else None
 

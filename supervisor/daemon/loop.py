@@ -136,9 +136,15 @@ class Daemon:
         self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
         self._series = SeriesWriter(self._state_dir, lambda: self.effects.store.transfers.moving.get("publish"))
-        self.sensors = ActiveSensors(run_file, self.post, self._attempt_dir, lambda: self.state)
         observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
+        self.sensors = ActiveSensors(
+            run_file,
+            self.post,
+            self._attempt_dir,
+            lambda: self.state,
+            lambda: run.disks.find_fullest() if run.disks else None,
+        )
         run.choose_again = self._choose_again
         self._asked = run_file.recovery.inference
         self._chosen_for: Mapping[Path, Path] | None = None  # the snapshot that the job was opened with

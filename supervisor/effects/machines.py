@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from supervisor.config.settings import RunFile
-from supervisor.core.facts import AttemptStopped
+from supervisor.core.facts import AttemptStopped, DiskLook
 from supervisor.effects.transfers import Transfers
 from supervisor.jobs.base import Component, Job, StopRules
 from supervisor.process.launch import Launched
@@ -22,6 +22,9 @@ class Disks(Protocol):
 
     def look(self) -> None:
         """See all of them as they are now."""
+
+    def find_fullest(self) -> DiskLook | None:
+        """How much room there is on the machine that has least; None where no disk answers."""
 
     def move_aside(self, trees: Sequence[Path], output_dir: Path, label: str) -> list[Path]:
         """This and the next two are as those of ``move_aside``."""

@@ -42,7 +42,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
-from supervisor.nodes.sights import WELL_S, GpuSights, OomSights, is_worth_saying, watch_engine
+from supervisor.nodes.sights import WELL_S, EffortSights, GpuSights, HostSights, Root, is_worth_saying, watch_engine
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
 from supervisor.process.attempts import attempt_dir
@@ -124,6 +124,8 @@ class Agent:
         self._launching: dict[str, str] = {}  # by order: parts that are being launched, or wait for it
         self._first_left: Message | None = None  # what the head had left when this agent began
         self._gpus = GpuSights(self._say, self._places)
+        self._effort = EffortSights(self._say, self._list_roots)
+        self._host = HostSights(self._say, self._effort.list_key)
         self._hang_s = 60.0  # as the head says
         self._wanted: int | None = None  # as the head says
         self._notify = notifier()
@@ -145,7 +147,8 @@ class Agent:
         self._adopt()
         self._end_unknown()
         threading.Thread(target=self._gpus.watch, name="gpus", daemon=True).start()
-        OomSights(self._say, self._list_processes).watch()
+        self._effort.watch()
+        self._host.watch()
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         if self._disk is not None:
             threading.Thread(target=self._disk.watch, name="disk", daemon=True).start()
@@ -303,6 +306,7 @@ class Agent:
         self._say({"t": "report", "parts": [*(part.key for part in parts), *launching]})
         self._hear_wanted(welcome.get("wanted"))
         self._gpus.tell_again()
+        self._host.tell_again()
 
     def _hear_wanted(self, wanted: object) -> None:
         """``wanted``: the attempt of which parts may live here; None: the head does not say."""
@@ -513,15 +517,23 @@ class Agent:
                 part.gone = [*part.gone, (now(), message)][-16:]
             self._say(message)
 
-    def _list_processes(self) -> list[tuple[int, str]]:
-        with self._lock:
-            return [(pid, part.place.role) for part in self.parts.values() for pid, _ in list(part.seen)]
-
-    def _places(self) -> list[Place]:
+    def _list_newest(self) -> list[Part]:
         """What the newest attempt has here; nothing where the head has begun another one elsewhere."""
         parts = self._list_parts()
         newest = max((one.attempt for one in parts), default=0)
-        return [one.place for one in parts if one.attempt == newest >= (self._wanted or 0)]
+        return [one for one in parts if one.attempt == newest >= (self._wanted or 0)]
+
+    def _places(self) -> list[Place]:
+        return [one.place for one in self._list_newest()]
+
+    def _list_roots(self) -> tuple[int, list[Root]]:
+        parts, roots = self._list_newest(), []
+        for one in parts:
+            if one.state.state == "running" and one.state.pid is not None:
+                with self._lock:
+                    seen = list(one.seen)
+                roots.append(Root(one.place.role, one.state.pid, seen))
+        return max((one.attempt for one in parts), default=0), roots
 
     # ------------------------------------------------------------ doing
 

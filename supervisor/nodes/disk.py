@@ -24,6 +24,7 @@ from supervisor.effects import move_aside
 from supervisor.effects.transfers import Transfers
 from supervisor.jobs.steps import safe_name
 from supervisor.nodes.wire import Message
+from supervisor.sensors.disk import DiskSensor
 
 LOOK_S = 2.0
 MOST_FILES = 8_000  # so that what is said of them fits a line
@@ -84,6 +85,7 @@ class Disk:
         self._told: dict[str, str] | None = None  # by path, what the head knows of the files
         self._read: set[tuple[str, str]] = set()  # files of which it has the content
         self._looking, self._forget = threading.Lock(), threading.Event()
+        self._room = DiskSensor(output_dir)
 
     def watch(self) -> None:
         """Look again and again; for a thread of its own."""
@@ -113,15 +115,17 @@ class Disk:
                 self._say({"t": "disk", "reason": reason})
                 return
             known = {path: identify(look) for path, look in found.items()}
+            room = self._room.measure()
+            told: Message = {"t": "disk", "total": room.total_bytes, "free": room.free_bytes}
             if known == self._told:
-                self._say({"t": "disk"})
+                self._say(told)
                 return
             if self._told is None:
                 self._read.clear()
             now = time.time()
             files = [[path, look.st_size, now - look.st_mtime, known[path]] for path, look in found.items()]
             self._told = known
-            self._say({"t": "disk", "files": files})
+            self._say({**told, "files": files})
             self._read &= set(known.items())
             for path, identity in known.items():
                 if path.rpartition("/")[2] in READ_BY_CHECKS and (path, identity) not in self._read:

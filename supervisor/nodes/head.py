@@ -35,6 +35,7 @@ from supervisor.core.state import State
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
 from supervisor.nodes.allocation import choose_machines, count_machines, fill_machines
+from supervisor.nodes.efforts import Efforts
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away
 from supervisor.process.attempts import attempt_dir
@@ -146,6 +147,7 @@ class Head:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wakes, selectors.EVENT_READ)
         self._peers: set[Peer] = set()
+        self._efforts = Efforts(lambda look: self._post(look, "effort"))
         self._thread = threading.Thread(target=self._listen, name="nodes", daemon=True)
         self.disks: Disks | None = None
         if nodes.disks == "local":
@@ -359,6 +361,8 @@ class Head:
                     silent[name] = now() - machine.heard
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
+        state = self._state()
+        self._efforts.tick(state.attempt.number, state.machines_used() if state.live else ())
         if self.disks is not None:
             self.disks.tick()
 
@@ -486,6 +490,11 @@ class Head:
                 look = decode(message["look"])
                 gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)
                 self._post(replace(look, gpus=gpus, host=peer.name), "gpu")
+            case "host" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
+                self._post(replace(decode(message["look"]), host=peer.name), "host")
+            case "effort":
+                look = decode(message["look"])
+                self._efforts.hear(peer.name, int(message["attempt"]), look, float(message.get("age", 0.0)))
             case "engine" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
                 state, look = self._state(), decode(message["look"])
                 if state.live and int(message["attempt"]) == state.attempt.number:

@@ -1,26 +1,33 @@
-"""What an agent sees of its machine's GPUs, memory and engines, beside processes and output."""
+"""What an agent sees of its machine beside processes and output: GPUs, engines, memory, and what the processes do."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.jobs.base import Engine, GpuPlan, Place
 from supervisor.nodes.wire import Message, now
+from supervisor.process.survivors import Identity, Process, process_table
 from supervisor.sensors.base import Looker
+from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuRole, GpuSensor
 from supervisor.sensors.gpu_survey import survey
 from supervisor.sensors.host import HostSensor
 
-GPU_S, ENGINE_S, HOST_S = 3.0, 5.0, 5.0
+GPU_S, ENGINE_S, HOST_S, EFFORT_S = 3.0, 5.0, 5.0, 10.0
 LOOK_S = 15.0  # for one look: two questions, each with five seconds
 WELL_S = 15.0  # an engine that is well is told of so often
 TOLD_S = 30.0  # GPUs of which nothing changes are told of so often
 KEPT_FAULTS = 16
+WRAPPERS = ("bash", "sh", "uv")  # they start what works, and wait for it
+
+Worker = tuple[f.Role | None, int, int, bool]
+"""Role, pid, start ticks, and whether it is one that counts. No role: a helper."""
 
 
 class GpuSights:
@@ -92,25 +99,100 @@ class GpuSights:
         self._say(message)
 
 
-class OomSights:
-    """Tells when the kernel ends a process of this machine for want of memory: signal 9 alone does not say why."""
+class HostSights:
+    """The machine's memory, OOM kills, open files and /dev/shm, as the run's processes there have them."""
 
     def __init__(self, say: Callable[[Message], None], processes: Callable[[], Iterable[tuple[int, str]]]) -> None:
         self._say = say
-        self._kills: int | None = None
-        self._looker = Looker(HostSensor(processes), self.take, interval_s=HOST_S)
+        self._newest: f.HostLook | None = None
+        self._looker = Looker(HostSensor(processes), self._take, interval_s=HOST_S)
 
     def watch(self) -> None:
         """Look from now on."""
         self._looker.start()
 
-    def take(self, fact: f.Fact) -> None:
-        """What the sensor says, in its thread."""
-        kills = fact.oom_kills if isinstance(fact, f.HostLook) else None
-        if kills is not None and self._kills is not None and kills > self._kills:
-            text = "The kernel ended a process because memory was full (OOM kill)."
-            self._say({"t": "remark", "text": text})
-        self._kills = kills if kills is not None else self._kills
+    def tell_again(self) -> None:
+        """To a head that has not heard it."""
+        if self._newest is not None:
+            self._take(self._newest)
+
+    def _take(self, fact: f.Fact) -> None:
+        if isinstance(fact, f.HostLook):
+            self._newest = fact
+            self._say({"t": "host", "look": encode(fact)})
+
+
+@dataclass(frozen=True)
+class Root:
+    """A component that runs here: its own process, and the engine's processes that were seen below it."""
+
+    role: f.Role
+    pid: int
+    engines: Sequence[Identity] = ()
+
+
+class EffortSights:
+    """What the processes of the newest attempt do here: CPU time, files, and the network of the machine."""
+
+    def __init__(self, say: Callable[[Message], None], roots: Callable[[], tuple[int, Sequence[Root]]]) -> None:
+        """``roots``: the number of the attempt, and what runs here of it."""
+        self._say, self._roots = say, roots
+        self._attempt = 0
+        self._key: list[tuple[int, str]] = []
+        self._looker = Looker(EffortSensor(self._list_all), self._take, interval_s=EFFORT_S)
+
+    def watch(self) -> None:
+        """Look from now on."""
+        self._looker.start()
+
+    def list_key(self) -> list[tuple[int, str]]:
+        """The processes that count, as of the last look: (pid, role)."""
+        return self._key
+
+    def _list_all(self) -> list[Worker]:
+        self._attempt, roots = self._roots()
+        found = list_workers(roots, process_table()) if roots else []
+        self._key = [(pid, role) for role, pid, _, is_key in found if role is not None and is_key]
+        return found
+
+    def _take(self, fact: f.Fact) -> None:
+        if isinstance(fact, f.EffortLook):
+            self._say({"t": "effort", "attempt": self._attempt, "look": encode(fact)})
+
+
+def list_workers(roots: Sequence[Root], processes: Mapping[int, Process]) -> list[Worker]:
+    """Each process of the components that does their work, and the helpers below it; for ``EffortSensor``.
+
+    Of a trainer the ranks count, which torchrun gives ``LOCAL_RANK``. Of an engine its cores do, and nothing else.
+    """
+    below: dict[int, list[Process]] = {}
+    for process in processes.values():
+        below.setdefault(process.ppid, []).append(process)
+    found: list[Worker] = []
+    for root in roots:
+        if root.role == "inference":
+            found += [(root.role, *one, True) for one in root.engines]
+            continue
+        main = root.pid
+        while (one := processes.get(main)) and one.name in WRAPPERS and len(below.get(main, ())) == 1:
+            main = below[main][0].pid
+        tree, todo = [], [one] if (one := processes.get(main)) else []
+        while todo:
+            tree.append(process := todo.pop())
+            todo += below.get(process.pid, ())
+        ranks = {one.pid for one in tree if _is_rank(one.pid)} if root.role == "trainer" else set()
+        # A rank's own children have its environment, too.
+        key = {one.pid for one in tree if one.pid in ranks and one.ppid not in ranks} or {main}
+        helper: f.Role | None = "trainer" if root.role == "trainer" else None
+        found += [(root.role if one.pid in key else helper, *one.identity, one.pid in key) for one in tree]
+    return found
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def find_role(gpu: f.Gpu, places: Sequence[Place]) -> GpuRole:

@@ -17,6 +17,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from supervisor.base.errors import ConfigError, StoreError, TryAgainError
 from supervisor.checkpoints.completeness import check_dcp
+from supervisor.checkpoints.placement import STEP_NAME
 from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
@@ -99,6 +101,7 @@ class Disks:
         self._files: dict[str, dict[str, RemoteFile]] = {}  # by machine and path
         self._looked: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
+        self._rooms: dict[str, tuple[int, int]] = {}  # by machine, bytes in all and free
         self._content: dict[tuple[str, str], str] = {}  # by machine and path, of which file the content is here
         self._mirrored: dict[str, tuple[str, RemoteFile]] = {}
         self._used: tuple[str, ...] = ()
@@ -138,6 +141,8 @@ class Disks:
                 return
             reason = str(message.get("reason", ""))
             self._reasons[host] = reason
+            if message.get("total") is not None:
+                self._rooms[host] = int(message["total"]), int(message["free"])
             if "files" in message:
                 said = self._epoch + now() - float(message.get("age", 0.0))
                 before = self._files.get(host, {})
@@ -256,6 +261,28 @@ class Disks:
         if now() - looked > DISK_SILENT_S:
             return f"the disk of {host} does not answer for {now() - looked:.0f} s"
         return ""
+
+    def find_fullest(self) -> f.DiskLook | None:
+        """Room on the machine of the run that has the smallest part of its disk left, as far as disks answer."""
+        with self._lock:
+            there = [host for host in self._list_used() if host in self._rooms and not self._why_unknown(host)]
+            if not there:
+                return None
+            host = min(there, key=lambda one: self._rooms[one][1] / max(1, self._rooms[one][0]))
+            return f.DiskLook("", *self._rooms[host], host=host, part=self._find_part(host))
+
+    def _find_part(self, host: str) -> float:
+        """What a save writes on this machine, of a step's bytes; the newest may be half written."""
+        own: Counter[int] = Counter()
+        whole: Counter[int] = Counter()
+        brought = self._whole[host][0] if host in self._whole else None
+        for path, (_, file) in self._mirrored.items():
+            if (step := _step_of(path)) != brought:
+                whole[step] += file.size
+                own[step] += self._files[host][path].size if path in self._files[host] else 0
+        saved = sorted(step for step, size in own.items() if size and step < max(whole))
+        # Until two are there: a trainer shares its state out evenly.
+        return own[saved[-1]] / whole[saved[-1]] if saved else 1 / len(self._list_used())
 
     def is_there(self, host: str) -> bool:
         """Does the machine's disk answer?"""
@@ -479,3 +506,8 @@ def _differs(step: object, name: str, one: str, other: str) -> StoreError:
         f"{one} and {other} each have a file {name} of step {step}, and their bytes differ: the step is not published. "
         "Have the job write it on one of them, or under two names",
     )
+
+
+def _step_of(path: str) -> int:
+    """Of which step a file is, by the outermost folder with a step's name."""
+    return next((int(match[1]) for part in path.split("/") if (match := STEP_NAME.fullmatch(part))), -1)

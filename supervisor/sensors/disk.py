@@ -24,6 +24,8 @@ class DiskSensor:
     the smaller of what the volume has free and what ``used_bytes()`` leaves of the capacity. ``used_bytes`` is what is
     known of the run's own files without walking through them (``CheckpointSensor.used_bytes``): other files below the
     quota are not seen, so leave room for them. Where it returns None, only the volume's own free space counts.
+
+    ``elsewhere``: the fullest volume, where machines have disks of their own, as its agent told last.
     """
 
     name = "disk"
@@ -34,12 +36,14 @@ class DiskSensor:
         *,
         capacity_bytes: int | None = None,
         used_bytes: Callable[[], int | None] = lambda: None,
+        elsewhere: Callable[[], DiskLook | None] = lambda: None,
         heartbeat_s: float = 60.0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._path = path
         self._capacity_bytes = capacity_bytes
         self._used_bytes = used_bytes
+        self._elsewhere = elsewhere
         self._heartbeat_s = heartbeat_s
         self._clock = clock
         self._said: DiskLook | None = None
@@ -47,7 +51,7 @@ class DiskSensor:
 
     def look(self) -> Sequence[Fact]:
         now = self._clock()
-        fact = self._statvfs()
+        fact = self._elsewhere() or self.measure()
         if not self._worth_saying(fact, now):
             return ()
         self._said, self._said_at = fact, now
@@ -57,7 +61,8 @@ class DiskSensor:
         self._said = None
         return (DiskLook(str(self._path), reason=reason),)
 
-    def _statvfs(self) -> DiskLook:
+    def measure(self) -> DiskLook:
+        """The volume as it is now."""
         for folder in (self._path, *self._path.parents):
             try:
                 look = os.statvfs(folder)

@@ -99,7 +99,7 @@ class EffortSensor:
             net_bytes_s=None if net is None else _round_rate(net),
             flushed_bytes_s=None if written is None else _round_rate(written),
         )
-        if self._said is not None and now - self._said_at < HEARTBEAT_S and not _is_news(self._said, told):
+        if self._said is not None and now - self._said_at < HEARTBEAT_S and not is_news(self._said, told):
             return []
         self._said, self._said_at = told, now
         return [told]
@@ -155,7 +155,8 @@ def _round_rate(rate: float) -> float:
     return 0.0 if rate < LITTLE_BYTES_S else float(f"{rate:.1e}")
 
 
-def _is_news(said: EffortLook, look: EffortLook) -> bool:
+def is_news(said: EffortLook, look: EffortLook) -> bool:
+    """Does a look show something else than the one that was told last?"""
     flush = [(one.flushed_bytes_s or 0.0) >= MOVING_BYTES_S for one in (said, look)]
     if flush[0] != flush[1]:
         return True

@@ -424,3 +424,73 @@ def test_what_a_machine_shows_that_a_start_leaves_out_is_none_of_the_runs() -> N
     run.go(10)
     run.tell(f.AttemptStarted(1, None, 8, machines=("n0", "n1")))
     assert {one.gpu.host for one in run.state.gpus.by_uuid.values()} == {"n0", "n1"}
+
+
+def test_memory_of_a_machine_is_warned_of_by_name_and_explains_only_a_death_there() -> None:
+    run = WatchedRun()
+    low = f.HostLook(100 * GIB, 2 * GIB, oom_kills=3, host="n2")
+    run.tell(low)
+    run.tell(replace(low, memory_available_bytes=60 * GIB, host="n1"))
+    run.tell(replace(low, memory_available_bytes=60 * GIB))
+    told = [one.sentence for one in run.acts if isinstance(one, a.Say)]
+    assert told == [
+        "n2: The host has little memory left (2.0 GiB of 100 GiB): the kernel will end a process when it is full.",
+        "n2: The host has memory again.",
+    ], told
+    for place, because in (("n1", False), ("n2", True)):
+        run = WatchedRun()
+        run.tell(replace(low, host=place))
+        run.tell(replace(low, oom_kills=4, host=place), 2)
+        told = [one.sentence for one in run.acts if isinstance(one, a.Say)][-1]
+        assert told == f"The kernel ended a process on {place} because memory was full (OOM kill)."
+        run.tell(f.ProcessGone(1, "inference", 7, 70, True, "n2", 1))
+        run.go(10)
+        verdict = run.verdicts()[0]
+        assert ("the kernel ended a process because n2's memory was full" in verdict) is because, verdict
+
+
+QUIET = f.EffortLook((f.Effort("trainer", 0.0, 0.0),), "", 0.1, 0.0, 2e5)
+
+
+def stand_still(run: WatchedRun, seconds: float, effort: f.EffortLook | None = QUIET, unseen: str = "") -> float:
+    """Nothing is made anywhere and the trainer's GPU spins; for how long until the job is stopped."""
+    began = run.t
+    while not any(isinstance(one, a.Stop) for one in run.acts) and run.t < began + seconds:
+        run.t += 10
+        trainer = gpus("n0", "trainer", 70, power_w=200)
+        run.tell(replace(trainer, gpus=tuple(replace(one, load=100.0) for one in trainer.gpus)))
+        for index, host in enumerate(("n1", "n2")):
+            run.tell(gpus(host, "inference", 75, power_w=120))
+            if host != unseen:
+                run.tell(look(host, index, run.counts[host], running=0, connections=0))
+        if effort is not None:
+            run.tell(effort)
+    return run.t - began
+
+
+def run_of_pictures() -> WatchedRun:
+    run = timed_run()
+    run.tell(gpus("n0", "trainer", 70, power_w=100))
+    for _ in range(30):
+        run.go(55)
+        run.tell(QUIET)
+        run.tell(f.StepDone("trainer", (run.state.progress.step or 0) + 1, 60.0), 5)
+    run.acts.clear()
+    return run
+
+
+def test_a_collective_over_machines_that_never_ends_is_found_by_what_all_of_them_show() -> None:
+    run = run_of_pictures()
+    took = stand_still(run, 1000)
+    [verdict] = run.verdicts()
+    assert 180 <= took <= 200, (took, verdict)
+    assert "no engine made a token for" in verdict and "as in a collective that never ends" in verdict, verdict
+    # Where one thing moves or is not seen, the slower rules hold.
+    for effort, unseen in (
+        (replace(QUIET, net_bytes_s=5e7), ""),
+        (replace(QUIET, file_bytes_s=None), ""),
+        (f.EffortLook(reason="n1 does not tell what its processes do"), ""),
+        (None, ""),
+        (QUIET, "n2"),
+    ):
+        assert stand_still(run_of_pictures(), 200, effort, unseen) == 200, (effort, unseen)

@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor.core import facts as f
+from supervisor.journal.journal import Journal
 from supervisor.nodes.head import read_unfit
 from tests.nodes.practice_cluster import PracticeCluster, PrimeRlCluster
 from tests.nodes.proxy import Proxy
@@ -257,6 +259,11 @@ def test_an_engine_elsewhere_that_answers_and_makes_nothing_is_found_while_steps
     (cluster.out / "freeze-2").unlink()
     cluster.wait_for_step(cluster.starts()[1] + 2)
     cluster.check_sound()
+    assert cluster.stop() == 0
+    facts = [one.fact for one in Journal(cluster.state_dir).observations()]
+    assert {one.host for one in facts if isinstance(one, f.HostLook)} == {*cluster.names}, "the memory of each"
+    roles = [{part.role for part in one.efforts} for one in facts if isinstance(one, f.EffortLook)]
+    assert {"trainer", "inference"} in roles, "what the processes of all machines use, together"
 
 
 @pytest.mark.soak

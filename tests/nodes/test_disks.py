@@ -22,9 +22,11 @@ from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source
 from supervisor.checkpoints.restore import restore
 from supervisor.config.settings import RunFile
+from supervisor.core import facts as f
 from supervisor.nodes import disk as disk_module
 from supervisor.nodes import steps as steps_module
 from supervisor.nodes.wire import now
+from supervisor.sensors.disk import DiskSensor
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 from tests.nodes.disk_rig import expected
@@ -65,6 +67,29 @@ def test_a_step_is_whole_when_every_machine_has_its_part_and_not_before(world: W
     world.look()
     assert "__1_0.distcp has 1,000 bytes and .metadata needs" in world.job.check_step(6, settled=True).reason
     assert world.job.check_step(6, settled=True).state != "complete"
+
+
+def test_of_the_machine_with_least_room_it_is_told_what_part_of_a_step_it_saves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensor = DiskSensor(world.folder, elsewhere=world.disks.find_fullest)
+    assert [fact.host for fact in sensor.look() if isinstance(fact, f.DiskLook)] == [""], "nothing is heard yet"
+    free = {"n0": 50, "n1": 60, "n2": 7}
+    for name, disk in world.machines.items():
+        look = f.DiskLook("", 100, free[name])
+        monkeypatch.setattr(disk, "_room", SimpleNamespace(measure=lambda look=look: look))
+    world.save(6)
+    world.look()
+    assert sensor.look() == (f.DiskLook("", 100, 7, host="n2", part=1 / 3),), "the only step may be half written"
+    world.save(12, ranks=[0, 1])
+    world.look()
+    whole = sum(map(len, expected(6, 3).values()))
+    own = sum(map(len, content(world.disk("n2") / "checkpoints/step_6").values()))
+    found = world.disks.find_fullest()
+    assert found is not None and (found.host, found.part) == ("n2", pytest.approx(own / whole))
+    world.silent.add("n2")
+    found = world.disks.find_fullest()
+    assert found is not None and (found.host, found.free_bytes) == ("n0", 50), "of those that are heard"
 
 
 def test_clocks_that_differ_by_an_hour_make_no_shard_newer_than_the_metadata(

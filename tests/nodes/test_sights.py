@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
 from supervisor.core import facts as f
 from supervisor.jobs.base import Place, visible_gpus
-from supervisor.nodes.sights import OomSights, find_role, is_worth_saying
+from supervisor.nodes import efforts
+from supervisor.nodes.sights import Root, find_role, is_worth_saying, list_workers
+from supervisor.process.survivors import process_table
 
 
 def test_whose_a_gpu_is_where_that_can_be_told() -> None:
@@ -23,12 +34,68 @@ def test_whose_a_gpu_is_where_that_can_be_told() -> None:
         assert (find_role(first, places), find_role(second, places)) == roles, places
 
 
-def test_a_kill_for_want_of_memory_is_told_once_and_never_one_of_before() -> None:
-    told: list[object] = []
-    sights = OomSights(told.append, list)
-    for kills, count in ((None, 0), (3, 0), (3, 0), (None, 0), (4, 1), (4, 1), (0, 1), (1, 2)):
-        sights.take(f.HostLook(oom_kills=kills))
-        assert len(told) == count, kills
+RANKS = """
+import subprocess, sys, time
+if len(sys.argv) == 1:
+    for rank in "01":
+        subprocess.Popen([sys.executable, sys.argv[0], rank], env={"LOCAL_RANK": rank})
+elif len(sys.argv) == 2:
+    subprocess.Popen([sys.executable, sys.argv[0], sys.argv[1], "loader"])
+time.sleep(60)
+"""
+
+
+def test_of_a_trainer_the_ranks_count_and_of_other_components_what_their_wrapper_started(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RANKS)
+    top = subprocess.Popen(["/bin/bash", "-c", f"{sys.executable} {script}; true"])
+    try:
+        until = time.monotonic() + 20
+        while len(below := psutil.Process(top.pid).children(recursive=True)) < 5:
+            assert time.monotonic() < until, below
+            time.sleep(0.02)
+        words = {one.pid: one.cmdline()[2:] for one in below}
+        for role, key, helper in (("trainer", [["0"], ["1"]], "trainer"), ("orchestrator", [[]], None)):
+            found = list_workers([Root(role, top.pid)], process_table())
+            assert sorted(words[pid] for _, pid, _, is_key in found if is_key) == key, role
+            assert {one for one, _, _, is_key in found if not is_key} == {helper}
+            assert len(found) == 5, "all below the shell, and not the shell"
+    finally:
+        for one in [*below, psutil.Process(top.pid)]:
+            one.kill()
+        top.wait()
+    assert list_workers([Root("inference", 1, [(7, 70)])], process_table()) == [("inference", 7, 70, True)]
+
+
+def test_what_all_machines_do_is_told_together_and_not_where_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = [100.0], []
+    monkeypatch.setattr(efforts, "now", lambda: clock[0])
+    all_of_them = efforts.Efforts(told.append)
+    one = f.EffortLook((f.Effort("trainer", 4.0, 1.0),), "", 0.2, 3e6, 1e5, 0.0)
+    other = f.EffortLook((f.Effort("trainer", 2.0, 0.5, "pid 7 in x"), f.Effort("env", 1.0, 1.0)), "", 0.1, 0.0, 2e5)
+    both = ["n1", "n2"]
+    all_of_them.hear("n1", 3, one, 0.0)
+    all_of_them.hear("n2", 2, other, 0.0)
+    all_of_them.tick(3, both)
+    assert not told, "one is of an earlier attempt"
+    all_of_them.hear("n2", 3, other, 1.0)
+    all_of_them.tick(3, both)
+    efforts_of_all = (f.Effort("env", 1.0, 1.0), f.Effort("trainer", 4.0, 0.5, "pid 7 in x on n2"))
+    assert told == [f.EffortLook(efforts_of_all, "", 0.2, 3e6, 2e5, None)], "flushed is unknown on n2"
+    clock[0] += 5
+    all_of_them.hear("n1", 3, replace(one, helper_cores=8.0), 0.0)
+    all_of_them.tick(3, both)
+    assert len(told) == 1, "as seldom as on one machine"
+    clock[0] += 5
+    all_of_them.tick(3, both)
+    assert told[-1].helper_cores == 8.0
+    clock[0] += 40
+    all_of_them.hear("n1", 3, one, 0.0)
+    for _ in range(2):
+        all_of_them.tick(3, both)
+    assert [look.reason for look in told[2:]] == ["n2 does not tell what its processes do"], "once"
+    all_of_them.tick(3, ["n1"])
+    assert told[-1] == replace(one, efforts=(f.Effort("trainer", 4.0, 1.0),)), "a start left n2 out"
 
 
 def test_what_a_variable_names_as_gpus_is_read_as_cuda_reads_it() -> None:
