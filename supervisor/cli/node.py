@@ -36,6 +36,7 @@ def node(run_file: Path, name: str | None, rank: int | None, state: Path | None,
     words += ["--head", head] if head else []
     if run.nodes.disks == "local":
         words += ["--disk", str(run.output_dir)]
+        words += ["--disk-capacity", str(int(run.disk.capacity_gb * 1e9))] if run.disk.capacity_gb else []
         read_keys(run_file, os.environ)  # the agent talks to the store itself, and no key comes from the head
     os.environ.setdefault("RL_SUPERVISOR_BACKOFF", FIRST_WAIT)
     os.environ.setdefault("RL_SUPERVISOR_LONGEST_BACKOFF", LONGEST_WAIT)

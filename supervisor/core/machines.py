@@ -41,8 +41,9 @@ def list_hosts(state: State) -> dict[str, Host]:
 
 def find_oom(state: State, t: float, within_s: float, host: str = "") -> str | None:
     """Where the kernel ended a process for want of memory that near to ``t``, or None; on ``host`` if that is given."""
+    used = {"", *state.machines_used()}
     for name, one in list_hosts(state).items():
-        if host in {"", name} and one.oom_t is not None and abs(t - one.oom_t) <= within_s:
+        if name in used and host in {"", name} and one.oom_t is not None and abs(t - one.oom_t) <= within_s:
             return name
     return None
 

@@ -40,7 +40,15 @@ from supervisor.core.observe import fresh_attempt
 from supervisor.core.proof import Verdict
 from supervisor.core.records import Hold
 from supervisor.core.reminders import remind
-from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, next_to_publish, way_back, which_disk
+from supervisor.core.retention import (
+    disk_critical,
+    disk_short,
+    next_save_bytes,
+    next_to_publish,
+    step_bytes,
+    way_back,
+    which_disk,
+)
 from supervisor.core.save_under_way import SAVE, save_under_way
 from supervisor.core.state import Next, State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
@@ -438,7 +446,7 @@ def _leave_higher(state: State, step: int | None) -> State:
 
 
 def _room_to_go_on(state: State) -> float:
-    return next_save_bytes(state) + 1.5 * state.settings.stop_below_bytes
+    return step_bytes(state) + 1.5 * state.settings.stop_below_bytes
 
 
 def _disk_full(state: State) -> tuple[State, Actions]:

@@ -46,7 +46,7 @@ def _with_gpus(crash: Crash, state: State) -> Crash:
 
 def told_late(before: State, state: State) -> State:
     """What the machine says just after a failure explains it as well: two sensors' facts have no order."""
-    news = state.gpus.trouble is not before.gpus.trouble or list_hosts(state) != list_hosts(before)
+    news = state.gpus.trouble is not before.gpus.trouble or _oom_times(state) != _oom_times(before)
     if not news or state.live or not state.recovery.crashes or state.now - state.recovery.crashes[-1].t > LATE_S:
         return state
     *crashes, last = state.recovery.crashes
@@ -55,6 +55,10 @@ def told_late(before: State, state: State) -> State:
         return state
     *failures, failure = state.recovery.failures
     return replace(state, recovery=replace(state.recovery, failures=(*failures, replace(failure, suspect=None))))
+
+
+def _oom_times(state: State) -> dict[str, float | None]:
+    return {name: host.oom_t for name, host in list_hosts(state).items()}
 
 
 def failing_gpu(state: State) -> str:

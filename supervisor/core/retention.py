@@ -114,9 +114,13 @@ def disk_critical(state: State) -> bool:
 
 def next_save_bytes(state: State) -> int:
     """What the next checkpoint will take of this disk, judged by the newest ones; 0 when none is known."""
+    return round(state.disk.part * step_bytes(state))
+
+
+def step_bytes(state: State) -> int:
+    """What all of a step takes, by the newest ones; 0 when none is known."""
     sizes = [s.size_bytes for s in state.local.steps if s.state == "complete"][-2:]
-    whole = max(sizes, default=0) or max((s.size_bytes for s in state.store.steps if s.committed), default=0)
-    return round(state.disk.part * whole)
+    return max(sizes, default=0) or max((s.size_bytes for s in state.store.steps if s.committed), default=0)
 
 
 def which_disk(state: State) -> str:

@@ -22,15 +22,16 @@ GONE_BELOW = 0.8  # a warning is taken back only well below its threshold, so th
 
 def warn(before: State, state: State) -> tuple[State, Actions]:
     """Say what is new about host and GPUs, and take back what is over."""
+    warned, earlier = state.host.warned, list_hosts(before)
+    news = {host: one for host, one in list_hosts(state).items() if one is not earlier.get(host)}
     present = dict(_gpus(state))
-    for host, one in list_hosts(state).items():
-        present |= dict(_host(host, one.look, state.host.warned))
-    acts: Actions = [
-        say("warning", sentence, "warning") for name, sentence in present.items() if name not in state.host.warned
-    ]
-    acts += [say("cleared", _over(name)) for name in state.host.warned if name not in present]
-    earlier = list_hosts(before)
-    for host, one in list_hosts(state).items():
+    # Of machines of which this fact says nothing, what was said stands.
+    present |= {name: "" for name in warned if _kind(name) in _OF_HOST and _where(name) not in news}
+    for host, one in news.items():
+        present |= dict(_host(host, one.look, warned))
+    acts: Actions = [say("warning", sentence, "warning") for name, sentence in present.items() if name not in warned]
+    acts += [say("cleared", _over(name)) for name in warned if name not in present]
+    for host, one in news.items():
         if one.oom_t == state.now and earlier.get(host, Host()).oom_t != one.oom_t:
             where = f" on {host}" if host else ""
             told = f"The kernel ended a process{where} because memory was full (OOM kill)."
@@ -42,9 +43,17 @@ def warn(before: State, state: State) -> tuple[State, Actions]:
     return (replace(state, host=replace(state.host, warned=tuple(present))) if acts else state), acts
 
 
+def _kind(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _where(name: str) -> str:
+    return name.partition(":")[2]
+
+
 def _over(name: str) -> str:
-    kind, _, where = name.partition(":")
-    return f"{where}: {_OVER[kind]}" if where and kind in _OF_HOST else _OVER[kind]
+    over = _OVER[_kind(name)]
+    return f"{_where(name)}: {over}" if _where(name) and _kind(name) in _OF_HOST else over
 
 
 _OVER = {

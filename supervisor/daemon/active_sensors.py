@@ -7,7 +7,6 @@ import glob
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from supervisor.config.settings import RunFile
@@ -58,16 +57,16 @@ class ActiveSensors:
         post: Callable[[f.Fact, str], None],
         attempt_dir: Callable[[int], Path],
         state: Callable[[], State],
-        fullest: Callable[[], f.DiskLook | None],
+        room: Callable[[], Sensor | None],
     ) -> None:
         """``post`` hands a fact and its sensor's name to the loop; ``state`` is the core's present one.
 
-        ``fullest``: room on the fullest disk, where machines have disks of their own.
+        ``room``: looks at the disks of machines that have their own.
         """
         self._run_file = run_file
         self._post = post
         self._attempt_dir = attempt_dir
-        self._state, self._fullest = state, fullest
+        self._state, self._room = state, room
         self._pod: list[Looker] = []
         self._attempt: list[Looker] = []
         self._number: int | None = None
@@ -93,9 +92,7 @@ class ActiveSensors:
         self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
-        disk = DiskSensor(
-            folder, capacity_bytes=capacity, used_bytes=partial(held_bytes, folder), elsewhere=self._fullest
-        )
+        disk = self._room() or DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
         scan_s = file.supervision.scan
         self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own

@@ -143,7 +143,7 @@ class Daemon:
             self.post,
             self._attempt_dir,
             lambda: self.state,
-            lambda: run.disks.find_fullest() if run.disks else None,
+            lambda: run.disks.room if run.disks else None,
         )
         run.choose_again = self._choose_again
         self._asked = run_file.recovery.inference

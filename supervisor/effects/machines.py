@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from supervisor.config.settings import RunFile
-from supervisor.core.facts import AttemptStopped, DiskLook
+from supervisor.core.facts import AttemptStopped
 from supervisor.effects.transfers import Transfers
 from supervisor.jobs.base import Component, Job, StopRules
 from supervisor.process.launch import Launched
+from supervisor.sensors.base import Sensor
 
 
 class Disks(Protocol):
     """What is done to a step on all machines, where they have disks of their own. Each raises SupervisorError."""
+
+    room: Sensor  # how much there is on the fullest of them
 
     def see(self, job: Job, run_file: RunFile, environ: Mapping[str, str]) -> Job:
         """The job with the steps of all machines; their trees and files are names only."""
 
     def look(self) -> None:
         """See all of them as they are now."""
-
-    def find_fullest(self) -> DiskLook | None:
-        """How much room there is on the machine that has least; None where no disk answers."""
 
     def move_aside(self, trees: Sequence[Path], output_dir: Path, label: str) -> list[Path]:
         """This and the next two are as those of ``move_aside``."""

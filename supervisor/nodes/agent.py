@@ -134,7 +134,7 @@ class Agent:
         if options.disk is not None:
             from supervisor.nodes.disk import LANES, Disk  # of no use where the machines share one
 
-            self._disk = Disk(options.disk, options.state, os.environ, self._say)
+            self._disk = Disk(options.disk, options.state, os.environ, self._say, options.disk_capacity)
             lanes: dict[str, queue.SimpleQueue[Message]] = {lane: queue.SimpleQueue() for lane in LANES.values()}
             self._of_disk = {do: lanes[lane] for do, lane in LANES.items()}
 
@@ -299,7 +299,7 @@ class Agent:
                 self._say(message)
             self._out.extend(part.gone)
         with self._lock:
-            self._out.extend(self._gpus.faults)
+            self._out.extend([*self._gpus.faults, *self._effort.newest])
             launching = list(self._launching.values())
         if self._disk is not None:
             self._disk.forget_told()
@@ -532,7 +532,7 @@ class Agent:
             if one.state.state == "running" and one.state.pid is not None:
                 with self._lock:
                     seen = list(one.seen)
-                roots.append(Root(one.place.role, one.state.pid, seen))
+                roots.append(Root(one.place.role, one.state.shim_pid or 0, one.state.pid, seen))
         return max((one.attempt for one in parts), default=0), roots
 
     # ------------------------------------------------------------ doing
@@ -753,6 +753,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--head", default="")
     parser.add_argument("--lease", type=float, required=True)
     parser.add_argument("--disk", type=Path, help="where the job writes, on a disk of this machine alone")
+    parser.add_argument("--disk-capacity", type=int, help="bytes that may be used there, where that is less")
     options = parser.parse_args(words)
     os.umask(0o027)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o750)

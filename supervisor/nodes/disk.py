@@ -77,7 +77,12 @@ class Disk:
     """The output folder on this machine."""
 
     def __init__(
-        self, output_dir: Path, state_dir: Path, environ: Mapping[str, str], say: Callable[[Message], None]
+        self,
+        output_dir: Path,
+        state_dir: Path,
+        environ: Mapping[str, str],
+        say: Callable[[Message], None],
+        capacity_bytes: int | None = None,
     ) -> None:
         """``environ`` holds the store's keys; ``say`` hands a message to the agent, from any thread."""
         self.output_dir, self._state_dir, self._environ = output_dir, state_dir, environ
@@ -85,7 +90,8 @@ class Disk:
         self._told: dict[str, str] | None = None  # by path, what the head knows of the files
         self._read: set[tuple[str, str]] = set()  # files of which it has the content
         self._looking, self._forget = threading.Lock(), threading.Event()
-        self._room = DiskSensor(output_dir)
+        self._held = 0  # bytes of steps
+        self._room = DiskSensor(output_dir, capacity_bytes=capacity_bytes, used_bytes=lambda: self._held)
 
     def watch(self) -> None:
         """Look again and again; for a thread of its own."""
@@ -115,6 +121,7 @@ class Disk:
                 self._say({"t": "disk", "reason": reason})
                 return
             known = {path: identify(look) for path, look in found.items()}
+            self._held = sum(look.st_size for look in found.values())
             room = self._room.measure()
             told: Message = {"t": "disk", "total": room.total_bytes, "free": room.free_bytes}
             if known == self._told:

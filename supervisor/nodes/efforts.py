@@ -25,13 +25,17 @@ class Efforts:
         """A look of one machine's agent."""
         self._looks[host] = attempt, now() - age_s, look
 
-    def tick(self, attempt: int, hosts: Sequence[str]) -> None:
-        """Tell what all ``hosts`` of the attempt show together, or that it is unknown where one does not say."""
+    def tick(self, attempt: int, hosts: Sequence[str], unseen: str = "") -> None:
+        """Tell what all ``hosts`` of the attempt show together, or that it is unknown where one does not say.
+
+        ``unseen``: why it is unknown whatever they say.
+        """
         looks = {host: self._looks[host] for host in hosts if host in self._looks and self._looks[host][0] == attempt}
         late = [host for host in hosts if host not in looks or now() - looks[host][1] > GAP_S or looks[host][2].reason]
-        if late or not hosts:
+        why = unseen or (f"{', '.join(sorted(late))} does not tell what its processes do" if late else "")
+        if why or not hosts:
             if self._said is not None and hosts:
-                self._post(EffortLook(reason=f"{', '.join(sorted(late))} does not tell what its processes do"))
+                self._post(EffortLook(reason=why))
             self._said = None
             return
         merged = merge({host: look for host, (_, _, look) in looks.items()})

@@ -147,6 +147,7 @@ class Head:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wakes, selectors.EVENT_READ)
         self._peers: set[Peer] = set()
+        self._engines = -1, ""  # the attempt, and why its engines are unknown
         self._efforts = Efforts(lambda look: self._post(look, "effort"))
         self._thread = threading.Thread(target=self._listen, name="nodes", daemon=True)
         self.disks: Disks | None = None
@@ -362,9 +363,22 @@ class Head:
         for name, silent_s in silent.items():
             self._post(f.MachineLook(name, silent_s), "nodes")
         state = self._state()
-        self._efforts.tick(state.attempt.number, state.machines_used() if state.live else ())
+        attempt, used = state.attempt.number, state.machines_used() if state.live else []
+        self._efforts.tick(attempt, used, self._why_engines_are_unknown(attempt) if used else "")
         if self.disks is not None:
             self.disks.tick()
+
+    def _why_engines_are_unknown(self, attempt: int) -> str:
+        """An engine that nothing asks may work while all that is seen stands still; a lone one the daemon asks."""
+        if self._engines[0] != attempt:
+            places = [state.place for number, _, state in self._records() if number == attempt]
+            engines = [
+                one for one in places if one is not None and one.role == "inference" and one.gpus not in ((), [])
+            ]
+            unasked = [one.host for one in engines if one.port is None] if len(engines) > 1 else []
+            why = f"the engine on {unasked[0]} has no port that is asked" if unasked else ""
+            self._engines = attempt, why
+        return self._engines[1]
 
     def _attempt_wanted(self) -> int | None:
         """The attempt of which something may live; None: the daemon does not know yet."""

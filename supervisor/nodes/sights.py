@@ -113,8 +113,8 @@ class HostSights:
 
     def tell_again(self) -> None:
         """To a head that has not heard it."""
-        if self._newest is not None:
-            self._take(self._newest)
+        if (newest := self._newest) is not None:
+            self._say({"t": "host", "look": encode(newest)})
 
     def _take(self, fact: f.Fact) -> None:
         if isinstance(fact, f.HostLook):
@@ -124,9 +124,10 @@ class HostSights:
 
 @dataclass(frozen=True)
 class Root:
-    """A component that runs here: its own process, and the engine's processes that were seen below it."""
+    """A component that runs here: its shim, its own process, and the engine's processes that were seen below it."""
 
     role: f.Role
+    shim_pid: int
     pid: int
     engines: Sequence[Identity] = ()
 
@@ -138,6 +139,8 @@ class EffortSights:
         """``roots``: the number of the attempt, and what runs here of it."""
         self._say, self._roots = say, roots
         self._attempt = 0
+        self.newest: list[tuple[float, Message]] = []
+        """What was told last, and when (``wire.now``): told again with each new connection."""
         self._key: list[tuple[int, str]] = []
         self._looker = Looker(EffortSensor(self._list_all), self._take, interval_s=EFFORT_S)
 
@@ -157,13 +160,16 @@ class EffortSights:
 
     def _take(self, fact: f.Fact) -> None:
         if isinstance(fact, f.EffortLook):
-            self._say({"t": "effort", "attempt": self._attempt, "look": encode(fact)})
+            message: Message = {"t": "effort", "attempt": self._attempt, "look": encode(fact)}
+            self.newest = [(now(), message)]
+            self._say(message)
 
 
 def list_workers(roots: Sequence[Root], processes: Mapping[int, Process]) -> list[Worker]:
-    """Each process of the components that does their work, and the helpers below it; for ``EffortSensor``.
+    """Each process below the components' shims, and whether it is one that counts; for ``EffortSensor``.
 
-    Of a trainer the ranks count, which torchrun gives ``LOCAL_RANK``. Of an engine its cores do, and nothing else.
+    Of a trainer the ranks count, which torchrun gives ``LOCAL_RANK``; what they start waits in loops, as they do. Of an
+    engine its cores do, and nothing else. What is below any other is a helper.
     """
     below: dict[int, list[Process]] = {}
     for process in processes.values():
@@ -176,16 +182,23 @@ def list_workers(roots: Sequence[Root], processes: Mapping[int, Process]) -> lis
         main = root.pid
         while (one := processes.get(main)) and one.name in WRAPPERS and len(below.get(main, ())) == 1:
             main = below[main][0].pid
-        tree, todo = [], [one] if (one := processes.get(main)) else []
-        while todo:
-            tree.append(process := todo.pop())
-            todo += below.get(process.pid, ())
+        # An orphan is a child of the shim.
+        tree = _list_tree(root.shim_pid, below)
         ranks = {one.pid for one in tree if _is_rank(one.pid)} if root.role == "trainer" else set()
         # A rank's own children have its environment, too.
         key = {one.pid for one in tree if one.pid in ranks and one.ppid not in ranks} or {main}
-        helper: f.Role | None = "trainer" if root.role == "trainer" else None
-        found += [(root.role if one.pid in key else helper, *one.identity, one.pid in key) for one in tree]
+        for one in tree:
+            role = root.role if one.pid in key or one.pid in ranks else None
+            found.append((role, *one.identity, one.pid in key))
     return found
+
+
+def _list_tree(top: int, below: Mapping[int, Sequence[Process]]) -> list[Process]:
+    tree, todo = [], list(below.get(top, ()))
+    while todo:
+        tree.append(process := todo.pop())
+        todo += below.get(process.pid, ())
+    return tree
 
 
 def _is_rank(pid: int) -> bool:

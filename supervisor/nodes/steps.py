@@ -17,7 +17,6 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from supervisor.base.errors import ConfigError, StoreError, TryAgainError
 from supervisor.checkpoints.completeness import check_dcp
-from supervisor.checkpoints.placement import STEP_NAME
 from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
@@ -34,6 +32,7 @@ from supervisor.effects.transfers import Transfers
 from supervisor.jobs.base import Job, StepCheck, StepFile
 from supervisor.jobs.steps import safe_name
 from supervisor.nodes.disk import READ_BY_CHECKS
+from supervisor.nodes.room import RoomSensor
 from supervisor.nodes.wire import Message, now
 
 if TYPE_CHECKING:
@@ -96,12 +95,15 @@ class Disks:
 
     def __init__(self, head: Head, folder: Path) -> None:
         self._head, self._folder, self.mirror = head, folder, folder / "mirror"
+        self.room = RoomSensor(self.mirror)
         shutil.rmtree(folder, ignore_errors=True)  # a cache: the machines tell it anew
         self.mirror.mkdir(parents=True)
         self._files: dict[str, dict[str, RemoteFile]] = {}  # by machine and path
+        self._job: Job | None = None
         self._looked: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
         self._rooms: dict[str, tuple[int, int]] = {}  # by machine, bytes in all and free
+        self._seen_files: dict[str, dict[str, RemoteFile]] = {}  # on disks that answer, for their room
         self._content: dict[tuple[str, str], str] = {}  # by machine and path, of which file the content is here
         self._mirrored: dict[str, tuple[str, RemoteFile]] = {}
         self._used: tuple[str, ...] = ()
@@ -123,9 +125,11 @@ class Disks:
         from supervisor.primerl import open_job
 
         self._stall_s = run_file.store.stall_s
+        self.room.reserve_bytes = run_file.disk.stop_below_mb << 20
         table = run_file.job.model_copy(update={"output_dir": self.mirror})
         mirrored = open_job(run_file.model_copy(update={"job": table}), environ)
-        return cast("Job", StepsOfAll(job, mirrored, self))
+        self._job = cast("Job", StepsOfAll(job, mirrored, self))
+        return self._job
 
     # ------------------------------------------------------------ what is heard
 
@@ -159,6 +163,15 @@ class Disks:
                 self._update_mirror()
             if not reason and host in self._files:
                 self._looked[host] = now() - float(message.get("age", 0.0))
+        self._ask_anew()
+
+    def _ask_anew(self) -> None:
+        """Without the lock: the head holds its own while it asks for ours."""
+        with self._lock:
+            hosts = () if self._problem else tuple(self._untold)
+            self._untold.difference_update(hosts)
+        for host in hosts:
+            self._head.ask(host, {"do": "look", "anew": True})
 
     def _keep_content(self, host: str, message: Message) -> None:
         path = str(safe_name(str(message["path"])))
@@ -186,6 +199,11 @@ class Disks:
             if self._list_used() != used:
                 self._update_mirror()
             hidden = {host for host in self._used if self._looked.get(host) and self._why_unknown(host)}
+            there = [host for host in self._used if host in self._rooms and not self._why_unknown(host)]
+            if [*self._seen_files] != there or any(self._seen_files[host] is not self._files[host] for host in there):
+                self._seen_files = {host: self._files[host] for host in there}
+            self.room.hear({host: self._rooms[host] for host in there}, self._seen_files, self._job)
+        self._ask_anew()
         for host in sorted(hidden - self._hidden):
             told = f"Parts of steps are unknown: {self._why_unknown(host)}."
             self._head.post(f.Remark("disks", told, "warning"))
@@ -208,10 +226,6 @@ class Disks:
             self._problem = ""
         except OSError as error:
             self._problem = self._describe_problem(error)
-            return
-        for host in self._untold:
-            self._head.ask(host, {"do": "look", "anew": True})
-        self._untold.clear()
 
     def _describe_problem(self, error: OSError) -> str:
         return f"{self.mirror} of the head cannot be written: {error.strerror}"
@@ -261,28 +275,6 @@ class Disks:
         if now() - looked > DISK_SILENT_S:
             return f"the disk of {host} does not answer for {now() - looked:.0f} s"
         return ""
-
-    def find_fullest(self) -> f.DiskLook | None:
-        """Room on the machine of the run that has the smallest part of its disk left, as far as disks answer."""
-        with self._lock:
-            there = [host for host in self._list_used() if host in self._rooms and not self._why_unknown(host)]
-            if not there:
-                return None
-            host = min(there, key=lambda one: self._rooms[one][1] / max(1, self._rooms[one][0]))
-            return f.DiskLook("", *self._rooms[host], host=host, part=self._find_part(host))
-
-    def _find_part(self, host: str) -> float:
-        """What a save writes on this machine, of a step's bytes; the newest may be half written."""
-        own: Counter[int] = Counter()
-        whole: Counter[int] = Counter()
-        brought = self._whole[host][0] if host in self._whole else None
-        for path, (_, file) in self._mirrored.items():
-            if (step := _step_of(path)) != brought:
-                whole[step] += file.size
-                own[step] += self._files[host][path].size if path in self._files[host] else 0
-        saved = sorted(step for step, size in own.items() if size and step < max(whole))
-        # Until two are there: a trainer shares its state out evenly.
-        return own[saved[-1]] / whole[saved[-1]] if saved else 1 / len(self._list_used())
 
     def is_there(self, host: str) -> bool:
         """Does the machine's disk answer?"""
@@ -506,8 +498,3 @@ def _differs(step: object, name: str, one: str, other: str) -> StoreError:
         f"{one} and {other} each have a file {name} of step {step}, and their bytes differ: the step is not published. "
         "Have the job write it on one of them, or under two names",
     )
-
-
-def _step_of(path: str) -> int:
-    """Of which step a file is, by the outermost folder with a step's name."""
-    return next((int(match[1]) for part in path.split("/") if (match := STEP_NAME.fullmatch(part))), -1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.core.facts import DiskLook, Fact
 from supervisor.sensors.base import Clock
 
+HEARTBEAT_S = 60.0
 CHANGE_PART = 0.002  # of the total: below it the next heartbeat is early enough
 
 
@@ -24,8 +26,6 @@ class DiskSensor:
     the smaller of what the volume has free and what ``used_bytes()`` leaves of the capacity. ``used_bytes`` is what is
     known of the run's own files without walking through them (``CheckpointSensor.used_bytes``): other files below the
     quota are not seen, so leave room for them. Where it returns None, only the volume's own free space counts.
-
-    ``elsewhere``: the fullest volume, where machines have disks of their own, as its agent told last.
     """
 
     name = "disk"
@@ -36,14 +36,12 @@ class DiskSensor:
         *,
         capacity_bytes: int | None = None,
         used_bytes: Callable[[], int | None] = lambda: None,
-        elsewhere: Callable[[], DiskLook | None] = lambda: None,
-        heartbeat_s: float = 60.0,
+        heartbeat_s: float = HEARTBEAT_S,
         clock: Clock = time.monotonic,
     ) -> None:
         self._path = path
         self._capacity_bytes = capacity_bytes
         self._used_bytes = used_bytes
-        self._elsewhere = elsewhere
         self._heartbeat_s = heartbeat_s
         self._clock = clock
         self._said: DiskLook | None = None
@@ -51,7 +49,7 @@ class DiskSensor:
 
     def look(self) -> Sequence[Fact]:
         now = self._clock()
-        fact = self._elsewhere() or self.measure()
+        fact = self.measure()
         if not self._worth_saying(fact, now):
             return ()
         self._said, self._said_at = fact, now
@@ -82,9 +80,11 @@ class DiskSensor:
         return DiskLook(str(self._path), total, max(0, free))
 
     def _worth_saying(self, fact: DiskLook, now: float) -> bool:
-        said = self._said
-        if said is None or now - self._said_at >= self._heartbeat_s or said.reason != fact.reason:
-            return True
-        if fact.free_bytes is None or said.free_bytes is None or fact.total_bytes != said.total_bytes:
-            return fact != said
-        return abs(fact.free_bytes - said.free_bytes) > CHANGE_PART * (fact.total_bytes or 0)
+        return self._said is None or now - self._said_at >= self._heartbeat_s or has_moved(self._said, fact)
+
+
+def has_moved(said: DiskLook, fact: DiskLook) -> bool:
+    """Does a look differ by enough to matter from the one that was told last?"""
+    if fact.free_bytes is None or said.free_bytes is None or replace(fact, free_bytes=said.free_bytes) != said:
+        return fact != said
+    return abs(fact.free_bytes - said.free_bytes) > CHANGE_PART * (fact.total_bytes or 0)

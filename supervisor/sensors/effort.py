@@ -46,6 +46,7 @@ class EffortSensor:
         self._proc = proc
         self._net = net
         self._ports = [*infiniband.glob("*/ports/*/counters/port_rcv_data")]
+        self._is_hidden = not self._ports and any(infiniband.glob("*"))  # of EFA no such counter tells
         self._clock = clock
         self._before: dict[tuple[int, int], tuple[float, int | None]] = {}  # CPU seconds, bytes at the last look
         self._before_at = 0.0
@@ -137,7 +138,8 @@ class EffortSensor:
             counts = [rest.split() for name, _, rest in rows if name.strip() != "lo"]
             links = [(int(each[0]), int(each[8])) for each in counts]
             total = sum(max(0.0, came - ACKNOWLEDGED * sent) for came, sent in links)
-            received = int(total + sum(IB_WORD * int(port.read_text()) for port in self._ports))
+            of_ports = sum(IB_WORD * int(port.read_text()) for port in self._ports)
+            received = None if self._is_hidden else int(total + of_ports)
             kernel = dict(line.split() for line in self._vmstat.read_bytes().splitlines())
             flushed = sum(sent for _, sent in links) + int(kernel[b"nr_written"]) * os.sysconf("SC_PAGE_SIZE")
         return received, flushed

@@ -449,6 +449,16 @@ def test_memory_of_a_machine_is_warned_of_by_name_and_explains_only_a_death_ther
         assert ("the kernel ended a process because n2's memory was full" in verdict) is because, verdict
 
 
+def test_memory_of_a_machine_that_works_for_nothing_explains_no_end() -> None:
+    run = WatchedRun()
+    for kills in (0, 1):
+        run.tell(f.HostLook(100 * GIB, 50 * GIB, oom_kills=kills, host="n9"))
+    run.tell(f.ErrorSeen("trainer", "config", "ValueError: bad config", deterministic=True))
+    run.tell(f.ComponentExited(1, "trainer-0", 1, host="n0", role="trainer"))
+    run.go(10)
+    assert "bad config" in run.verdicts()[0] and "memory" not in run.verdicts()[0]
+
+
 QUIET = f.EffortLook((f.Effort("trainer", 0.0, 0.0),), "", 0.1, 0.0, 2e5)
 
 

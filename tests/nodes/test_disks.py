@@ -22,11 +22,10 @@ from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source
 from supervisor.checkpoints.restore import restore
 from supervisor.config.settings import RunFile
-from supervisor.core import facts as f
 from supervisor.nodes import disk as disk_module
 from supervisor.nodes import steps as steps_module
-from supervisor.nodes.wire import now
-from supervisor.sensors.disk import DiskSensor
+from supervisor.nodes.disk import Disk
+from supervisor.nodes.wire import Message, now
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
 from tests.nodes.disk_rig import expected
@@ -69,27 +68,60 @@ def test_a_step_is_whole_when_every_machine_has_its_part_and_not_before(world: W
     assert world.job.check_step(6, settled=True).state != "complete"
 
 
-def test_of_the_machine_with_least_room_it_is_told_what_part_of_a_step_it_saves(
+def find_fullest(world: World) -> tuple[str, float]:
+    """The machine of which is told, and what part of a step it saves."""
+    world.disks.tick()
+    look = world.disks.room._find_fullest()
+    return look.host or look.reason, round(look.part, 2)
+
+
+def test_of_the_machine_is_told_on_which_the_next_save_is_the_first_not_to_fit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sensor = DiskSensor(world.folder, elsewhere=world.disks.find_fullest)
-    assert [fact.host for fact in sensor.look() if isinstance(fact, f.DiskLook)] == [""], "nothing is heard yet"
-    free = {"n0": 50, "n1": 60, "n2": 7}
-    for name, disk in world.machines.items():
-        look = f.DiskLook("", 100, free[name])
-        monkeypatch.setattr(disk, "_room", SimpleNamespace(measure=lambda look=look: look))
-    world.save(6)
-    world.look()
-    assert sensor.look() == (f.DiskLook("", 100, 7, host="n2", part=1 / 3),), "the only step may be half written"
-    world.save(12, ranks=[0, 1])
-    world.look()
+    assert find_fullest(world) == ("the disk of no machine answers", 1.0)
     whole = sum(map(len, expected(6, 3).values()))
-    own = sum(map(len, content(world.disk("n2") / "checkpoints/step_6").values()))
-    found = world.disks.find_fullest()
-    assert found is not None and (found.host, found.part) == ("n2", pytest.approx(own / whole))
+    rooms = {name: SimpleNamespace(total_bytes=10 * whole, free_bytes=5 * whole) for name in THREE}
+    for name, disk in world.machines.items():
+        monkeypatch.setattr(disk, "_room", SimpleNamespace(measure=lambda name=name: rooms[name]))
+    rooms["n1"].free_bytes = 4 * whole
+    # n2 saves nothing: an engine alone runs there. What a rollout writes is no part of a step.
+    world.save(6, ranks=[0, 1])
+    world.look()
+    assert find_fullest(world) == ("n1", 0.0), "the step is not whole: nothing is known of the next one"
+    world.save(6, ranks=[2], metadata=False)
+    for path in (world.disk("n2") / "checkpoints/step_6").rglob("*"):
+        if path.is_file():
+            moved = world.disk("n1") / path.relative_to(world.disk("n2"))
+            shutil.move(path, moved)
+    for number in range(7, 12):
+        other = world.disk("n2") / f"rollouts/step_{number}/traces.jsonl"
+        other.parent.mkdir(parents=True)
+        other.write_bytes(b"x" * whole)
+    world.look()
+    own = sum(map(len, content(world.disk("n1") / "checkpoints/step_6").values())) / whole
+    assert find_fullest(world) == ("n1", round(own, 2))
+    # Two machines whose next save does not fit, and the fuller one saves nothing.
+    rooms["n0"].free_bytes, rooms["n2"].free_bytes = whole // 10, whole // 20
+    world.look()
+    assert find_fullest(world)[0] == "n0"
+    world.publish(6)
+    world.disks.look()
+    world.used = [*THREE]
+    world.disks.bring_step(world.ask_to_restore(6))
+    world.disks.prepare(THREE)
+    world.look()
+    assert find_fullest(world) == ("n2", 0.0), "a step that was brought to each says nothing of a save"
     world.silent.add("n2")
-    found = world.disks.find_fullest()
-    assert found is not None and (found.host, found.free_bytes) == ("n0", 50), "of those that are heard"
+    assert find_fullest(world)[0] == "n0", "of those that are heard"
+
+
+def test_a_quota_counts_on_the_disk_of_each_machine(tmp_path: Path) -> None:
+    told: list[Message] = []
+    step = tmp_path / "checkpoints/step_6"
+    step.mkdir(parents=True)
+    (step / "shard").write_bytes(b"x" * 700)
+    Disk(tmp_path, tmp_path / "state", {}, told.append, capacity_bytes=1000).look()
+    assert (told[0]["total"], told[0]["free"]) == (1000, 300)
 
 
 def test_clocks_that_differ_by_an_hour_make_no_shard_newer_than_the_metadata(

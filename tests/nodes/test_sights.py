@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,9 +13,11 @@ import psutil
 import pytest
 
 from supervisor.core import facts as f
+from supervisor.core.codec import decode
 from supervisor.jobs.base import Place, visible_gpus
 from supervisor.nodes import efforts
-from supervisor.nodes.sights import Root, find_role, is_worth_saying, list_workers
+from supervisor.nodes.sights import EffortSights, HostSights, Root, find_role, is_worth_saying, list_workers
+from supervisor.nodes.wire import Message, now
 from supervisor.process.survivors import process_table
 
 
@@ -55,16 +58,18 @@ def test_of_a_trainer_the_ranks_count_and_of_other_components_what_their_wrapper
             assert time.monotonic() < until, below
             time.sleep(0.02)
         words = {one.pid: one.cmdline()[2:] for one in below}
-        for role, key, helper in (("trainer", [["0"], ["1"]], "trainer"), ("orchestrator", [[]], None)):
-            found = list_workers([Root(role, top.pid)], process_table())
+        for role, key, loaders in (("trainer", [["0"], ["1"]], {"trainer"}), ("orchestrator", [[]], {None})):
+            found = list_workers([Root(role, os.getpid(), top.pid)], process_table())
+            found = [one for one in found if one[1] in words]  # and what else these tests started
             assert sorted(words[pid] for _, pid, _, is_key in found if is_key) == key, role
-            assert {one for one, _, _, is_key in found if not is_key} == {helper}
-            assert len(found) == 5, "all below the shell, and not the shell"
+            assert len(found) == 5 and {one for one, pid, *_ in found if "loader" in words[pid]} == loaders
+            others = {one for one, pid, _, is_key in found if "loader" not in words[pid] and not is_key}
+            assert others == {None}, "what computes below a trainer and is no rank's is seen to"
     finally:
         for one in [*below, psutil.Process(top.pid)]:
             one.kill()
         top.wait()
-    assert list_workers([Root("inference", 1, [(7, 70)])], process_table()) == [("inference", 7, 70, True)]
+    assert list_workers([Root("inference", 1, 2, [(7, 70)])], process_table()) == [("inference", 7, 70, True)]
 
 
 def test_what_all_machines_do_is_told_together_and_not_where_one_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +99,8 @@ def test_what_all_machines_do_is_told_together_and_not_where_one_is_silent(monke
     for _ in range(2):
         all_of_them.tick(3, both)
     assert [look.reason for look in told[2:]] == ["n2 does not tell what its processes do"], "once"
+    all_of_them.tick(3, ["n1"], "an engine has no port")
+    assert len(told) == 3, "said already that it is unknown"
     all_of_them.tick(3, ["n1"])
     assert told[-1] == replace(one, efforts=(f.Effort("trainer", 4.0, 1.0),)), "a start left n2 out"
 
@@ -109,3 +116,18 @@ def test_an_engine_that_is_well_is_told_of_less_often() -> None:
     assert not is_worth_saying(well)
     for other in ({"health": "timeout"}, {"liveness": "ok"}, {"liveness": "bad"}, {"canary": "timeout"}):
         assert is_worth_saying(f.EngineLook("", **{"health": "ok", "liveness": "absent", **other})), other
+
+
+def test_what_was_seen_of_the_host_is_told_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Message] = []
+    host = HostSights(told.append, list)
+    host.tell_again()
+    for kills in (0, 1):
+        host._take(f.HostLook(oom_kills=kills))
+    host.tell_again()
+    assert [decode(one["look"]).oom_kills for one in told] == [0, 1, 1]
+    effort = EffortSights(told.append, lambda: (3, []))
+    assert list(effort._list_all()) == [] and effort.newest == []
+    effort._take(f.EffortLook(helper_cores=1.0))
+    [(when, message)] = effort.newest
+    assert message is told[-1] and message["attempt"] == 3 and when <= now()

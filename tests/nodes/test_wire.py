@@ -243,3 +243,22 @@ def test_a_head_that_ends_for_good_says_so_to_all(stage: Stage) -> None:
     assert json.loads((stage.nodes.folder / "head.json").read_text())["ended"] == 0
     with contextlib.suppress(WireError):
         line.wait_for_one(1)
+
+
+@pytest.mark.parametrize(
+    ("ports", "gpus", "why"),
+    [
+        ((None,), None, ""),  # the daemon asks a lone one itself
+        ((8100, 8101), None, ""),
+        ((8100, None), None, "the engine on n1 has no port that is asked"),
+        ((8100, None), (), ""),  # a router
+    ],
+)
+def test_what_processes_do_says_nothing_where_an_engine_is_never_asked(
+    stage: Stage, ports: tuple[int | None, ...], gpus: tuple[str, ...] | None, why: str
+) -> None:
+    for number, port in enumerate(ports):
+        of = None if port else gpus
+        place = Place(f"n{number}", "inference", number, False, of, port)
+        away.write_record(stage.attempt, f"inference-{number}", ShimState("running", place=place))
+    assert stage.head._why_engines_are_unknown(3) == why

@@ -1,0 +1,82 @@
+"""Room on the disks of machines that have their own: the one on which the next save is the first not to fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.core.facts import DiskLook, Fact
+from supervisor.jobs.base import Job
+from supervisor.sensors.disk import HEARTBEAT_S, has_moved
+
+if TYPE_CHECKING:
+    from supervisor.nodes.steps import RemoteFile
+
+Files = Mapping[str, Mapping[str, "RemoteFile"]]
+"""By machine and path, what lies there."""
+
+
+class RoomSensor:
+    """Posts ``DiskLook`` of one machine; see ``DiskSensor``. ``part`` is what it saves of a step, 0 while unknown."""
+
+    name = "disk"
+
+    def __init__(self, mirror: Path) -> None:
+        self._mirror = mirror
+        self.reserve_bytes = 0  # what stays free on each disk
+        self._rooms: dict[str, tuple[int, int]] = {}
+        self._files: Files = {}
+        self._job: Job | None = None
+        self._measured: Files | None = None
+        self._parts: dict[str, float] = {}
+        self._step_bytes = 0
+        self._said: DiskLook | None = None
+        self._said_at = 0.0
+
+    def hear(self, rooms: dict[str, tuple[int, int]], files: Files, job: Job | None) -> None:
+        """By machine of the run whose disk answers: bytes in all and free, and its files; ``job`` sees those of all."""
+        self._rooms, self._files, self._job = rooms, files, job
+
+    def look(self) -> Sequence[Fact]:
+        now, fact = time.monotonic(), self._find_fullest()
+        said = self._said
+        if said is not None and now - self._said_at < HEARTBEAT_S and not has_moved(said, fact):
+            return ()
+        self._said, self._said_at = fact, now
+        return (fact,)
+
+    def unknown(self, reason: str) -> Sequence[Fact]:
+        self._said = None
+        return (DiskLook("", reason=reason),)
+
+    def _find_fullest(self) -> DiskLook:
+        rooms, files = self._rooms, self._files
+        if not rooms:
+            return DiskLook("", reason="the disk of no machine answers")
+        if self._job is not None and files is not self._measured:
+            self._measure_parts(self._job, files)
+            self._measured = files
+        looks = [DiskLook("", *rooms[host], host=host, part=self._parts.get(host, 0.0)) for host in sorted(rooms)]
+        first = min(looks, key=self._room_after_save)
+        if self._room_after_save(first) >= self.reserve_bytes:  # all of them have room: which is emptied first?
+            first = min(looks, key=lambda one: (one.free_bytes or 0) / max(1, one.total_bytes or 0))
+        return first
+
+    def _room_after_save(self, look: DiskLook) -> float:
+        return (look.free_bytes or 0) - look.part * self._step_bytes
+
+    def _measure_parts(self, job: Job, files: Files) -> None:
+        """By the newest whole step that was saved here; one that a start brought to each machine says nothing."""
+        for step in sorted(job.steps(), reverse=True):
+            paths = [str(file.source.relative_to(self._mirror)) for file in job.step_files(step)]
+            sizes = {path: max((of[path].size for of in files.values() if path in of), default=0) for path in paths}
+            own = {host: sum(of[path].size for path in paths if path in of) for host, of in files.items()}
+            whole = sum(sizes.values())
+            brought = len(own) > 1 and min(own.values()) >= whole
+            if whole and not brought and job.check_step(step, settled=True).state == "complete":
+                self._step_bytes = whole
+                self._parts = {host: size / whole for host, size in own.items()}
+                return
+        self._parts = {}
