@@ -56,7 +56,7 @@ class GpuSights:
         return None if self._newest is None else not self._list_held()
 
     def _list_held(self) -> list[f.Gpu]:
-        """GPUs of the run whose memory is in use."""
+        """Those of the run, with memory in use."""
         places = self._places()
         return [gpu for gpu in self._newest or () if not gpu.is_empty and find_role(gpu, places) != "other"]
 
