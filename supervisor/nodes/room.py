@@ -36,7 +36,7 @@ class RoomSensor:
         self._said_at = 0.0
 
     def hear(self, rooms: dict[str, tuple[int, int]], files: Files, job: Job | None) -> None:
-        """For each machine with a disk that answers: bytes in all and free, and its files; ``job`` sees those of all."""
+        """Of each machine with a disk that answers: bytes in all and free, and its files; ``job`` sees those of all."""
         self._rooms, self._files, self._job = rooms, files, job
 
     def look(self) -> Sequence[Fact]:
