@@ -316,3 +316,9 @@ def test_a_field_may_have_any_name_and_any_value(tmp_path: Path) -> None:
     record = json.loads(file.read_text())
     assert (record["sentence"], record["level"]) == ("100 % {done}", "info")
     assert (record["event_"], record["level_"], record["time_"], record["sentence_"]) == ("e", "l", 1, "s")
+
+
+def test_what_is_said_before_a_log_is_configured_leaves_standard_output_to_the_answer() -> None:
+    words = "from supervisor.base.logs import say; say('warning', 'x', 'The store is slow.', step=3)"
+    said = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr.partition("  ")[2]) == ("", "WARNING  The store is slow.\n")
