@@ -12,7 +12,10 @@ import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
 
 from supervisor.base.log_outlets import (
     JournalOutlet,
@@ -31,25 +34,28 @@ _OURS = ("event", "level", "sentence", "run", "time", "wall")
 
 
 class Outlets:
-    """Hands each record to every outlet, one record at a time."""
+    """The logger that structlog wraps: hands each finished record to every outlet, one record at a time."""
 
-    def __init__(self, outlets: list[Outlet], level: str = "info", run_id: str = "") -> None:
+    def __init__(self, outlets: list[Outlet]) -> None:
         self.outlets = outlets
-        self.level = LEVELS[level]
-        self.run_id = run_id
         self._lock = threading.RLock()  # a signal handler may speak while its own thread is writing
 
-    def write(self, record: Record) -> None:
+    def write(self, **record: Any) -> None:
         """Write one record everywhere."""
         with self._lock:
             for outlet in self.outlets:
                 outlet.write(record)
+
+    debug = info = warning = error = critical = write
 
     def close(self) -> None:
         """Release files and sockets."""
         with self._lock:
             for outlet in self.outlets:
                 outlet.close()
+
+
+_outlets = Outlets([])
 
 
 def configure(
@@ -81,8 +87,14 @@ def configure(
         outlets = [StreamOutlet(json_line)]
     if file is not None:
         outlets.append(RotatedFile(file, file_bytes, keep))
-    old, _outlets = _outlets, Outlets(outlets, level, run_id)
+    old, _outlets = _outlets, Outlets(outlets)
     old.close()
+    structlog.configure(
+        processors=[_Stamp(run_id), _redact],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *_: _outlets,
+        cache_logger_on_first_use=False,
+    )
     _catch_libraries(level)
 
 
@@ -91,16 +103,28 @@ def say(level: str, event: str, sentence: str, /, **fields: object) -> None:
 
     Never raises and never waits longer than a second; secrets are masked.
     """
-    outlets, level = _outlets, level if level in LEVELS else "info"
-    if LEVELS[level] < outlets.level:
-        return
-    stamp: dict[str, object] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level}
-    if outlets.run_id:
-        stamp["run"] = outlets.run_id
-    # What every line has comes first, and what is not known is left out: people read these lines too.
-    told = {name + "_" if name in _OURS else name: value for name, value in fields.items() if value is not None}
-    record = stamp | {"event": event, "sentence": sentence} | told
-    outlets.write({name: mask_value(value) for name, value in record.items()})
+    clean = {name + "_" if name in _OURS else name: value for name, value in fields.items()}
+    logger = structlog.get_logger()
+    getattr(logger, level if level in LEVELS else "info")(event, sentence=sentence, **clean)
+
+
+class _Stamp:
+    """Adds time, level and run to the record."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    def __call__(self, logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
+        stamp: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method}
+        if self._run_id:
+            stamp["run"] = self._run_id
+        # What every line has comes first, and what is not known is left out: people read these lines too.
+        stamp |= {"event": record.pop("event", ""), "sentence": record.pop("sentence", "")}
+        return stamp | {name: value for name, value in record.items() if value is not None}
+
+
+def _redact(logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
+    return {name: mask_value(value) for name, value in record.items()}
 
 
 def _pretty(record: Record) -> str:
@@ -121,9 +145,6 @@ def _is_terminal() -> bool:
         return os.isatty(sys.__stderr__.fileno() if sys.__stderr__ else 2)
     except (OSError, ValueError):
         return False
-
-
-_outlets = Outlets([StreamOutlet(_pretty)])
 
 
 class _Libraries(logging.Handler):

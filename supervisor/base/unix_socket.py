@@ -208,7 +208,7 @@ def _give_to(path: Path, group: int) -> None:
 
 
 def _warn(sentence: str) -> None:
-    from supervisor.base.logs import say  # outlets that supervisorctl does without
+    from supervisor.base.logs import say  # a whole library, which supervisorctl does without
 
     say("warning", "api-group", sentence)
 
