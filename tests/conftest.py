@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import engine
 
 from tests.isolation import hide_the_machine
 
@@ -26,6 +27,9 @@ def _leave_to_the_kernel(descriptor: int) -> None:
 
 settings.register_profile("busy", deadline=None)  # six at a time, one example may take longer than a fifth of a second
 settings.load_profile("busy")
+# A failure is shown within half a minute and not after five: a shorter example is not worth the wait. The engine's own
+# comment offers this constant for that. (Its warning then still speaks of "more than five minutes".)
+engine.MAX_SHRINKING_SECONDS = 20
 os.fsync = _leave_to_the_kernel  # type: ignore[assignment]
 _SAY_ERROR = socketserver.BaseServer.handle_error
 

@@ -20,7 +20,6 @@ from supervisor.checkpoints import claims
 from supervisor.checkpoints.writers import host_of
 from supervisor.cli import which
 from supervisor.config.settings import RunFile, load
-from supervisor.fleet.run_look import look_at_run
 from supervisor.storage import open_store
 
 TRIES, PAUSE_S = 3, 5.0
@@ -87,6 +86,8 @@ def end_own_billing(path: Path, environ: Mapping[str, str], sleep: Callable[[flo
 
 def _why_not(run_file: RunFile, environ: Mapping[str, str]) -> str:
     """What would be lost, a clause; "" for nothing. Raises StoreError."""
+    from supervisor.fleet.run_look import look_at_run  # with it the fleet's controller, for which few runs have a use
+
     store, run_id = run_file.store, run_file.run.id
     if run_file.store_url.startswith("file:"):
         return "its steps are in a folder, which may go with it (store.url)"

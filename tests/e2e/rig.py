@@ -60,7 +60,9 @@ class Pod:
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.practice = practice or make_practice(folder / "practice", era, **{"max_steps": 12, "interval": 2, **knobs})
+        knobs = {"max_steps": 12, "interval": 2, **knobs}
+        self.interval: int = knobs["interval"]
+        self.practice = practice or make_practice(folder / "practice", era, **knobs)
         self.state_dir = folder / "state"
         self.socket = folder / "s"
         self.run_file = folder / "run.toml"
@@ -76,7 +78,7 @@ class Pod:
             "job": {
                 "dir": str(self.practice.home),
                 "config": str(self.practice.config),
-                "checkpoint_interval": 2,
+                "checkpoint_interval": self.interval,
             },
             "store": {"url": self.store},
             "api": {"socket": str(self.socket)},

@@ -41,6 +41,7 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
         tmp_path / "pod",
         max_steps=400,
         step_s=0.4,
+        interval=10,
         environ=environ,
         settings={"job": {"pass_env": ["HF_VENDOR_SECRET", "WANDB_API_KEY"]}},
     )
@@ -85,6 +86,7 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
     for pid in pod.practice.pids("trainer-rank"):
         os.kill(pid, signal.SIGKILL)
     pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over", 60)
+    assert pod.stored(), "what is searched below holds a step, its manifest and its records"
     ctl("incidents")
     ctl("incidents", "1", str(pod.run_file))
     ctl("shutdown")

@@ -82,9 +82,8 @@ def test_a_living_job_is_adopted_after_its_journal_is_gone_and_a_stopped_run_sta
 
 @pytest.mark.soak
 def test_no_damage_of_the_journal_touches_the_living_job(tmp_path: Path, pods: list[Pod]) -> None:
-    pod = first_pod(
-        tmp_path / "one", "v0.6", store=(tmp_path / "store").as_uri(), settings=LONG, max_steps=2000, step_s=0.4
-    )
+    store = (tmp_path / "store").as_uri()
+    pod = first_pod(tmp_path / "one", "v0.6", store=store, settings=LONG, max_steps=2000, step_s=0.4, interval=6)
     pods.append(pod)
     pod.start()
     pod.wait_for(lambda: pod.stored(), "a step is stored")

@@ -29,7 +29,7 @@ def end(pod: Pod) -> None:
 
 @pytest.mark.soak
 def test_a_daemon_that_hangs_is_replaced_by_one_that_adopts_the_job(tmp_path: Path) -> None:
-    pod = Pod(tmp_path / "pod", max_steps=4000, step_s=0.4, environ=SOON)
+    pod = Pod(tmp_path / "pod", max_steps=4000, step_s=0.4, interval=20, environ=SOON)
     try:
         pod.start("run", "--restart")
         pod.wait_for(lambda: pod.step() >= 2, "steps are made", 90)
@@ -55,7 +55,7 @@ def test_a_daemon_that_hangs_is_replaced_by_one_that_adopts_the_job(tmp_path: Pa
 @pytest.mark.soak
 def test_after_a_killed_nanny_the_next_one_is_the_parent_of_the_run(tmp_path: Path) -> None:
     """What `onstart.sh` starts when it is called again: its daemon gets the place of the one that was left."""
-    pod = Pod(tmp_path / "pod", max_steps=4000, step_s=0.4, environ=SOON)
+    pod = Pod(tmp_path / "pod", max_steps=4000, step_s=0.4, interval=20, environ=SOON)
     try:
         pod.start("run", "--restart")
         pod.wait_for(lambda: pod.step() >= 2, "steps are made", 90)

@@ -48,7 +48,7 @@ def first_pod(folder: Path, era: str, **options: Any) -> Pod:
     practice = at_night(
         make_practice(folder / "practice", era, **{"max_steps": 20, "interval": 2, "step_s": 0.6, **knobs})
     )
-    return Pod(folder, practice=practice, **options)
+    return Pod(folder, practice=practice, interval=knobs.get("interval", 2), **options)
 
 
 def next_pod(folder: Path, before: Pod, setup: str | None = None, **options: Any) -> Pod:

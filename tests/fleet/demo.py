@@ -83,7 +83,6 @@ beside a second sign convict a pod (180), and a pod starts in seconds (minutes).
 class Hosts(VastHosts):
     """Three machines at three prices; the second has one GPU in place of two."""
 
-    lies = True
     steps = 24
     step_s = 2.0
     library: Path
@@ -98,7 +97,7 @@ class Hosts(VastHosts):
         practice = make_practice(
             home, ERA, max_steps=self.steps, interval=INTERVAL, step_s=self.step_s, checkpoint_bytes=1 << 20
         )
-        if self.lies and machine == self.machines[1]:
+        if machine == self.machines[1]:
             make_gpus(practice.gpus, 1)
         self.practices[home] = practice
         self.let.append(machine)
@@ -304,7 +303,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tests.fleet.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--limit", type=float, default=400, metavar="S", help="give up after so long (default 400)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder, and leave it there")
-    parser.add_argument("--honest", action="store_true", help="the second host does not lie: so the demo has to fail")
     options = parser.parse_args(argv)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -313,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, interrupt)
     try:
-        with make_demo(options.keep, lies=not options.honest) as demo:
+        with make_demo(options.keep) as demo:
             print_heading("rl-supervisor: the demo of the fleet")
             silence = 3 * PATIENCE_S / 10
             words = {"leaves": LEAVES_AT, "tick": TICK_S, "look": SECOND_LOOK_S, "silence": silence}
@@ -331,13 +329,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def make_demo(keep: Path | None, *, lies: bool) -> Iterator[Demo]:
+def make_demo(keep: Path | None) -> Iterator[Demo]:
     """All parts, in a folder that is removed at the end unless it is to be kept. What runs there is ended."""
     with tempfile.TemporaryDirectory(prefix="rl-fleet-") as name, contextlib.ExitStack() as ending:
         folder = keep.absolute() if keep else Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         vast = Hosts(keeps_gaps=True)
-        vast.folder, vast.lies, vast.library = folder, lies, build(folder / "driver").parent
+        vast.folder, vast.library = folder, build(folder / "driver").parent
         demo = Demo(folder, ending.enter_context(B2Server()), ending.enter_context(vast))
         demo.write_files()
         ending.callback(demo.stop)

@@ -76,7 +76,7 @@ def test_twelve_stops_under_load_leave_nothing(tmp_path: Path, monkeypatch: pyte
     may_be(grouped, tmp_path)
     seed = random.SystemRandom().randrange(1 << 30)
     count = zoo.Count()
-    with zoo.busy(2):
+    with zoo.busy(1):  # in a soak, three other tests are beside it
         zoo.stops(tmp_path / "stops", 7, seed, count, grouped=grouped, patch=monkeypatch)
         zoo.incidents(tmp_path / "incidents", 5, seed, count, grouped=grouped, patch=monkeypatch)
     assert count.stops == 12
