@@ -128,6 +128,8 @@ def headline(
     """One line that says what is and what happened: ``bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, ...``."""
     state = str(status.get("state") or "unknown")
     word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") else "")
+    if status.get("held_by_pause"):  # what the core still calls running is dead or hangs
+        word, state = "PAUSED", "gave-up"
     word += " (OBSERVED)" if status.get("mode") == "observe" else ""
     sentence = safe(status.get("sentence") or progress(status))
     for incident, words in (
@@ -194,7 +196,14 @@ def _align_rows(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 def remaining_time(status: Mapping[str, Any]) -> str:
     step, most, seconds = (status.get(name) for name in ("step", "max_steps", "step_seconds"))
-    if step is None or most is None or not seconds or most <= step or status.get("state") != "running":
+    if (
+        step is None
+        or most is None
+        or not seconds
+        or most <= step
+        or status.get("state") != "running"
+        or status.get("held_by_pause")
+    ):
         return ""
     return f"; about {span((most - step) * seconds)} to go"
 
@@ -214,7 +223,7 @@ def _attempt_row(status: Mapping[str, Any], now: float) -> str:
     text = f"{status['attempt']}, {restarts} restart{'' if restarts == 1 else 's'}"
     if status.get("pid"):
         text += f", process {status['pid']}"
-    if status.get("since"):
+    if status.get("since") and not status.get("held_by_pause"):
         text += f", {str(status.get('state')).replace('-', ' ')} since {clock(status['since'], now)}"
     return text
 
