@@ -357,7 +357,8 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     now = time.time() if now is None else now
     told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
     is_over, finished = not incident.get("open"), found.get("finished")
-    rows = [] if is_over else _root_cause_lines(incident, told, REMEDY)
+    is_past = is_over or found.get("ended_otherwise")
+    rows = [] if is_past else _root_cause_lines(incident, told, REMEDY)
     if job := found.get("job"):
         rows.append(("job", _living_job(job, now)))
     elif not finished:
@@ -365,12 +366,13 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     rows.append(("progress", progress := _before_the_end(found)))
     sentence = str(said.get("sentence") or "")
     if sentence not in f"{told} {progress}" and not sentence.startswith("shutdown was asked"):
-        rows.append(("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}"))
+        words = ("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}")
+        rows.insert(0 if found.get("ended_otherwise") else len(rows), words)
         told += sentence
     if incident:
         lasts = _how_it_ended(incident, incident.get("down_s")) if is_over else "not over"
         rows.append(("last incident" if is_over else "incident", _incident_lines(incident, now, lasts, told)))
-        rows += _root_cause_lines(incident, told, AGAIN) if is_over else []
+        rows += _root_cause_lines(incident, told, AGAIN) if is_past else []
     rows.append(("note", str(found.get("worthless") or "")))
     if not finished:
         paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]
