@@ -18,7 +18,6 @@ from supervisor.base import proc_stat
 from supervisor.cli import render
 from supervisor.cli.incidents import describe_incidents
 from supervisor.cli.main import main
-from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
@@ -27,7 +26,7 @@ from supervisor.primerl.logs import SIGNATURES
 from supervisor.process import run_lock
 from supervisor.signatures.xids import WHAT_TO_DO
 from supervisor.views import incidents, status, without_daemon
-from tests.core.world import World
+from tests.core.world import NeverAgain, World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
 COMMANDS = {"start": "bash /x/onstart.sh practice", "log": "tail -n 50 /x/daemon.jsonl"}
@@ -47,14 +46,6 @@ def recorded(folder: Path, world: World) -> None:
         journal.record(observation, state, decision.state, decision.actions)
         state = decision.state
     journal.close()
-
-
-class NeverAgain(World):
-    """No start but the first one is answered."""
-
-    def _carry_out(self, action: a.Action) -> None:
-        if not isinstance(action, a.Start) or action.attempt == 1:
-            super()._carry_out(action)
 
 
 def failed(*, starts: bool = True) -> World:
