@@ -128,6 +128,8 @@ def headline(
     """One line that says what is and what happened: ``bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, ...``."""
     state = str(status.get("state") or "unknown")
     word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") else "")
+    if status.get("held_by_pause"):  # what the core still calls running is dead or hangs
+        word, state = "PAUSED", "gave-up"
     word += " (OBSERVED)" if status.get("mode") == "observe" else ""
     sentence = safe(status.get("sentence") or progress(status))
     for incident, words in (
@@ -194,7 +196,14 @@ def _align_rows(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 def remaining_time(status: Mapping[str, Any]) -> str:
     step, most, seconds = (status.get(name) for name in ("step", "max_steps", "step_seconds"))
-    if step is None or most is None or not seconds or most <= step or status.get("state") != "running":
+    if (
+        step is None
+        or most is None
+        or not seconds
+        or most <= step
+        or status.get("state") != "running"
+        or status.get("held_by_pause")
+    ):
         return ""
     return f"; about {span((most - step) * seconds)} to go"
 
@@ -214,7 +223,7 @@ def _attempt_row(status: Mapping[str, Any], now: float) -> str:
     text = f"{status['attempt']}, {restarts} restart{'' if restarts == 1 else 's'}"
     if status.get("pid"):
         text += f", process {status['pid']}"
-    if status.get("since"):
+    if status.get("since") and not status.get("held_by_pause"):
         text += f", {str(status.get('state')).replace('-', ' ')} since {clock(status['since'], now)}"
     return text
 
@@ -348,7 +357,8 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     now = time.time() if now is None else now
     told, said, incident = str(found.get("sentence") or ""), found.get("last_words") or {}, found.get("incident") or {}
     is_over, finished = not incident.get("open"), found.get("finished")
-    rows = [] if is_over else _root_cause_lines(incident, told, REMEDY)
+    is_past = is_over or found.get("ended_otherwise")
+    rows = [] if is_past else _root_cause_lines(incident, told, REMEDY)
     if job := found.get("job"):
         rows.append(("job", _living_job(job, now)))
     elif not finished:
@@ -356,12 +366,13 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
     rows.append(("progress", progress := _before_the_end(found)))
     sentence = str(said.get("sentence") or "")
     if sentence not in f"{told} {progress}" and not sentence.startswith("shutdown was asked"):
-        rows.append(("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}"))
+        words = ("last words", f"{clock(said['wall'], now)} {_without_remedies(sentence, incident)}")
+        rows.insert(0 if found.get("ended_otherwise") else len(rows), words)
         told += sentence
     if incident:
         lasts = _how_it_ended(incident, incident.get("down_s")) if is_over else "not over"
         rows.append(("last incident" if is_over else "incident", _incident_lines(incident, now, lasts, told)))
-        rows += _root_cause_lines(incident, told, AGAIN) if is_over else []
+        rows += _root_cause_lines(incident, told, AGAIN) if is_past else []
     rows.append(("note", str(found.get("worthless") or "")))
     if not finished:
         paths = [shlex.quote(str(bundle["path"])) for bundle in incident.get("bundles") or () if not is_over]

@@ -428,12 +428,13 @@ class AttemptAdopted(Fact):
 
 @dataclass(frozen=True)
 class StartFailed(Fact):
-    """The job could not be launched. ``permanent``: a person has to act; ``unfit``: this pod has to go."""
+    """Not launched. ``permanent``: a person has to act; ``unfit``: the pod has to go; ``no_room``: full disk."""
 
     attempt: int
     reason: str
     permanent: bool = False
     unfit: bool = False
+    no_room: bool = False
 
 
 @dataclass(frozen=True)

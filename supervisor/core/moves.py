@@ -19,6 +19,7 @@ from supervisor.core.words import span
 EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
+DISK_PATIENCE_S, ROOM_AGAIN_S = 3600.0, 60.0
 
 Actions = list[a.Action]
 
@@ -143,14 +144,8 @@ def note_failure(state: State, signature: str, suspect: int | None = None) -> St
     if signature in HUNG:
         failure = replace(failure, shown=progress_of_start(state), lasted_s=state.now - start_of_limit(state))
     state = recurring.note(state, signature)
-    return replace(
-        state,
-        recovery=replace(
-            state.recovery,
-            failures=(*state.recovery.failures, failure)[-10:],
-            barren=state.recovery.barren + 1,
-        ),
-    )
+    old = state.recovery
+    return replace(state, recovery=replace(old, failures=(*old.failures, failure)[-10:], barren=old.barren + 1))
 
 
 def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
@@ -165,14 +160,8 @@ def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
         store=replace(state.store, quarantined={**state.store.quarantined, str(step): state.wall}),
     )
     if step is not None:
-        why_so = why.rstrip(".")[:LONGEST_WHY]
-        state = replace(
-            state,
-            lineage=replace(
-                state.lineage,
-                unwritten=(*state.lineage.unwritten, Happened("quarantine", step, state.wall, why_so)),
-            ),
-        )
+        event = Happened("quarantine", step, state.wall, why.rstrip(".")[:LONGEST_WHY])
+        state = replace(state, lineage=replace(state.lineage, unwritten=(*state.lineage.unwritten, event)))
     state = replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
     sentence = f"{why.rstrip('.')}: that step is quarantined, and the run goes one good step back, to step {lower}."
     return state, [say("one-step-back", sentence, "warning", step=step)]
@@ -197,12 +186,12 @@ def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
             state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.recovery.barren} times: a person has to look."
         )
     state, wait = backoff(state)
-    state = replace(
-        state,
-        recovery=replace(state.recovery, backoff_until=state.now + wait, backoff_outside=state.recovery.waits > 0),
-    )
-    text = f"{sentence} Next try in {span(wait)}."
-    return enter(state, "backing-off", text), [say("backing-off", text, "warning")]
+    return _try_again(state, wait, f"{sentence} Next try in {span(wait)}.", outside=state.recovery.waits > 0)
+
+
+def _try_again(state: State, wait_s: float, text: str, *, outside: bool) -> tuple[State, Actions]:
+    recovery = replace(state.recovery, backoff_until=state.now + wait_s, backoff_outside=outside)
+    return enter(replace(state, recovery=recovery), "backing-off", text), [say("backing-off", text, "warning")]
 
 
 def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
@@ -213,10 +202,7 @@ def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
 
 def finish(state: State, acts: Actions) -> tuple[State, Actions]:
     why = "Training is finished; the last step is being published."
-    state = replace(
-        enter(state, "publishing", why),
-        local=state.local.being_listed(state.now),
-    )
+    state = replace(enter(state, "publishing", why), local=state.local.being_listed(state.now))
     return close_incident(state), [*acts, a.Survey()]
 
 
@@ -250,5 +236,20 @@ def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
         return end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.reason}")
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")
-    state = note_failure(state, "start-failed")
-    return after_failure(state, f"The job could not be launched: {fact.reason.rstrip('.')}.")
+    sentence = f"The job could not be launched: {fact.reason.rstrip('.')}."
+    if fact.no_room:
+        return _wait_for_room(state, sentence)
+    return after_failure(note_failure(state, "start-failed"), sentence)
+
+
+def _wait_for_room(state: State, sentence: str) -> tuple[State, Actions]:
+    """Not the run's failure: its budget stays, and only the patience is counted, from the end of the last job."""
+    told: Actions = []
+    if state.incidents.open is None:
+        state, first = open_incident(state, "disk-full", sentence)
+        told.append(first)
+    if (one := state.incidents.open) and state.now - (one.stopped or one.opened) > DISK_PATIENCE_S:
+        sentence = f"{sentence} Nothing became free in {span(DISK_PATIENCE_S)}: a person has to make room."
+        return end(state, "gave-up", EXIT_PERSON, sentence)
+    state, acts = _try_again(state, ROOM_AGAIN_S, f"{sentence} The start is tried again each minute.", outside=True)
+    return state, [*told, *acts]

@@ -17,6 +17,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.goodput import sum_ledgers
 from supervisor.core.interval import choose_interval, measure_run
 from supervisor.core.moves import (
+    DISK_PATIENCE_S,
     EXIT_OK,
     EXIT_PERSON,
     Actions,
@@ -60,7 +61,6 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
 SURVEY_AGAIN_S = 20.0
-DISK_PATIENCE_S = 3600.0
 KEEP_WOULD = 50
 LOOK_AT_THEM = "It restarts each time; look at what they have in common: supervisorctl explain"
 

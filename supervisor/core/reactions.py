@@ -124,12 +124,8 @@ def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tup
     if state.mode != "starting":
         return state, []  # it is being stopped already
     if state.incidents.open is not None:
-        state = replace(
-            state,
-            incidents=replace(
-                state.incidents, open=replace(state.incidents.open, relaunched=state.now, resume_step=fact.step)
-            ),
-        )
+        again = replace(state.incidents.open, relaunched=state.now, resume_step=fact.step)
+        state = replace(state, incidents=replace(state.incidents, open=again))
     where = f"resuming at step {fact.step}" if fact.step is not None else "from the start"
     sentence = f"Attempt {fact.attempt} is launched, {where}: {fact.command}"
     return enter(state, "starting", f"Started {where}."), [say("launched", sentence, step=fact.step)]
@@ -152,11 +148,7 @@ def _start_failed(before: State, state: State, fact: f.StartFailed) -> tuple[Sta
 def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tuple[State, Actions]:
     if fact.attempt != state.attempt.number or state.mode != "stopping":
         return state, []
-    state = replace(
-        state,
-        job=replace(state.job, processes={}, gone=()),
-        attempt=replace(state.attempt, pid=None),
-    )
+    state = replace(state, job=replace(state.job, processes={}, gone=()), attempt=replace(state.attempt, pid=None))
     if state.incidents.open is not None:
         state = replace(
             state, incidents=replace(state.incidents, open=replace(state.incidents.open, stopped=state.now))
@@ -205,9 +197,10 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
             )
             state = replace(
                 enter(state, "backing-off", text),
-                recovery=replace(state.recovery, backoff_until=state.now + wait),
+                recovery=replace(
+                    state.recovery, backoff_until=state.now + wait, backoff_outside=state.recovery.waits > 0
+                ),
             )
-            state = replace(state, recovery=replace(state.recovery, backoff_outside=state.recovery.waits > 0))
             return state, [*told, say("backing-off", text, "warning")]
 
 
@@ -312,14 +305,8 @@ def _root_seen(before: State, state: State, fact: f.RootSeen) -> tuple[State, Ac
             return state, []
         after = replace(one, roots=(*one.roots[:1], root))
         incidents = tuple(after if known is one else known for known in state.incidents.closed)
-        state = replace(
-            state,
-            incidents=replace(
-                state.incidents,
-                closed=incidents,
-                open=after if state.incidents.open is one else state.incidents.open,
-            ),
-        )
+        still = after if state.incidents.open is one else state.incidents.open
+        state = replace(state, incidents=replace(state.incidents, closed=incidents, open=still))
     line = root_line(root.name, root.role, root.text)
     sentence = f"{line[0].upper()}{line[1:]} (incident {fact.incident}, attempt {fact.attempt}). Remedy: {fact.remedy}"
     told = say("root-cause", sentence.removesuffix(" Remedy: "), "error", incident=fact.incident, **asdict(root))

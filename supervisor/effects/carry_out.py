@@ -7,6 +7,7 @@ and what was done already is found done.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from supervisor.effects.store_work import LAST_RECORDS_S, StoreWork
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.process import ask_program
 from supervisor.process.attached import component_names, look_at_component
-from supervisor.process.attempts import attempt_dir, last_attempt, take_snapshot
+from supervisor.process.attempts import attempt_dir, describe_full_disk, last_attempt, take_snapshot
 from supervisor.process.launch import Launched, launch
 from supervisor.process.stop import stop_attempt
 from supervisor.process.survivors import Belongings
@@ -202,7 +203,12 @@ class Effects:
         except (ConfigError, UnknownDialectError) as error:
             self.run.post(f.StartFailed(action.attempt, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
-            self.run.post(f.StartFailed(action.attempt, str(error)))
+            full = describe_full_disk(error, self.run.state_dir)
+            folder = attempt_dir(self.run.state_dir, action.attempt)
+            if full and not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
+                shutil.rmtree(folder, ignore_errors=True)
+            reason = f"{str(error).rstrip('.')}. {full}" if full else str(error)
+            self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full)))
 
     def _launch_attempt(self, action: a.Start) -> f.Fact:
         job = self.run.need_job(anew=action.snapshot is None and action.attempt > 1)  # the files as they are now

@@ -1,8 +1,12 @@
-"""The words of [job] args beside what the installed prime-rl takes: flags that it does not know, and their numbers."""
+"""The words of [job] args beside what the installed prime-rl takes: flags that it does not know, and their numbers.
+
+And secrets among the words of any job: each user of the machine can read them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.key_reasons import explain_unknown_key, severity
@@ -11,6 +15,13 @@ from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl.configs import flags
+
+_SECRET = re.compile(r"(?i)(?:secret|token|(?:api|access|application|private|wandb|auth|hf|openai)[_-]?key)$")
+_PASSWORD = re.compile(r"(?i)pass(?:word|wd|phrase)$")
+"""Names are taken by their ends: --token-dtype, --api-key-file and --prompt-key hold no secret."""
+_NO_KEY = re.compile(r"[-/~.$<{*].*|.{0,11}|[^0-9]*|[^A-Za-z]*", re.DOTALL)
+_NO_PASSWORD = re.compile(r"[-/~.$<{*].*|.{0,7}|[0-9.]*", re.DOTALL)
+"""A path, what a variable or the supervisor fills in, a number, a plain word (`EMPTY`, `disabled`)."""
 
 
 def unknown_flags(subject: Subject) -> Iterator[Finding]:
@@ -62,7 +73,34 @@ def at_signs(subject: Subject) -> Iterator[Finding]:
             yield Finding("at-sign", told, Where(str(subject.run_path or ""), line, "job.config"), remedy)
 
 
-CHECKS: tuple[Check, ...] = (unknown_flags, wrong_flags, at_signs)
+def secret_words(subject: Subject) -> Iterator[Finding]:
+    """`--wandb.api-key VALUE`, `--hf-token=VALUE`, `env HF_TOKEN=VALUE`. The sentence does not hold the value."""
+    job = subject.run_file.job if subject.run_file else None
+    plain = job.plain if job else None
+    lists: dict[tuple[str, ...], Sequence[str]] = {}
+    if job:
+        lists = {("args",): job.args, ("launcher",): job.launcher or ()}
+    if plain:
+        lists |= {("plain", "start"): plain.start, ("plain", "resume"): plain.resume}
+    for key, words in lists.items():
+        for number, (before, word) in enumerate(zip(("", *words), words, strict=False)):
+            name, equals, value = word.partition("=")
+            if not equals:
+                name, value = before if before.startswith("-") else "", word
+            if not _is_secret(name, value):
+                continue
+            place = subject.run_positions.get(("job", *key, number))
+            where = Where(str(subject.run_path or ""), place.line if place else 0, ".".join(("job", *key)))
+            yield Finding("secret-on-command-line", f"{name} has its secret on the job's command line.", where)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if _PASSWORD.search(name):
+        return _NO_PASSWORD.fullmatch(value) is None
+    return _SECRET.search(name) is not None and _NO_KEY.fullmatch(value) is None
+
+
+CHECKS: tuple[Check, ...] = (unknown_flags, wrong_flags, at_signs, secret_words)
 
 
 def _flags_of_job(subject: Subject) -> Iterator[tuple[Schema, str, str | None, str]]:

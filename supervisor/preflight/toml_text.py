@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.base.secrets import mask_value
+from supervisor.base.secret_shapes import is_telling
+from supervisor.base.secrets import mask_value, remember
 from supervisor.config.run_file import parse_toml
 from supervisor.config.toml_keys import TOKEN, long_key_line
 from supervisor.config.toml_positions import key_positions
@@ -38,6 +39,7 @@ _LIST = re.compile(r"\s*\[\[([^\[\]]+)\]\]")
 _OPENS = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.)*(?:"|$)|'[^']*(?:'|$)|[\[\]{}]""")
 _MERGE = re.compile(r"(?:<{7}|={7}|>{7})(?:\s|$)")
 _TWICE = re.compile(r"Cannot (?:overwrite|declare|mutate)|[Dd]uplicate|already")
+_NO_SECRET = re.compile(r"<.*|[0-9]+|[a-z-]{0,11}")
 _AGAIN = "stands again "
 """Begins the names of tables that take what stands below a header that stands twice."""
 
@@ -137,6 +139,7 @@ class _Repair:
     def _mend_where(self, error: tomllib.TOMLDecodeError) -> None:
         """Mend the statement at which ``tomllib`` stopped, or take it out: the next reading goes beyond it."""
         first = self._first_line(_line_of(error, len(self.work)))
+        self._hide_secrets(first)
         end = self._known_end(first)
         last = first if end is None else end
         old = self.work[first : last + 1]
@@ -153,6 +156,20 @@ class _Repair:
             self._note_failure(first, last, _plain_words(error))
         else:
             self._note_mend(first, last, new, replace(mended, certain=mended.certain and end is not None))
+
+    def _hide_secrets(self, first: int) -> None:
+        """Mask, wherever it is shown, what a telling key is set to: in the lines below it no name stands before it."""
+        key = _STARTS.match(self.lines[first])
+        if key is None or not is_telling(_names_of(key[1])[-1]):
+            return
+        lines = [self.lines[first][key.end() :]]
+        for line in self.lines[first + 1 :]:
+            below = _STARTS.match(line)  # a line of base64 may end with =, and sets nothing
+            if _HEADER.match(line) or (below and line[below.end() :].strip()):
+                break
+            lines.append(line)
+        words = re.split(r"""[\s"',=\[\]{}#]+""", " ".join(lines))
+        remember(*(word for word in words if not _NO_SECRET.fullmatch(word)))
 
     def _first_line(self, at: int) -> int:
         """Where the statement with the first mistake, in line ``at``, begins: outside of texts and brackets."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.core.words import size
 
 
 def attempt_dir(state_dir: Path, attempt: int) -> Path:
@@ -52,6 +55,22 @@ def take_snapshot(folder: Path, files: Sequence[Path], earlier: Path | None) -> 
     except OSError as error:
         raise SupervisorError(f"The configuration cannot be copied to {target}: {error.strerror}.") from error
     return copies
+
+
+def describe_full_disk(error: BaseException, folder: Path) -> str:
+    """Which disk is full and how to see what fills it, where ``error`` came of that; "" otherwise. It is that of the
+    file that the error names, else of ``folder``, where the attempts lie.
+    """
+    while not isinstance(error, OSError) and error.__cause__ is not None:
+        error = error.__cause__
+    if not isinstance(error, OSError) or error.errno not in (ENOSPC, EDQUOT):
+        return ""
+    path = Path(error.filename) if isinstance(error.filename, str) else folder
+    place = folder if path.is_relative_to(folder) else next(one for one in path.parents if one.is_dir())
+    disk = os.statvfs(place)
+    room = f"{size(disk.f_bavail * disk.f_frsize)} and {disk.f_favail} inodes"
+    mount = next(one for one in (place, *place.parents) if one.is_mount())
+    return f"The disk of {place} has {room} free. Make room on it, outside that folder: du -xh -d 2 {mount} | sort -h"
 
 
 def read_snapshot(folder: Path) -> dict[Path, Path]:

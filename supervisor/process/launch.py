@@ -289,7 +289,7 @@ def write_spec(spec: shim_records.Spec, attempt_dir: Path) -> Path:
             problem = error
     raise TryAgainError(
         f"the job cannot be started: neither {MEMORY} nor {attempt_dir} takes a file of a few kilobytes ({problem})"
-    )
+    ) from problem
 
 
 # ---------------------------------------------------------------- the start

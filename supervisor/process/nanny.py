@@ -238,6 +238,23 @@ def forget(folder: str) -> None:
         pass  # /tmp was tidied
 
 
+def sweep(prefix: str) -> None:
+    """Remove the folders of those that were killed. Each had its socket bound: only then does the kernel refuse.
+
+    Who merely sleeps still has it, and is not refused.
+    """
+    for name in os.listdir("/tmp"):  # noqa: S108
+        folder = f"/tmp/{name}"  # noqa: S108
+        try:
+            if name.startswith(prefix) and os.lstat(folder).st_uid == os.getuid():
+                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+                    one.connect(f"{folder}/notify")
+        except ConnectionRefusedError:
+            forget(folder)
+        except OSError:
+            pass  # not bound yet, or going just now
+
+
 class Beat:
     """What the daemon says of itself, as a service manager hears it: a socket, and a thread that reads it."""
 
@@ -254,8 +271,12 @@ class Beat:
 
     def bind(self) -> str:
         """In a folder of our own: who else may send could fill the short queue, and the daemon would seem silent."""
-        folder = f"/tmp/rl-nanny-{os.getuid()}-{os.urandom(6).hex()}"  # noqa: S108
         try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                # Where machines share /tmp, the kernel refuses another machine's living socket as well.
+                prefix = f"rl-nanny-{os.getuid()}-{file.read(8)}-"
+            sweep(prefix)
+            folder = f"/tmp/{prefix}{os.urandom(6).hex()}"  # noqa: S108
             os.mkdir(folder, 0o700)
             self.socket.bind(f"{folder}/notify")
         except OSError:

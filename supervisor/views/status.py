@@ -63,7 +63,7 @@ def headline(state: State) -> str:
     for finding in standing_findings(state.worth).values():  # the note below says where to go back to
         words.insert(0, finding.rstrip("."))
     if state.orders.paused:
-        words.insert(0, "paused")
+        words.insert(0, _what_pause_holds(state) or "paused")
     if state.store.published is not None:
         words.append(f"published step {state.store.published}")
     if state.live and _store_away(state):
@@ -82,6 +82,14 @@ def headline(state: State) -> str:
         words.append(f"last incident: {last.sentence.rstrip('.')}; {back} {lasted}")
         words += _root_cause_fields(last, words[-1])
     return "; ".join(words)
+
+
+def _what_pause_holds(state: State) -> str:
+    """What is left undone and how to have it done; "" while a live job needs nothing."""
+    if not state.orders.paused or not state.live or not judge(state).act:
+        return ""
+    left = "the job has ended and nothing is started" if state.job.ended else "nothing is done about it"
+    return f"paused, so {left} until you run: supervisorctl resume {state.settings.run_id}".rstrip()
 
 
 def _what_then(state: State) -> list[str]:
@@ -123,6 +131,7 @@ def status(state: State) -> dict[str, Any]:
         "run": state.settings.run_id,
         "state": state_word(state),
         "paused": state.orders.paused,
+        "held_by_pause": bool(_what_pause_holds(state)),
         "mode": state.settings.mode,
         "would": ledger_of_would(state)[-3:],
         "sentence": headline(state),

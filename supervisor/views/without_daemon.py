@@ -12,6 +12,7 @@ from typing import Any
 from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role, StepDone
 from supervisor.core.launcher import who
+from supervisor.core.moves import EXIT_PERSON, EXIT_UNFIT
 from supervisor.evidence.ends import tail_of
 from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_folders import attempts
@@ -34,8 +35,9 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     {since, ended (exit code, None where it said no farewell), why (it ended), finished, last_words {wall, sentence},
     daemon_pid (it lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid:
     name}, step, silent_since, gone [which of its main parts]}, incident, worthless (why training is worth nothing),
-    held (a person stopped the run, and a new daemon keeps it so), progress (its last step), published}. Times in Unix
-    time; None for what is not known, or not there.
+    held (a person stopped the run, and a new daemon keeps it so), progress (its last step), published, attempt (the
+    newest), ended_otherwise (than by the incident's root cause, which is an earlier attempt's)}. Times in Unix time;
+    None for what is not known, or not there.
     """
     holder, parent = run_lock.read_holder(state_dir / "lock")
     found: dict[str, Any] = {
@@ -52,6 +54,8 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "held": _did_a_person_stop(state_dir),
         "progress": None,
         "published": None,
+        "attempt": 0,
+        "ended_otherwise": False,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
         found |= _read_journal(state_dir, found["job"])
@@ -59,6 +63,8 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         _newest_line(found, (state_dir / "daemon.jsonl", *log_files))
     with contextlib.suppress(SupervisorError):
         found["incident"] = next(iter(incidents.read_incidents(state_dir)), None)
+        roots = found["incident"]["roots"] if found["incident"] else []
+        found["ended_otherwise"] &= any(one["attempt"] < found["attempt"] for one in roots[-1:])
     return found
 
 
@@ -83,6 +89,9 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
         worth = db.execute(
             "SELECT level, sentence FROM events WHERE event = 'worth' ORDER BY id DESC LIMIT 1"
         ).fetchone()
+        launched = db.execute(
+            "SELECT sentence FROM events WHERE event = 'launched' ORDER BY id DESC LIMIT 1"
+        ).fetchone()
         state = None
         with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version
             state = newest_state(db)
@@ -101,6 +110,11 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
     if ended:
         action = json.loads(ended[1])
         found |= {"since": float(ended[0]), "ended": action.get("code"), "why": str(action.get("reason") or "")}
+    if state is not None:
+        found["attempt"] = state.attempt.number
+        began = launched is not None and str(launched[0]).startswith(f"Attempt {state.attempt.number} is launched")
+        several = len({one.signature for one in state.recovery.failures}) > 1
+        found["ended_otherwise"] = found.get("ended") in (EXIT_PERSON, EXIT_UNFIT) and (several or not began)
     # What it said of its end is not what its log ends with: records and claims come after that.
     why = incidents.last_word(state_dir)
     found["finished"] = why is not None and why[1] == "finished"

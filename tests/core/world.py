@@ -217,3 +217,15 @@ class World:
 
     def said(self, event: str) -> list[str]:
         return [s.sentence for s in self.actions if isinstance(s, a.Say) and s.event == event]
+
+
+class NeverAgain(World):
+    """No start but the first one is answered, or none at all."""
+
+    def __init__(self, *, first: bool = True) -> None:
+        super().__init__()
+        self.first = first
+
+    def _carry_out(self, action: a.Action) -> None:
+        if not isinstance(action, a.Start) or (self.first and action.attempt == 1):
+            super()._carry_out(action)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.base import secrets
 from supervisor.cli import check, findings, main
 from supervisor.cli.render import PLAIN
 from supervisor.preflight import Finding, Where, rules
@@ -64,6 +65,36 @@ def in_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def errors(report: dict[str, Any]) -> list[tuple[str, int]]:
     return [(one["id"], one["line"]) for one in report["findings"] if one["severity"] == "error"]
+
+
+def test_a_secret_of_several_lines_that_are_no_toml_is_shown_nowhere(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = "zG7pQ2vN8kLm4RtY"
+    text = f"""\
+[trainer]
+api_key = \"\"\"{core}1
+more {core}2
+{core}3=
+[orchestrator]
+batch_size = 3
+api_keys = [
+  "{core}4"
+  "{core}5",
+]
+eos_token = "<|end_of_text_1|>
+stop_token_ids = [12345678901 2]
+"""
+    (here / "rl.toml").write_text(text)
+    run = '[run]\nid = "a"\n[job]\nkind = "command"\n[job.plain]\nstart = ["a"]\nresume = ["a"]\n'
+    (here / "run.toml").write_text(f"{run}[job.env]\n{text.partition('[orch')[0].partition('[trainer]')[2]}")
+    for words in (["rl.toml"], ["rl.toml", "--json"], ["rl.toml", "--fix"], ["run.toml"]):
+        monkeypatch.setattr(secrets, "_known", secrets.NOTHING)  # what is masked once stays so
+        secrets._short.cache_clear()
+        said = "".join(map(str, told(capsys, *words)))
+        assert "toml-syntax" in said and core not in said, said
+        if words == ["rl.toml"]:
+            assert "<|end_of_text_1|>" in said and "stop_token_ids = " in said, said
 
 
 def test_each_error_is_said_with_its_place_its_reason_and_what_to_do_and_the_summary_is_below(

@@ -120,6 +120,28 @@ def test_paused_it_says_what_would_be_done_and_goes_on_looking(world: World) -> 
     assert piece(world, "engine counters")["sentence"] != before
 
 
+def test_paused_beside_a_dead_job_the_first_line_says_that_nothing_trains_and_what_to_type(world: World) -> None:
+    world.see(f.Command("pause", "anna"))
+    healthy = render.headline(status.status(world.state), "r")
+    assert healthy.startswith("r  RUNNING (PAUSED)  paused; step 20 of 1000")
+    assert status.status(world.state)["held_by_pause"] is False
+    hung = World()
+    hung.running_at(20)
+    hung.see(f.Command("pause", "anna"))
+    hung.engine_process_dies()
+    hung.after(SETTINGS.engine_grace + 1)
+    told = render.headline(status.status(hung.state), "r")
+    assert told.startswith("r  PAUSED  paused, so nothing is done about it until you run: supervisorctl resume bs4; ")
+    world.see(f.ComponentExited(1, "launcher", 1))
+    told = render.headline(status.status(world.state), "r")
+    assert told.startswith(
+        "r  PAUSED  paused, so the job has ended and nothing is started until you run: supervisorctl resume bs4; The"
+    )
+    assert "running since" not in "\n".join(render.status_block(status.status(world.state)))
+    world.see(f.Command("resume", "anna"))
+    assert "PAUSED" not in render.headline(status.status(world.state), "r")
+
+
 def test_observed_it_keeps_a_ledger_of_what_it_did_not_do() -> None:
     world = World(replace(SETTINGS, mode="observe"))
     world.suppress = True

@@ -26,7 +26,7 @@ from supervisor.primerl.logs import SIGNATURES
 from supervisor.process import run_lock
 from supervisor.signatures.xids import WHAT_TO_DO
 from supervisor.views import incidents, status, without_daemon
-from tests.core.world import World
+from tests.core.world import NeverAgain, World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
 COMMANDS = {"start": "bash /x/onstart.sh practice", "log": "tail -n 50 /x/daemon.jsonl"}
@@ -48,8 +48,8 @@ def recorded(folder: Path, world: World) -> None:
     journal.close()
 
 
-def failed() -> World:
-    world = World()
+def failed(*, starts: bool = True) -> World:
+    world = World() if starts else NeverAgain()
     world.running_at(12)
     world.see(f.ErrorSeen("launcher", "component-failed", "Error: Trainer failed with exit code 1"))
     world.see(f.ComponentExited(1, "launcher", 1))
@@ -220,6 +220,33 @@ def test_a_reason_to_give_up_is_told_without_what_the_incident_says_already(tmp_
     recorded(tmp_path, world)
     (one,) = incidents.read_incidents(tmp_path)
     assert any(sentence.startswith("A restart cannot cure this: mend it") for sentence in one["done"]), one["done"]
+
+
+def test_the_newest_reason_leads_where_the_last_attempts_ended_otherwise(tmp_path: Path) -> None:
+    """A port that a stranger held was told below the root cause of the attempt before, and its remedy."""
+    port = "port 8000 is held by process 77 (python3, user bob)"
+    for way in ("never launched", "refused at once", "same again"):
+        world = failed(starts=way == "same again")
+        world.see(f.RootSeen(1, 1, "cuda-oom", "trainer", "CUDA out of memory.", "Take a smaller micro batch."))
+        while world.state.mode != "gave-up":
+            world.after(1)
+            number = world.state.attempt.number
+            if world.state.mode == "starting" and way == "same again":
+                world.see(f.ErrorSeen("launcher", "component-failed", "Error: Trainer failed with exit code 1"))
+                world.see(f.ComponentExited(number, "launcher", 1))
+            elif world.state.mode == "starting":
+                world.see(f.StartFailed(number, port, permanent=way == "refused at once"))
+        folder = tmp_path / way
+        recorded(folder, world)
+        found = without_daemon.look(folder, "r1")
+        assert found["ended"] == 93
+        said = render.headline_without_daemon(found, COMMANDS)
+        first = render.unwatched_block({**found, "sentence": said})[:2]
+        if way == "same again":
+            assert first[0].startswith("  root cause    cuda-oom") and first[1].startswith("  remedy "), first
+        else:
+            assert first[0].startswith("  last words ") and port in first[0], first
+            assert "remedy" not in "\n".join(render.unwatched_block(found)), "that of another trouble is no order"
 
 
 def test_training_that_is_worth_nothing_is_told_though_the_run_is_finished(tmp_path: Path) -> None:

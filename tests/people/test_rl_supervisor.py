@@ -78,8 +78,9 @@ def test_check_says_what_would_be_done_and_starts_nothing(plain: Path, tmp_path:
     answer = rl("check", str(plain), "--online")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"{plain} can be started."
+    assert lines[0] == f"{plain} can be started: 1 warning."
     text = answer.stdout
+    assert "--api-key has its secret on the job's command line." in text
     assert f"  store      file://{tmp_path}/store" in lines
     assert "  last step  20" in lines
     assert f"cd {tmp_path} && python train.py --api-key=***" in text

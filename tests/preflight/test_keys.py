@@ -385,6 +385,17 @@ def test_an_at_sign_without_its_space(commit: str, args: list[str], config: str,
     assert [(one.where.file, one.where.line) for one in found] == ([(str(path), line)] if line else [])
 
 
+def test_what_a_healthy_command_line_has_is_no_secret(tmp_path: Path) -> None:
+    words = """--wandb.api-key-file /run/secrets/wandb --hf-token /run/secrets/hf_token_1 --token-dispatcher deepep_v2_a
+    --tokenizer.name Qwen/Qwen3-0.6B-Base --max-tokens 8192000000000 --sampling.stop-token 151645151643
+    --eos-token <|endoftext_1234|> --client.api-key EMPTY --api-key $VLLM_API_KEY_2025 --prompt-key question_2025_v1
+    --client.api-key-var OPENAI_API_KEY_2 --hf-token --max-steps-1234567 --seed 1234567890 --x.password {run_id}
+    --secret huggingface-secret --orchestrator.private=true --data.path=/data/token_12345678"""
+    run, path, text = _run_file("", tmp_path, words.split())
+    subject = replace(_subject(""), run_file=run, run_path=path, run_positions=key_positions(text))
+    assert list(job_args.secret_words(subject)) == []
+
+
 def test_a_key_that_has_no_default_is_wanted_where_its_table_stands() -> None:
     text = "[trainer.heartbeat]\n\n[orchestrator]\nbatch_size = 1\n"
     (finding,) = keys.missing_keys(_subject(text))

@@ -4,6 +4,7 @@ that finds no room for its files is tried again."""
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,16 @@ from typing import Any, cast
 import pytest
 
 from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.moves import DISK_PATIENCE_S
 from supervisor.core.state import State
 from supervisor.daemon import loop
 from supervisor.daemon.loop import Daemon
+from supervisor.effects.carry_out import Effects
 from supervisor.journal.journal import Journal
-from supervisor.process.attempts import take_snapshot
+from supervisor.process.attempts import attempt_dir, take_snapshot
+from tests.core.world import NeverAgain, World
 
 
 class House:
@@ -119,3 +124,70 @@ def test_a_snapshot_for_which_there_is_no_room_is_not_a_mistake_in_the_configura
             take_snapshot(attempt, [config], None)
         assert not isinstance(found.value, ConfigError), "which would end the run for good"
     assert take_snapshot(attempt, [config], None) == {config: attempt / "config" / "0-rl.toml"}
+
+
+def test_a_start_that_finds_a_full_disk_waits_for_room_and_uses_up_no_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four tries within eight seconds used up the budget, and the daemon ended with 93 over a disk that was cleaned a
+    minute later.
+    """
+    config, facts = tmp_path / "rl.toml", []
+    config.touch()
+
+    def start(attempt: int, *, room: bool) -> f.StartFailed:
+        def launch(action: a.Start) -> f.Fact:
+            with monkeypatch.context() as full:
+                if not room:
+                    full.setattr(Path, "write_bytes", lambda path, text: _raise(OSError(ENOSPC, "No space left")))
+                take_snapshot(attempt_dir(tmp_path, attempt), [config], None)
+            raise SupervisorError("Step 10 is no longer complete.")
+
+        run = SimpleNamespace(state_dir=tmp_path, post=facts.append)
+        Effects._start_attempt(cast(Any, SimpleNamespace(run=run, _launch_attempt=launch)), a.Start(attempt, 10))
+        return cast(f.StartFailed, facts[-1])
+
+    other, full = start(1, room=True), start(2, room=False)
+    assert (other.no_room, full.no_room) == (False, True)
+    assert f"The disk of {tmp_path} has " in full.reason and "outside that folder: du -xh -d 2 /" in full.reason
+    assert [path.name for path in (tmp_path / "attempts").iterdir()] == ["0001"], "nothing is left of the one"
+
+    world = NeverAgain()
+    world.running_at(12)
+    world.see(f.ComponentExited(1, "launcher", 1))
+    until = world.t + DISK_PATIENCE_S + 600
+    while world.state.mode != "gave-up" and world.t < until:
+        if world.state.mode == "starting":
+            tried = world.state.attempt.number
+            world.see(replace(full, attempt=tried))
+            assert world.state.recovery.barren == 1, "only the crash counts"
+            if tried == 9:
+                roomy = world.state
+        world.after(1)
+    assert world.state.mode == "gave-up" and world.state.ending.code == 93
+    assert "Nothing became free in 60 min: a person has to make room." in world.said("gave-up")[0]
+    assert "du -xh" in world.said("backing-off")[-1] and "tried again each minute" in world.said("backing-off")[-1]
+
+    freed = World()
+    freed.running_at(12)
+    freed.state, freed.t = roomy, roomy.now  # the same, and now there is room
+    freed.after(61)
+    assert freed.state.attempt.number == 10 and freed.said("launched")[-1].startswith("Attempt 10 is launched")
+    freed.step(13)
+    assert freed.state.mode == "running"
+
+
+def _raise(error: OSError) -> int:
+    raise error
+
+
+def test_a_first_start_that_finds_a_full_disk_is_told_once_as_an_incident() -> None:
+    world = NeverAgain(first=False)
+    world.boot()
+    for _ in range(200):
+        world.after(1)
+        if world.state.mode == "starting":
+            world.see(f.StartFailed(world.state.attempt.number, "No space left on device.", no_room=True))
+    assert world.state.mode == "backing-off" and len(world.said("backing-off")) >= 3
+    assert len(world.said("verdict")) == 1 and world.state.incidents.open is not None
+    assert world.state.recovery.barren == 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -483,6 +485,47 @@ def test_a_daemon_that_hangs_is_killed_and_started_again_and_the_job_gets_nothin
     assert hangs.startswith("rl-supervisor hangs: its loop has not turned for ")
     assert "was killed (SIGKILL); again in" in killed and "was killed (SIGABRT); again in" in aborted, again
     os.kill(job, signal.SIGKILL)
+
+
+def test_what_a_killed_nanny_left_in_tmp_goes_with_the_next_start_and_nothing_else(tmp_path: Path) -> None:
+    def start(name: str) -> tuple[Crib, Path]:
+        (tmp_path / name).mkdir()
+        one = Crib(tmp_path / name).start(
+            SPEAKS + 'tell("socket", os.environ["NOTIFY_SOCKET"]); say("READY=1"); turn(60)', **WATCHED
+        )
+        cribs.append(one)
+        return one, Path(one.told("socket")).parent
+
+    cribs: list[Crib] = []
+    try:
+        killed, gone = start("killed")
+        asleep, living = start("asleep")
+        os.kill(asleep.pid, signal.SIGSTOP)
+        elsewhere = gone.with_name(gone.name.replace(gone.name.split("-")[3], "0123abcd"))
+        begun, more = (gone.with_name(f"{gone.name}-{word}") for word in ("begun", "more"))
+        for folder in (elsewhere, begun, more):
+            folder.mkdir()
+        for folder in (elsewhere, more):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+                dead.bind(f"{folder}/notify")
+        (more / "a-file").touch()
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+        _, new = start("next")
+        assert not gone.exists(), "its owner is gone"
+        assert (living / "notify").exists(), "its owner sleeps"
+        assert (elsewhere / "notify").exists(), "it may be another machine's, which lives"
+        assert begun.exists(), "it may be bound in a moment"
+        assert (more / "a-file").exists() and (new / "notify").exists()
+    finally:
+        for one in cribs:
+            if (daemon := one.starts()) and one.child is not None:
+                one.child.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(daemon[-1].split()[0]), signal.SIGKILL)
+                one.child.wait(10)
+        for folder in {gone, living, elsewhere, begun, more, new}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_who_was_asleep_himself_takes_nobody_for_hung(crib: Crib) -> None:
