@@ -161,6 +161,7 @@ class HostLook(Fact):
     shm_free_bytes: int | None = None
     reason: str = ""
     host: str = ""  # the machine, where the run has several
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True)

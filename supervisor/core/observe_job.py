@@ -198,7 +198,7 @@ def _host_look(state: State, fact: f.HostLook) -> State:
     host = replace(known, look=fact)
     rose = None not in {known.oom_kills, fact.oom_kills} and fact.oom_kills > known.oom_kills  # type: ignore[operator]
     if fact.oom_kills is not None:  # backwards: another cgroup, a new base
-        host = replace(host, oom_kills=fact.oom_kills, oom_t=state.now if rose else host.oom_t)
+        host = replace(host, oom_kills=fact.oom_kills, oom_t=state.now - fact.age_s if rose else host.oom_t)
     if fact.host:
         return machines.note_host(state, fact.host, host)
     state = replace(state, host=replace(host, peak_bytes=learn_peak(state, fact)))

@@ -46,7 +46,7 @@ from supervisor.core.retention import (
     disk_short,
     next_save_bytes,
     next_to_publish,
-    step_bytes,
+    room_to_go_on,
     way_back,
     which_disk,
 )
@@ -139,7 +139,7 @@ def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:
     """Stop a job that would crash in its next save. An observer, who stops nothing, is told once a step at most."""
     full = _full(state, watch)
     if full and not state.orders.paused and not state.observing.spared:
-        then = state.publishing.reason or f"It goes on once {size(_room_to_go_on(state))} are free."
+        then = state.publishing.reason or f"It goes on once {size(room_to_go_on(state))} are free."
         sentence = (
             f"{full} ({size(state.disk.free or 0)} free) and no local step is safe to delete: the job is stopped "
             f"before it crashes. {then}"
@@ -157,7 +157,7 @@ def _full(state: State, watch: Watch) -> str:
         return ""
     if disk_critical(state):
         return f"The {which_disk(state)} is full"
-    return _TOO_LARGE.format(size(next_save_bytes(state)), size(state.settings.stop_below_bytes))
+    return _TOO_LARGE.format(size(next_save_bytes(state)), which_disk(state), size(state.settings.stop_below_bytes))
 
 
 def _worthless(state: State) -> tuple[State, Actions] | None:
@@ -201,7 +201,7 @@ def _would_act(state: State, hold: Hold, what: str) -> tuple[State, Actions] | N
     return _told_if_observed(state, hold.finding, hold.why, what)
 
 
-_TOO_LARGE = "The checkpoint that is being saved, of about {}, does not fit on the disk beside the {} that stay free"
+_TOO_LARGE = "The checkpoint that is being saved, of about {}, does not fit on the {} beside the {} that stay free"
 SAVE_BEGINS_S = 5.0
 
 
@@ -445,12 +445,8 @@ def _leave_higher(state: State, step: int | None) -> State:
     return state
 
 
-def _room_to_go_on(state: State) -> float:
-    return step_bytes(state) + 1.5 * state.settings.stop_below_bytes
-
-
 def _disk_full(state: State) -> tuple[State, Actions]:
-    if state.disk.free is not None and state.disk.free > _room_to_go_on(state) and not state.orders.paused:
+    if state.disk.free is not None and state.disk.free > room_to_go_on(state) and not state.orders.paused:
         return survey(state, [say("disk-room", f"There is room again: {size(state.disk.free)} free.")], "Room again.")
     if state.now - state.since > DISK_PATIENCE_S and state.busy.publish is None:
         sentence = f"{state.why} Nothing became free in {span(DISK_PATIENCE_S)}: a person has to make room."

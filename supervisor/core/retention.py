@@ -123,6 +123,11 @@ def step_bytes(state: State) -> int:
     return max(sizes, default=0) or max((s.size_bytes for s in state.store.steps if s.committed), default=0)
 
 
+def room_to_go_on(state: State) -> float:
+    """How much has to be free before a job that was stopped for want of room starts: all of a step is brought then."""
+    return step_bytes(state) + 1.5 * state.settings.stop_below_bytes
+
+
 def which_disk(state: State) -> str:
     """For a sentence."""
     return f"disk of {state.disk.host}" if state.disk.host else "disk"

@@ -32,7 +32,7 @@ def warn(before: State, state: State) -> tuple[State, Actions]:
     acts: Actions = [say("warning", sentence, "warning") for name, sentence in present.items() if name not in warned]
     acts += [say("cleared", _over(name)) for name in warned if name not in present]
     for host, one in news.items():
-        if one.oom_t == state.now and earlier.get(host, Host()).oom_t != one.oom_t:
+        if one.oom_t is not None and earlier.get(host, Host()).oom_t != one.oom_t:
             where = f" on {host}" if host else ""
             told = f"The kernel ended a process{where} because memory was full (OOM kill)."
             if state.tier.over != before.tier.over:

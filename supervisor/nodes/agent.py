@@ -299,14 +299,13 @@ class Agent:
                 self._say(message)
             self._out.extend(part.gone)
         with self._lock:
-            self._out.extend([*self._gpus.faults, *self._effort.newest])
+            self._out.extend([*self._gpus.faults, *self._host.newest, *self._effort.newest])
             launching = list(self._launching.values())
         if self._disk is not None:
             self._disk.forget_told()
         self._say({"t": "report", "parts": [*(part.key for part in parts), *launching]})
         self._hear_wanted(welcome.get("wanted"))
         self._gpus.tell_again()
-        self._host.tell_again()
 
     def _hear_wanted(self, wanted: object) -> None:
         """``wanted``: the attempt of which parts may live here; None: the head does not say."""

@@ -504,8 +504,9 @@ class Head:
                 look = decode(message["look"])
                 gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)
                 self._post(replace(look, gpus=gpus, host=peer.name), "gpu")
-            case "host" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
-                self._post(replace(decode(message["look"]), host=peer.name), "host")
+            case "host":
+                age_s = float(message.get("age", 0.0))
+                self._post(replace(decode(message["look"]), host=peer.name, age_s=age_s), "host")
             case "effort":
                 look = decode(message["look"])
                 self._efforts.hear(peer.name, int(message["attempt"]), look, float(message.get("age", 0.0)))

@@ -104,22 +104,19 @@ class HostSights:
 
     def __init__(self, say: Callable[[Message], None], processes: Callable[[], Iterable[tuple[int, str]]]) -> None:
         self._say = say
-        self._newest: f.HostLook | None = None
+        self.newest: list[tuple[float, Message]] = []
+        """What was told last, and when (``wire.now``): told again with each new connection."""
         self._looker = Looker(HostSensor(processes), self._take, interval_s=HOST_S)
 
     def watch(self) -> None:
         """Look from now on."""
         self._looker.start()
 
-    def tell_again(self) -> None:
-        """To a head that has not heard it."""
-        if (newest := self._newest) is not None:
-            self._say({"t": "host", "look": encode(newest)})
-
     def _take(self, fact: f.Fact) -> None:
         if isinstance(fact, f.HostLook):
-            self._newest = fact
-            self._say({"t": "host", "look": encode(fact)})
+            message: Message = {"t": "host", "look": encode(fact)}
+            self.newest = [(now(), message)]
+            self._say(message)
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ class EffortSights:
         self.newest: list[tuple[float, Message]] = []
         """What was told last, and when (``wire.now``): told again with each new connection."""
         self._key: list[tuple[int, str]] = []
-        self._looker = Looker(EffortSensor(self._list_all), self._take, interval_s=EFFORT_S)
+        self._looker = Looker(EffortSensor(self._list_all, over_machines=True), self._take, interval_s=EFFORT_S)
 
     def watch(self) -> None:
         """Look from now on."""

@@ -107,6 +107,7 @@ class Disks:
         self._content: dict[tuple[str, str], str] = {}  # by machine and path, of which file the content is here
         self._mirrored: dict[str, tuple[str, RemoteFile]] = {}
         self._used: tuple[str, ...] = ()
+        self._mirrored_for: tuple[str, ...] = ()
         self._hidden: set[str] = set()  # of which was said that they are unknown
         self._fresh: set[str] = set()  # machines that were looked at for this start, and did all that was ordered since
         self._whole: dict[
@@ -147,6 +148,8 @@ class Disks:
             self._reasons[host] = reason
             if message.get("total") is not None:
                 self._rooms[host] = int(message["total"]), int(message["free"])
+            else:
+                self._rooms.pop(host, None)
             if "files" in message:
                 said = self._epoch + now() - float(message.get("age", 0.0))
                 before = self._files.get(host, {})
@@ -195,14 +198,15 @@ class Disks:
     def tick(self) -> None:
         """Machines may have come into the run, or left it; a disk may have fallen silent."""
         with self._lock:
-            used = self._used
-            if self._list_used() != used:
+            if self._list_used() != self._mirrored_for:
                 self._update_mirror()
             hidden = {host for host in self._used if self._looked.get(host) and self._why_unknown(host)}
             there = [host for host in self._used if host in self._rooms and not self._why_unknown(host)]
             if [*self._seen_files] != there or any(self._seen_files[host] is not self._files[host] for host in there):
                 self._seen_files = {host: self._files[host] for host in there}
-            self.room.hear({host: self._rooms[host] for host in there}, self._seen_files, self._job)
+            all_there = len(there) == len(self._used) and not self._problem
+            files = self._seen_files if all_there else None
+            self.room.hear({host: self._rooms[host] for host in there}, files, self._job)
         self._ask_anew()
         for host in sorted(hidden - self._hidden):
             told = f"Parts of steps are unknown: {self._why_unknown(host)}."
@@ -221,6 +225,7 @@ class Disks:
 
     def _update_mirror(self) -> None:
         """A full disk here is no fault of the machine that tells: its steps are unknown until there is room."""
+        self._mirrored_for = self._list_used()
         try:
             self._write_mirror()
             self._problem = ""

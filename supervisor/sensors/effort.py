@@ -41,12 +41,16 @@ class EffortSensor:
         infiniband: Path = Path("/sys/class/infiniband"),
         vmstat: Path = Path("/proc/vmstat"),
         clock: Clock = time.monotonic,
+        over_machines: bool = False,
     ) -> None:
+        """``over_machines``: the job has more than this one, so a device that does not tell what it carries counts."""
         self._processes = processes
         self._proc = proc
         self._net = net
         self._ports = [*infiniband.glob("*/ports/*/counters/port_rcv_data")]
-        self._is_hidden = not self._ports and any(infiniband.glob("*"))  # of EFA no such counter tells
+        # EFA, for one, has none. What one machine does alone, no such device carries.
+        seen = {port.parents[3] for port in self._ports}
+        self._is_hidden = over_machines and any(device not in seen for device in infiniband.glob("*"))
         self._clock = clock
         self._before: dict[tuple[int, int], tuple[float, int | None]] = {}  # CPU seconds, bytes at the last look
         self._before_at = 0.0

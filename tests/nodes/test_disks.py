@@ -68,9 +68,14 @@ def test_a_step_is_whole_when_every_machine_has_its_part_and_not_before(world: W
     assert world.job.check_step(6, settled=True).state != "complete"
 
 
+UNKNOWN = "which machine saves how much of a step is not known before one is saved"
+
+
 def find_fullest(world: World) -> tuple[str, float]:
     """The machine of which is told, and what part of a step it saves."""
+    world.look()
     world.disks.tick()
+    world.disks.room._again_at = 0.0
     look = world.disks.room._find_fullest()
     return look.host or look.reason, round(look.part, 2)
 
@@ -78,7 +83,7 @@ def find_fullest(world: World) -> tuple[str, float]:
 def test_of_the_machine_is_told_on_which_the_next_save_is_the_first_not_to_fit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert find_fullest(world) == ("the disk of no machine answers", 1.0)
+    assert find_fullest(world) == (UNKNOWN, 1.0)
     whole = sum(map(len, expected(6, 3).values()))
     rooms = {name: SimpleNamespace(total_bytes=10 * whole, free_bytes=5 * whole) for name in THREE}
     for name, disk in world.machines.items():
@@ -86,33 +91,33 @@ def test_of_the_machine_is_told_on_which_the_next_save_is_the_first_not_to_fit(
     rooms["n1"].free_bytes = 4 * whole
     # n2 saves nothing: an engine alone runs there. What a rollout writes is no part of a step.
     world.save(6, ranks=[0, 1])
-    world.look()
-    assert find_fullest(world) == ("n1", 0.0), "the step is not whole: nothing is known of the next one"
+    assert find_fullest(world)[0] == UNKNOWN, "the step is not whole"
     world.save(6, ranks=[2], metadata=False)
     for path in (world.disk("n2") / "checkpoints/step_6").rglob("*"):
         if path.is_file():
-            moved = world.disk("n1") / path.relative_to(world.disk("n2"))
-            shutil.move(path, moved)
+            shutil.move(path, world.disk("n1") / path.relative_to(world.disk("n2")))
     for number in range(7, 12):
         other = world.disk("n2") / f"rollouts/step_{number}/traces.jsonl"
         other.parent.mkdir(parents=True)
         other.write_bytes(b"x" * whole)
-    world.look()
+    rooms["n2"].free_bytes = 1
     own = sum(map(len, content(world.disk("n1") / "checkpoints/step_6").values())) / whole
-    assert find_fullest(world) == ("n1", round(own, 2))
-    # Two machines whose next save does not fit, and the fuller one saves nothing.
-    rooms["n0"].free_bytes, rooms["n2"].free_bytes = whole // 10, whole // 20
-    world.look()
-    assert find_fullest(world)[0] == "n0"
+    known = ("n1", round(own, 2))
+    assert find_fullest(world) == known, "n2 is fuller, and saves nothing"
+    rooms["n0"].free_bytes = whole // 10
+    assert find_fullest(world) == ("n0", round(1 - own, 2)), "the next save does not fit there"
+    rooms["n0"].free_bytes = 5 * whole
+    # A step that a start brought to each machine says nothing, nor does what one machine alone shows.
     world.publish(6)
     world.disks.look()
     world.used = [*THREE]
     world.disks.bring_step(world.ask_to_restore(6))
     world.disks.prepare(THREE)
-    world.look()
-    assert find_fullest(world) == ("n2", 0.0), "a step that was brought to each says nothing of a save"
-    world.silent.add("n2")
-    assert find_fullest(world)[0] == "n0", "of those that are heard"
+    assert find_fullest(world) == known
+    world.silent |= {"n0", "n2"}
+    assert find_fullest(world) == known
+    world.silent |= {"n1"}
+    assert find_fullest(world)[0] == UNKNOWN
 
 
 def test_a_quota_counts_on_the_disk_of_each_machine(tmp_path: Path) -> None:

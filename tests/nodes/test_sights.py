@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from supervisor.core import facts as f
-from supervisor.core.codec import decode
 from supervisor.jobs.base import Place, visible_gpus
 from supervisor.nodes import efforts
 from supervisor.nodes.sights import EffortSights, HostSights, Root, find_role, is_worth_saying, list_workers
@@ -118,16 +117,12 @@ def test_an_engine_that_is_well_is_told_of_less_often() -> None:
         assert is_worth_saying(f.EngineLook("", **{"health": "ok", "liveness": "absent", **other})), other
 
 
-def test_what_was_seen_of_the_host_is_told_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_seen_last_is_kept_with_its_time_to_be_told_again() -> None:
     told: list[Message] = []
-    host = HostSights(told.append, list)
-    host.tell_again()
-    for kills in (0, 1):
-        host._take(f.HostLook(oom_kills=kills))
-    host.tell_again()
-    assert [decode(one["look"]).oom_kills for one in told] == [0, 1, 1]
-    effort = EffortSights(told.append, lambda: (3, []))
-    assert list(effort._list_all()) == [] and effort.newest == []
+    host, effort = HostSights(told.append, list), EffortSights(told.append, lambda: (3, []))
+    assert list(effort._list_all()) == host.newest == effort.newest == []
+    host._take(f.HostLook(oom_kills=1))
     effort._take(f.EffortLook(helper_cores=1.0))
-    [(when, message)] = effort.newest
-    assert message is told[-1] and message["attempt"] == 3 and when <= now()
+    for (when, message), said in zip([*host.newest, *effort.newest], told, strict=True):
+        assert message is said and when <= now()
+    assert told[1]["attempt"] == 3
