@@ -62,7 +62,7 @@ MACHINES, LINES = 64, 2
 WARM_UP_S, MEASURED_S = 15.0, 60.0
 CORE, MIB, VERDICT_S = 5.0, 96.0, 3.0
 STEP_S = 10.0
-ENGINE_S, GPU_S = 15, 10
+ENGINE_S, GPU_S, HOST_S = 15, 10, 30
 TEXT = "(APIServer pid=42) INFO 08-21 10:00:00 [loggers.py:236] Engine 000: Avg generation throughput: 3.2 tokens/s\n"
 
 
@@ -117,6 +117,13 @@ class Agent:
             self.line.put({"t": "engine", **self.part, "look": encode(self.make_look(number)), "age": 0.0})
         if (number + self.number) % GPU_S == 0:
             self.line.put({"t": "gpus", "look": encode(self.make_gpus(number)), "age": 0.0})
+        if (number + self.number) % HOST_S == 0:
+            host = f.HostLook(
+                1 << 40, (1 << 39) + (number % 7 << 34), 1.0, 0, 900, 65536, "vllm (pid 7)", 1 << 39, 1 << 38
+            )
+            self.line.put({"t": "host", "look": encode(host), "age": 0.0})
+            does = f.EffortLook((f.Effort(self.part["role"], 1.0 + number % 3, 0.5),), "", 0.3, 1e5, 1e5, 1e5)
+            self.line.put({"t": "effort", "attempt": self.part["attempt"], "look": encode(does), "age": 0.0})
         self.line.put({"t": "log", **top, "at": self.written, "data": text})
         self.written += len(text)
 

@@ -191,11 +191,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else " " for char in text)
 
 
+_NUMBERS = frozenset((int, float, bool, type(None)))
+
+
 def mask_fact(value: Any) -> Any:
     """A fact as the core may keep it: no text in it holds a secret, or anything that a terminal would obey.
 
     What holds neither is the very same object.
     """
+    if type(value) in _NUMBERS:  # most of what sensors tell
+        return value
     if isinstance(value, str):
         return printable(mask_secrets(value)) if len(value) >= _SHORTEST or not value.isprintable() else value
     if isinstance(value, tuple):

@@ -17,9 +17,10 @@ def look(state: State, fact: f.MachineLook) -> State:
     return replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
 
 
-def note_gpus(state: State, host: str, *, seen: bool) -> State:
-    """Are its GPUs known now?"""
-    one = replace(state.machines.get(host, Machine()), sees_gpus=seen)
+def note_gpus(state: State, host: str, *, seen: bool, uuids: tuple[str, ...] | None = None) -> State:
+    """Are its GPUs known now, and which are they?"""
+    known = state.machines.get(host, Machine())
+    one = replace(known, sees_gpus=seen, gpus=known.gpus if uuids is None else uuids)
     return replace(state, machines={**state.machines, host: one})
 
 

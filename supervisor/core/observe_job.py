@@ -21,6 +21,7 @@ from supervisor.core.state import (
     GpuMemory,
     GpuTrouble,
     Growth,
+    Machine,
     Phase,
     Process,
     Progress,
@@ -157,11 +158,12 @@ def _gpus_unknown(state: State, host: str) -> State:
 def _gpus_of_machine(state: State, fact: f.GpuLook) -> State:
     if fact.reason:
         return _gpus_unknown(state, fact.host)
-    others = {uuid: memory for uuid, memory in state.gpus.by_uuid.items() if memory.gpu.host != fact.host}
-    by_uuid = {**others, **{gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}}
-    return machines.note_gpus(
-        replace(state, gpus=replace(state.gpus, reason="", by_uuid=by_uuid)), fact.host, seen=True
-    )
+    by_uuid = {**state.gpus.by_uuid, **{gpu.uuid: _remember(state, gpu) for gpu in fact.gpus}}
+    uuids = tuple(gpu.uuid for gpu in fact.gpus)
+    for uuid in {*state.machines.get(fact.host, Machine()).gpus} - {*uuids}:
+        by_uuid.pop(uuid, None)
+    state = replace(state, gpus=replace(state.gpus, reason="", by_uuid=by_uuid))
+    return machines.note_gpus(state, fact.host, seen=True, uuids=uuids)
 
 
 def _gpu_fault(state: State, fact: f.GpuFault) -> State:

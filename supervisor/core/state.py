@@ -89,6 +89,7 @@ class Machine:
     deaths: int = 0  # of what ran on it, itself included
     bad: bool = False  # a GPU of it needs a reset
     sees_gpus: bool = False  # its GPUs are known at present
+    gpus: tuple[str, ...] = ()  # their UUIDs, as of the last look
     attempt: int = 0  # the last one of which something was started on it
     host: Host = field(default_factory=Host)
 
