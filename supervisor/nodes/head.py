@@ -49,6 +49,7 @@ HEAD_FILE, IDENTITIES = "head.json", "machines.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_STRANGERS = 64  # connections that have not proved yet that they know the token
 TURN_S = 0.25
+ANSWER_S = 1.5  # every second beat is answered: to send costs more than all else that a beat does
 TELL_AGAIN_S = 5.0
 ALL_HERE_S = 3.0
 MOST_UNFIT = 64
@@ -71,6 +72,8 @@ class Peer:
     nonce: str
     name: str = ""
     heard: float = 0.0
+    answered: float = 0.0  # when a beat was last answered, and which attempt was said to be wanted
+    wanted: int | None = None
 
 
 @dataclass
@@ -119,12 +122,13 @@ class Head:
         self._folder = nodes.folder.expanduser().absolute()
         self._machines: dict[str, Machine] = {}
         self._requests: dict[str, Request] = {}
-        self._writers: dict[tuple[int, str], str] = {}  # by attempt and component: the machine that output is kept of
+        self._writers: dict[tuple[int, str], tuple[str, Path]] = {}
+        """By attempt and component: the machine that output is kept of, and where."""
         self._changed = threading.Condition()
         self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
         self._began = now()
         self._ended = False
-        self._last_tick = 0.0
+        self._last_tick = self._flushed = 0.0
         self._job = wire.find_job(environ)
         self._told_address = 0.0
         self._leaving = threading.Lock()  # held while something is written into the shared folder
@@ -293,8 +297,10 @@ class Head:
                     self._wakes.recv(4096)
             elif key.data in self._peers:  # not hung up on in this very turn
                 self._hear_peer(key.data)
-        for peer in [one for one in self._peers if one.line.unsent]:
-            self._hear_or_hang_up(peer, peer.line.flush)
+        if now() - self._flushed >= TURN_S:
+            self._flushed = now()
+            for peer in [one for one in self._peers if one.line.unsent]:
+                self._hear_or_hang_up(peer, peer.line.flush)
         if now() - self._last_tick >= wire.BEAT_S:
             self._last_tick = now()
             self._tick()
@@ -485,7 +491,10 @@ class Head:
             self._post(f.MachineLook(peer.name), "nodes")
         match message.get("t"):
             case "beat":
-                peer.line.put({"t": "beat", "n": int(message["n"]), "wanted": self._attempt_wanted()})
+                wanted = self._attempt_wanted()
+                if now() - peer.answered >= min(ANSWER_S, self.nodes.lease / 10) or peer.wanted != wanted:
+                    peer.answered, peer.wanted = now(), wanted
+                    peer.line.put({"t": "beat", "n": int(message["n"]), "wanted": wanted})
             case "part":
                 self._hear_part(peer.name, message)
             case "report":
@@ -580,15 +589,16 @@ class Head:
 
     def _keep_output(self, host: str, message: Message) -> None:
         part = int(message["attempt"]), str(message["name"])
-        if self._writers.get(part) != host:  # each line of a log comes this way: where a component is does not change
+        writer = self._writers.get(part)
+        if writer is None or writer[0] != host:  # each line of a log comes this way: where a component is stays
             if self._place_of(host, message) is None:
                 return
-            self._writers = {one: at for one, at in self._writers.items() if one[0] >= part[0]} | {part: host}
-        folder, name = attempt_dir(self.state_dir, part[0]), part[1]
+            writer = host, attempt_dir(self.state_dir, part[0]) / f"{part[1]}.log"
+            self._writers = {one: at for one, at in self._writers.items() if one[0] >= part[0]} | {part: writer}
         data, at = str(message["data"]).encode("latin-1"), int(message["at"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError):  # a full disk costs output, not the run
-            fd = os.open(folder / f"{name}.log", flags, 0o640)
+            fd = os.open(writer[1], flags, 0o640)
             try:
                 os.pwrite(fd, data, at)
             finally:

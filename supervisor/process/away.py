@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
 
 from supervisor.jobs.base import Place
@@ -43,8 +44,19 @@ def write_record(folder: Path, component: str, state: ShimState, *, durable: boo
 
 def look_at_component(folder: Path, component: str) -> ShimState | None:
     """What was last heard of it; None when it has no such record, or a damaged one."""
+    path = folder / f"{component}{ENDING}"
     try:
-        data = json.loads((folder / f"{component}{ENDING}").read_bytes())
+        found = path.stat()
+    except OSError:
+        return None
+    return _read(path, found.st_ino, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=2048)
+def _read(path: Path, inode: int, changed_ns: int) -> ShimState | None:
+    """Each is looked at each second, and a new one is always another file."""
+    try:
+        data = json.loads(path.read_bytes())
         place = Place(**data["place"])
         state = of_message(data)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

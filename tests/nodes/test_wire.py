@@ -73,6 +73,7 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr("supervisor.nodes.head.logs.say", lambda *_, **__: None)
+    monkeypatch.setattr("supervisor.nodes.head.ANSWER_S", 0.0)
     made = Stage(tmp_path)
     yield made
     made.head.close(None)
@@ -262,3 +263,17 @@ def test_what_processes_do_says_nothing_where_an_engine_is_never_asked(
         place = Place(f"n{number}", "inference", number, False, of, port)
         away.write_record(stage.attempt, f"inference-{number}", ShimState("running", place=place))
     assert stage.head._why_engines_are_unknown(3) == why
+
+
+def test_beats_are_answered_now_and_then_and_at_once_where_another_attempt_is_wanted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.nodes.head.ANSWER_S", 60.0)
+    line, _ = stage.greet()
+    for number in (1, 2, 3):
+        line.put({"t": "beat", "n": number})
+    assert line.wait_for_one(5) == {"t": "beat", "n": 1, "wanted": 3}
+    stage.state = replace(stage.state, attempt=Attempt(number=4))
+    line.put({"t": "beat", "n": 4})
+    assert line.wait_for_one(5) == {"t": "beat", "n": 4, "wanted": 4}
+    line.close()
