@@ -272,7 +272,9 @@ def test_beats_are_answered_now_and_then_and_at_once_where_another_attempt_is_wa
     line, _ = stage.greet()
     for number in (1, 2, 3):
         line.put({"t": "beat", "n": number})
+    line.put({"t": "remark", "text": "all of that was heard"})
     assert line.wait_for_one(5) == {"t": "beat", "n": 1, "wanted": 3}
+    stage.wait_for(lambda: any(isinstance(one, f.Remark) for one in stage.facts), "the remark")
     stage.state = replace(stage.state, attempt=Attempt(number=4))
     line.put({"t": "beat", "n": 4})
     assert line.wait_for_one(5) == {"t": "beat", "n": 4, "wanted": 4}
