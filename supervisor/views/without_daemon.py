@@ -35,9 +35,9 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     {since, ended (exit code, None where it said no farewell), why (it ended), finished, last_words {wall, sentence},
     daemon_pid (it lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid:
     name}, step, silent_since, gone [which of its main parts]}, incident, worthless (why training is worth nothing),
-    held (a person stopped the run, and a new daemon keeps it so), progress (its last step), published, attempt (the
-    newest), ended_otherwise (than by the incident's root cause, which is an earlier attempt's)}. Times in Unix time;
-    None for what is not known, or not there.
+    held (a person stopped the run, and a new daemon keeps it so), progress (its last step), published, last_attempt,
+    ended_otherwise (than by the incident's root cause, which is an earlier attempt's)}. Times in Unix time; None for
+    what is not known, or not there.
     """
     holder, parent = run_lock.read_holder(state_dir / "lock")
     found: dict[str, Any] = {
@@ -54,7 +54,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "held": _did_a_person_stop(state_dir),
         "progress": None,
         "published": None,
-        "attempt": 0,
+        "last_attempt": 0,
         "ended_otherwise": False,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
@@ -64,7 +64,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     with contextlib.suppress(SupervisorError):
         found["incident"] = next(iter(incidents.read_incidents(state_dir)), None)
         roots = found["incident"]["roots"] if found["incident"] else []
-        found["ended_otherwise"] &= any(one["attempt"] < found["attempt"] for one in roots[-1:])
+        found["ended_otherwise"] &= any(one["attempt"] < found["last_attempt"] for one in roots[-1:])
     return found
 
 
@@ -111,7 +111,7 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
         action = json.loads(ended[1])
         found |= {"since": float(ended[0]), "ended": action.get("code"), "why": str(action.get("reason") or "")}
     if state is not None:
-        found["attempt"] = state.attempt.number
+        found["last_attempt"] = state.attempt.number
         began = launched is not None and str(launched[0]).startswith(f"Attempt {state.attempt.number} is launched")
         several = len({one.signature for one in state.recovery.failures}) > 1
         found["ended_otherwise"] = found.get("ended") in (EXIT_PERSON, EXIT_UNFIT) and (several or not began)
