@@ -40,13 +40,16 @@ def list_hosts(state: State) -> dict[str, Host]:
     return {"": state.host, **{name: one.host for name, one in state.machines.items()}}
 
 
+def list_ooms(state: State) -> dict[str, float]:
+    """When the kernel last ended a process for want of memory, by machine that the attempt uses ("": the daemon's)."""
+    hosts = {"": state.host, **{name: state.machines[name].host for name in state.machines_used()}}
+    return {name: one.oom_t for name, one in hosts.items() if one.oom_t is not None}
+
+
 def find_oom(state: State, t: float, within_s: float, host: str = "") -> str | None:
-    """Where the kernel ended a process for want of memory that near to ``t``, or None; on ``host`` if that is given."""
-    used = {"", *state.machines_used()}
-    for name, one in list_hosts(state).items():
-        if name in used and host in {"", name} and one.oom_t is not None and abs(t - one.oom_t) <= within_s:
-            return name
-    return None
+    """Where that was so near to ``t``, or None; on ``host`` if that is given."""
+    near = (name for name, oom_t in list_ooms(state).items() if abs(t - oom_t) <= within_s)
+    return next((name for name in near if host in {"", name}), None)
 
 
 def without_times(memory: GpuMemory) -> GpuMemory:

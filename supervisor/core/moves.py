@@ -186,10 +186,11 @@ def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
             state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.recovery.barren} times: a person has to look."
         )
     state, wait = backoff(state)
-    return _try_again(state, wait, f"{sentence} Next try in {span(wait)}.", outside=state.recovery.waits > 0)
+    return try_again(state, wait, f"{sentence} Next try in {span(wait)}.", outside=state.recovery.waits > 0)
 
 
-def _try_again(state: State, wait_s: float, text: str, *, outside: bool) -> tuple[State, Actions]:
+def try_again(state: State, wait_s: float, text: str, *, outside: bool) -> tuple[State, Actions]:
+    """Start anew after ``wait_s``. ``outside``: sooner, where what lay outside of the run is well again."""
     recovery = replace(state.recovery, backoff_until=state.now + wait_s, backoff_outside=outside)
     return enter(replace(state, recovery=recovery), "backing-off", text), [say("backing-off", text, "warning")]
 
@@ -251,5 +252,5 @@ def _wait_for_room(state: State, sentence: str) -> tuple[State, Actions]:
     if (one := state.incidents.open) and state.now - (one.stopped or one.opened) > DISK_PATIENCE_S:
         sentence = f"{sentence} Nothing became free in {span(DISK_PATIENCE_S)}: a person has to make room."
         return end(state, "gave-up", EXIT_PERSON, sentence)
-    state, acts = _try_again(state, ROOM_AGAIN_S, f"{sentence} The start is tried again each minute.", outside=True)
+    state, acts = try_again(state, ROOM_AGAIN_S, f"{sentence} The start is tried again each minute.", outside=True)
     return state, [*told, *acts]

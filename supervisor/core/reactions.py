@@ -40,6 +40,7 @@ from supervisor.core.moves import (
     start_failed,
     stop,
     survey,
+    try_again,
     with_all,
     with_first,
 )
@@ -195,13 +196,7 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
             text = (
                 f"{state.recovery.barren} failures without a new complete step in between: waiting {span(wait)} first."
             )
-            state = replace(
-                enter(state, "backing-off", text),
-                recovery=replace(
-                    state.recovery, backoff_until=state.now + wait, backoff_outside=state.recovery.waits > 0
-                ),
-            )
-            return state, [*told, say("backing-off", text, "warning")]
+            return with_all(told, try_again(state, wait, text, outside=state.recovery.waits > 0))
 
 
 def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Actions]:

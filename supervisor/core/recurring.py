@@ -6,7 +6,7 @@ The budget of restarts begins anew with each new complete step. These counts do 
 from __future__ import annotations
 
 from supervisor.core.evolve import replace
-from supervisor.core.machines import list_hosts
+from supervisor.core.machines import list_ooms
 from supervisor.core.observe_job import HARMLESS_XIDS, LINK_XIDS
 from supervisor.core.proof import CULPRIT_S
 from supervisor.core.state import Crash, GpuTrouble, State
@@ -46,7 +46,7 @@ def _with_gpus(crash: Crash, state: State) -> Crash:
 
 def told_late(before: State, state: State) -> State:
     """What the machine says just after a failure explains it as well: two sensors' facts have no order."""
-    oom = _oom_times(state) != _oom_times(before)
+    oom = list_ooms(state) != list_ooms(before)
     news = state.gpus.trouble is not before.gpus.trouble or oom
     if not news or state.live or not state.recovery.crashes or state.now - state.recovery.crashes[-1].t > LATE_S:
         return state
@@ -56,12 +56,6 @@ def told_late(before: State, state: State) -> State:
         return state
     *failures, failure = state.recovery.failures
     return replace(state, recovery=replace(state.recovery, failures=(*failures, replace(failure, suspect=None))))
-
-
-def _oom_times(state: State) -> dict[str, float | None]:
-    """Of the machines that the attempt uses."""
-    used = {"", *state.machines_used()}
-    return {name: host.oom_t for name, host in list_hosts(state).items() if name in used}
 
 
 def failing_gpu(state: State) -> str:
