@@ -29,6 +29,7 @@ LONGEST_LINE = 4 << 20  # an environment and a command line; output travels in p
 LONGEST_GREETING = 4096
 LONGEST_FILE = 64 << 10
 MOST_UNSENT = 32 << 20
+RECEIVED = 1 << 18  # bytes at once
 GREETING_S = 5.0
 TOKEN = "RL_SUPERVISOR_NODE_TOKEN"  # noqa: S105 - the name of the variable
 BEAT_S = 1.0
@@ -207,12 +208,11 @@ class Line:
         """Every whole message that has come. WireError at the end of the connection and for what is none."""
         ended = False
         try:
-            while data := self.socket.recv(1 << 18):
-                self._came += data
-                if len(self._came) > 2 * self.longest:
-                    break
-            else:
-                ended = True
+            while len(self._came) <= 2 * self.longest:
+                self._came += (data := self.socket.recv(RECEIVED))
+                ended = not data
+                if len(data) < RECEIVED:
+                    break  # nothing more is there, most likely; where it is, the selector says so again
         except BlockingIOError:
             pass
         except OSError as error:

@@ -318,8 +318,9 @@ def test_a_field_may_have_any_name_and_any_value(tmp_path: Path) -> None:
     assert (record["event_"], record["level_"], record["time_"], record["sentence_"]) == ("e", "l", 1, "s")
 
 
-def test_rich_is_not_loaded_where_the_environment_has_it_and_can_be_later(tmp_path: Path) -> None:
-    (tmp_path / "rich.py").write_text("def __getattr__(name): raise SystemExit('loaded')\n")
-    code = "import supervisor.base.logs, sys; assert 'rich' not in sys.modules; import rich"
+def test_rich_and_greenlet_are_not_loaded_where_the_environment_has_them_and_can_be_later(tmp_path: Path) -> None:
+    for name in ("rich", "greenlet"):
+        (tmp_path / f"{name}.py").write_text("def __getattr__(name): raise SystemExit('loaded')\n")
+    code = "import supervisor.base.logs, sys; assert not {'rich', 'greenlet'} & set(sys.modules); import rich, greenlet"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 0
