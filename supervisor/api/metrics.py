@@ -21,6 +21,7 @@ KNOWN_STATES = (
     "recovering",
     "stopping",
     "publishing",
+    "paused",
     "finished",
     "gave-up",
     "unfit",

@@ -196,7 +196,7 @@ def _ask_status(run: Here) -> tuple[dict[str, Any], int]:
     state = status.get("state")
     if state in render.RUNNING:
         return status, LSB_RUNNING
-    return status, LSB_NOT_RUNNING if state in render.NOT_RUNNING else LSB_UNKNOWN
+    return status, LSB_NOT_RUNNING if state in (*render.NOT_RUNNING, render.HELD) else LSB_UNKNOWN
 
 
 def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:

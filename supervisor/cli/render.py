@@ -22,6 +22,7 @@ MOST_PIDS = 4
 REMEDY, AGAIN = "remedy", "if it returns"  # of an incident that is open, and of one that is over
 RUNNING = ("setting-up", "surveying", "restoring", "starting", "running", "recovering", "stopping", "publishing")
 NOT_RUNNING = ("stopped", "finished", "gave-up", "unfit")
+HELD = "paused"  # what would be running is dead or hangs, and the pause keeps it so
 
 _SHUT_DOWN = re.compile(r"The daemon is shut down by (.{1,200})\.$")
 _COLOURS = {
@@ -31,6 +32,7 @@ _COLOURS = {
     "recovering": "33",
     "unwatched": "33",
     "gave-up": "31;1",
+    "paused": "31;1",
     "unfit": "31;1",
     "warning": "33",
     "error": "31",
@@ -127,9 +129,7 @@ def headline(
 ) -> str:
     """One line that says what is and what happened: ``bs4-qwen3  RUNNING  step 412 of 1000, 212 s a step, ...``."""
     state = str(status.get("state") or "unknown")
-    word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") else "")
-    if status.get("held_by_pause"):  # what the core still calls running is dead or hangs
-        word, state = "PAUSED", "gave-up"
+    word = state.upper().replace("-", " ") + (" (PAUSED)" if status.get("paused") and state != HELD else "")
     word += " (OBSERVED)" if status.get("mode") == "observe" else ""
     sentence = safe(status.get("sentence") or progress(status))
     for incident, words in (
@@ -196,14 +196,7 @@ def _align_rows(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 def remaining_time(status: Mapping[str, Any]) -> str:
     step, most, seconds = (status.get(name) for name in ("step", "max_steps", "step_seconds"))
-    if (
-        step is None
-        or most is None
-        or not seconds
-        or most <= step
-        or status.get("state") != "running"
-        or status.get("held_by_pause")
-    ):
+    if step is None or most is None or not seconds or most <= step or status.get("state") != "running":
         return ""
     return f"; about {span((most - step) * seconds)} to go"
 
@@ -223,7 +216,7 @@ def _attempt_row(status: Mapping[str, Any], now: float) -> str:
     text = f"{status['attempt']}, {restarts} restart{'' if restarts == 1 else 's'}"
     if status.get("pid"):
         text += f", process {status['pid']}"
-    if status.get("since") and not status.get("held_by_pause"):
+    if status.get("since") and status.get("state") != HELD:
         text += f", {str(status.get('state')).replace('-', ' ')} since {clock(status['since'], now)}"
     return text
 

@@ -129,9 +129,8 @@ def status(state: State) -> dict[str, Any]:
     progress = state.progress
     return {
         "run": state.settings.run_id,
-        "state": state_word(state),
+        "state": "paused" if _what_pause_holds(state) else state_word(state),
         "paused": state.orders.paused,
-        "held_by_pause": bool(_what_pause_holds(state)),
         "mode": state.settings.mode,
         "would": ledger_of_would(state)[-3:],
         "sentence": headline(state),

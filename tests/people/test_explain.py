@@ -124,7 +124,7 @@ def test_paused_beside_a_dead_job_the_first_line_says_that_nothing_trains_and_wh
     world.see(f.Command("pause", "anna"))
     healthy = render.headline(status.status(world.state), "r")
     assert healthy.startswith("r  RUNNING (PAUSED)  paused; step 20 of 1000")
-    assert status.status(world.state)["held_by_pause"] is False
+    assert status.status(world.state)["state"] == "running"
     hung = World()
     hung.running_at(20)
     hung.see(f.Command("pause", "anna"))
@@ -138,6 +138,7 @@ def test_paused_beside_a_dead_job_the_first_line_says_that_nothing_trains_and_wh
         "r  PAUSED  paused, so the job has ended and nothing is started until you run: supervisorctl resume bs4; The"
     )
     assert "running since" not in "\n".join(render.status_block(status.status(world.state)))
+    assert status.status(world.state)["state"] == render.HELD, "supervisorctl status ends with 3"
     world.see(f.Command("resume", "anna"))
     assert "PAUSED" not in render.headline(status.status(world.state), "r")
 

@@ -36,7 +36,7 @@ function load(name) {
 function showHead(run) {
   document.title = `${run.run}: ${run.state}`;
   $("name").textContent = run.run; $("state").textContent = run.state;
-  $("state").className = run.incidents.some((one) => !one.closed) || ["unwatched", "not running", "stopped", "unfit", "gave-up", "recovering"].includes(run.state) ? "alarm" : run.state === "running" ? "well" : ""; $("sentence").textContent = run.sentence;
+  $("state").className = run.incidents.some((one) => !one.closed) || ["unwatched", "not running", "stopped", "unfit", "gave-up", "paused", "recovering"].includes(run.state) ? "alarm" : run.state === "running" ? "well" : ""; $("sentence").textContent = run.sentence;
   const told = [run.since ? `since ${clock(run.since)} UTC` : "", money(run.money)].filter(Boolean);
   $("told").textContent = told.join(" · ");
   const facts = clear("facts");
