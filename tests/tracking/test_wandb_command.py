@@ -261,10 +261,10 @@ def log_offline(server: Server, folder: Path, *, first: int, last: int) -> None:
     subprocess.run([sys.executable, "-c", LOG, str(folder), str(first), str(last)], env=env, check=True, timeout=120)
 
 
-def history_of(server: Server) -> list[tuple[int, list[int]]]:
-    """(first line, the steps) of each piece that the client sent."""
+def history_of(server: Server) -> list[tuple[int, int]]:
+    """(line, its step) of all that the client sent, in as many pieces as it was."""
     sent = [files["wandb-history.jsonl"] for _, files in server.streams if "wandb-history.jsonl" in files]
-    return [(one["offset"], [json.loads(line)["step"] for line in one["content"]]) for one in sent]
+    return [(line, json.loads(text)["step"]) for one in sent for line, text in enumerate(one["content"], one["offset"])]
 
 
 def test_the_folders_of_one_id_are_listed_foretold_and_sent(
@@ -285,7 +285,7 @@ def test_the_folders_of_one_id_are_listed_foretold_and_sent(
     assert server.upserts == [], "nothing was sent"
     code, told = call("sync", str(run_file))
     assert code == 0, told
-    assert history_of(server) == [(0, [0, 1, 2, 3, 4]), (5, [3, 4, 5])], "what the sentence said"
+    assert history_of(server) == list(enumerate([0, 1, 2, 3, 4, 3, 4, 5])), "what the sentence said"
     assert {one["name"] for one in server.upserts} == {RUN}
     code, told = call("sync", str(run_file))
     assert code == 0
