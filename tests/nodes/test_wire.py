@@ -129,7 +129,7 @@ def test_a_greeting_without_end_is_not_kept(stage: Stage) -> None:
     line.socket.setblocking(True)
     line.socket.sendall(b"x" * (wire.LONGEST_GREETING + 1))
     line.socket.setblocking(False)
-    with pytest.raises(WireError, match="closed the connection|connection is gone"):
+    with pytest.raises(WireError, match=r"closed the connection|connection is gone"):
         line.wait_for_one(5)
 
 
