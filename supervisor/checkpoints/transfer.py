@@ -1,8 +1,9 @@
 """The child process that talks to the store: ``python -m supervisor.checkpoints.transfer``.
 
 It may be killed at any moment without loss; calling it again with the same request goes on where it was. It keeps
-b2sdk and its threads out of the daemon. It reads ONE JSON object on stdin and writes JSON lines on stdout; stderr holds
-only the traceback of a real crash.
+b2sdk and its threads out of the daemon. It reads JSON lines on stdin, the next one once it has answered, and writes
+JSON lines on stdout; stderr holds only the traceback of a real crash. It ends where none comes for LINGER_S seconds,
+and where stdin ends.
 
 A request is what ``supervisor.checkpoints.verbs`` says. The keys come from the environment (B2_APPLICATION_KEY_ID,
 B2_APPLICATION_KEY; for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) or from the systemd credentials
@@ -12,14 +13,15 @@ Answers, one JSON object a line
     {"progress": {"phase": str, "bytes": int, "total": int, "files": int}}   at most two a second; any change counts
     {"entry": {"field": str, "name": str, "value": str}}                     belongs into that field of "ok": of logs
                                                                              and files each has a line of its own
-    {"ok": {...}}                                                            the last line; exit code 0
-    {"error": {"kind": KIND, "sentence": str}}                               the last line; exit code 1
+    {"ok": {...}}                                                            the last line of an answer; exit code 0
+    {"error": {"kind": KIND, "sentence": str}}                               the very last line; exit code 1
         of kind "fenced" also "by": str, "generation": int: the pod that holds the run now
 
     KIND is that of supervisor.storage.base.StoreError: transient (call again later), permanent (a person must act),
     quota (likewise: store or local disk full), missing, damaged (take the step before), changed (choose a local step
     anew), fenced (another pod holds the run: write and delete nothing more).
-    A process that ends without a last line was killed or crashed: treat it as transient.
+    A process that ends without a last line was killed or crashed: treat it as transient. With exit code 0 it had not
+    read the request.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ import fcntl
 import gc
 import json
 import os
+import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -55,6 +59,7 @@ if TYPE_CHECKING:  # what one verb alone needs is imported when that is asked: m
     from supervisor.checkpoints.publish import Published, PublishPlan
 
 PROGRESS_EVERY_S = 0.5
+LINGER_S = 3.0
 PR_SET_PDEATHSIG = 1
 NICE = 10
 UNUSED = ("pydantic", "tqdm")
@@ -440,9 +445,9 @@ def light_imports() -> Iterator[None]:
         gc.enable()
 
 
-def _read_request() -> verbs.Request:
+def _read_request(line: bytes) -> verbs.Request:
     try:
-        return read_request(json.load(sys.stdin))
+        return read_request(json.loads(line))
     except ValueError as error:
         raise StoreError("permanent", f"the request cannot be read: {error}") from error
 
@@ -468,22 +473,35 @@ def serve(request: verbs.Request, environ: Mapping[str, str], lines: _Lines) -> 
     return _carry_out(request.verb, _Run(request.run_id, store, lines))
 
 
-def main() -> None:
-    """Read the request, answer, and leave without waiting for threads that may still be sending."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is lost, so nothing needs to be said
-    os.umask(0o022)  # a restored step has the modes with which the job would have written it
-    die_with_parent()
-    lines = _Lines()
-    code = 0
+def _answer_line(line: bytes, lines: _Lines, *, is_first: bool) -> int:
+    """Carry out a request and answer it; returns the exit code."""
     try:
-        request = _read_request()
-        if not request.verb.urgent:
+        request = _read_request(line)
+        if is_first and not request.verb.urgent:
             step_back()
         lines.write({"ok": serve(request, os.environ, lines)})
     except StoreError as error:
         by = {"by": error.by, "generation": error.generation} if isinstance(error, FencedError) else {}
         lines.write({"error": {"kind": error.kind, "sentence": str(error), **by}})
-        code = 1
+        return 1
+    return 0
+
+
+def _wait_for_line() -> bytes:
+    """The next request, b"" where none comes. A thread that may still be sending must not work beside it."""
+    ready = threading.active_count() == 1 and select.select([sys.stdin], [], [], LINGER_S)[0]
+    return sys.stdin.buffer.readline() if ready else b""
+
+
+def main() -> None:
+    """Answer what is asked, and leave without waiting for threads that may still be sending."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is lost, so nothing needs to be said
+    os.umask(0o022)  # a restored step has the modes with which the job would have written it
+    die_with_parent()
+    lines = _Lines()
+    code = _answer_line(sys.stdin.buffer.readline(), lines, is_first=True)
+    while code == 0 and (line := _wait_for_line()):
+        code = _answer_line(line, lines, is_first=False)
     os._exit(code)
 
 

@@ -67,7 +67,7 @@ class StoreWork:
 
     def __init__(self, run: RunContext, sights: Sights, lanes: Lanes) -> None:
         store = run.run_file.store
-        self.transfers = Transfers(run.environ, store.stall_s)
+        self.transfers = Transfers(run.environ, store.stall_s, more_follow=True)
         self._run = run
         self._sights = sights
         self._lanes = lanes

@@ -1,11 +1,13 @@
-"""Run one transfer in a child process and wait for its answer.
+"""Run transfers in child processes and wait for their answers.
 
 The child (``supervisor.checkpoints.transfer``) holds everything heavy: b2sdk, TLS, hashing. It may be killed at any
-moment without loss, so a transfer without progress is killed here and reported as a passing failure.
+moment without loss, so a transfer without progress is killed here and reported as a passing failure. In the daemon it
+waits for some seconds for the next request, since few come alone: a publish, what the store keeps of the run, a delete.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +81,7 @@ class Moving:
     phase: str = ""
     files: int = 0
     recent: RecentRate = field(default_factory=RecentRate)
+    moved_t: float = float("-inf")  # when anything last moved, on the monotonic clock
     cancelled: str = ""  # why it was, a sentence
     pid: int = 0  # of the child
 
@@ -90,6 +93,7 @@ class Moving:
         progressed = (phase, moved, files) != (self.phase, self.bytes, self.files)
         self.phase, self.bytes, self.files, self.total = phase, moved, files, int(said.get("total", 0))
         self.recent.saw(moved, now)
+        self.moved_t = now if progressed else self.moved_t
         return progressed
 
     @property
@@ -103,132 +107,184 @@ class Moving:
         return (self.total - self.bytes) / self.rate if self.rate > 0 and self.total else None
 
 
+class _NotReadError(Exception):
+    """The child had ended before it read the request: it had waited long enough."""
+
+
+class _Child:
+    """One transfer process. It carries out one request after another."""
+
+    def __init__(self, environ: Mapping[str, str], ended: Callable[[_Child], None]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.checkpoints.transfer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd="/",
+        )
+        self._ended = ended
+        self._requests = 0
+        self._answered = threading.Event()  # or it has ended
+        self._answer: dict[str, Any] = {}
+        self._entries: dict[str, dict[str, Any]] = {}  # of the answer's fields that come line by line
+        self._moving, self._heard_t = Moving(""), 0.0
+        self._complaint = bytearray()
+        self._complains = threading.Thread(target=self._complain, daemon=True)
+        self._listens = threading.Thread(target=self._listen, daemon=True)
+        self._complains.start()
+        self._listens.start()
+
+    def ask(self, asked: Mapping[str, Any], moving: Moving, stall_s: float, *, is_last: bool) -> dict[str, Any]:
+        """Carry out one request; it is told that there is no other one where ``is_last``. Raises StoreError."""
+        self._requests += 1
+        self._moving, self._heard_t = moving, time.monotonic()
+        self._answer, self._entries = {}, {}
+        self._send(asked, is_last=is_last)
+        while not self._answered.wait(0.2):
+            if time.monotonic() - self._heard_t > stall_s:
+                self.end()
+                sentence = f"The transfer moved no byte for {stall_s:.0f} s and was ended; it goes on where it was."
+                raise StoreError("transient", sentence)
+        self._answered.clear()
+        if is_last or "ok" not in self._answer:
+            self._listens.join(5)
+            self.end()
+        return self._read_answer()
+
+    def _send(self, asked: Mapping[str, Any], *, is_last: bool) -> None:
+        assert self.process.stdin is not None  # noqa: S101 - opened as a pipe above
+        try:
+            self.process.stdin.write(json.dumps(asked).encode() + b"\n")
+            self.process.stdin.flush()
+            if is_last:
+                self.process.stdin.close()
+        except (OSError, ValueError):
+            return  # it has ended: its status and complaint tell why
+
+    def _read_answer(self) -> dict[str, Any]:
+        if "ok" in self._answer:
+            return {**self._answer["ok"], **self._entries}
+        if told := self._answer.get("error"):
+            if told.get("kind") == "fenced":
+                raise FencedError(str(told.get("sentence")), str(told.get("by")), int(told.get("generation", 0)))
+            raise StoreError(told.get("kind", "transient"), told.get("sentence", "unknown error"))
+        if self._moving.cancelled:
+            raise StoreError("transient", self._moving.cancelled)
+        code = self.process.returncode
+        if code == 0 and self._requests > 1:
+            raise _NotReadError
+        self._complains.join(5)
+        tail = self._complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
+        kind = ChildCrashedError if code > 0 else StoreError
+        raise kind("transient", f"The transfer process ended with status {code} without an answer: {tail[0]}")
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None  # noqa: S101 - opened as a pipe above
+        while line := self.process.stdout.readline(LINE_LIMIT):
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            now = time.monotonic()
+            if "progress" in said:
+                if self._moving.saw(said["progress"], now):
+                    self._heard_t = now
+            elif "entry" in said:
+                entry = said["entry"]
+                self._entries.setdefault(entry["field"], {})[entry["name"]] = entry["value"]
+                self._heard_t = now
+            else:
+                self._answer = said
+                self._answered.set()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._ended(self)
+        self._answered.set()
+
+    def _complain(self) -> None:
+        assert self.process.stderr is not None  # noqa: S101 - opened as a pipe above
+        while block := os.read(self.process.stderr.fileno(), 4096):
+            self._complaint.extend(block)
+            del self._complaint[:-8192]
+
+    def end(self) -> None:
+        """Kill it, which costs nothing, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+        for thread in (self._listens, self._complains):
+            thread.join(5)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe:
+                with contextlib.suppress(OSError):  # what was not sent cannot be
+                    pipe.close()
+
+
 class Transfers:
     """Starts transfer children, watches their progress, and can kill them all."""
 
-    def __init__(self, environ: Mapping[str, str], stall_s: float) -> None:
-        """``environ`` is the daemon's own environment (it holds the store's keys); ``stall_s`` the patience."""
+    def __init__(self, environ: Mapping[str, str], stall_s: float, *, more_follow: bool = False) -> None:
+        """``environ`` is the daemon's own environment (it holds the store's keys); ``stall_s`` the patience.
+
+        ``more_follow``: requests come again and again, so a child that has answered is kept for the next one.
+        """
         self._environ = dict(environ)
         self._stall_s = stall_s
+        self._more_follow = more_follow
         self._lock = threading.Lock()
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._at_work: dict[int, _Child] = {}
+        self._waiting: list[_Child] = []
         self._closed = False
         self.moving: dict[str, Moving] = {}
         self.moved_t = float("-inf")  # when a transfer last moved a byte, on the monotonic clock
 
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """Carry out one request; returns the child's ``ok`` object. Raises StoreError."""
-        moving = Moving(what)
+        while True:
+            with contextlib.suppress(_NotReadError):
+                return self._run_once(asked, what, stall_s or self._stall_s)
+
+    def _run_once(self, asked: Mapping[str, Any], what: str, stall_s: float) -> dict[str, Any]:
+        # What is urgent has a child of its own: those that wait have stepped back for the training.
+        alone = not self._more_follow or asked.get("urgent", VERBS[asked["do"]].urgent)
+        moving, answered = Moving(what), False
         with self._lock:
             if self._closed:
                 raise StoreError("transient", "The daemon is ending: no new transfer is begun.")
-            child = subprocess.Popen(
-                [sys.executable, "-m", "supervisor.checkpoints.transfer"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environ,
-                cwd="/",
-            )
-            self._children[child.pid] = child
+            child = self._waiting.pop() if self._waiting and not alone else _Child(self._environ, self._forget)
+            self._at_work[child.process.pid] = child
             if what:
-                moving.pid = child.pid
+                moving.pid = child.process.pid
                 self.moving[what] = moving
         try:
-            return self._talk_to_child(child, asked, moving, stall_s or self._stall_s)
+            answer = child.ask(asked, moving, stall_s, is_last=alone)
+            answered = True
+            return answer
         finally:
             with self._lock:
-                self._children.pop(child.pid, None)
+                self._at_work.pop(child.process.pid, None)
+                self.moved_t = max(self.moved_t, moving.moved_t)
                 if what:
                     self.moving.pop(what, None)
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-            for pipe in (child.stdin, child.stdout, child.stderr):
-                if pipe:
-                    pipe.close()
+                kept = answered and not alone and not self._closed and child.process.poll() is None
+                if kept:
+                    self._waiting.append(child)
+            if not kept:
+                child.end()
 
-    def _talk_to_child(
-        self, child: subprocess.Popen[bytes], asked: Mapping[str, Any], moving: Moving, stall_s: float
-    ) -> dict[str, Any]:
-        answer: dict[str, Any] = {}
-        entries: dict[str, dict[str, Any]] = {}  # of the answer's fields that come line by line
-        complaint = bytearray()
-        last = [time.monotonic()]
-
-        def listen() -> None:
-            assert child.stdout is not None  # noqa: S101 - opened as a pipe above
-            while line := child.stdout.readline(LINE_LIMIT):
-                try:
-                    said = json.loads(line)
-                except ValueError:
-                    continue
-                if "progress" in said:
-                    now = time.monotonic()
-                    if moving.saw(said["progress"], now):
-                        last[0] = self.moved_t = now
-                elif "entry" in said:
-                    entry = said["entry"]
-                    entries.setdefault(entry["field"], {})[entry["name"]] = entry["value"]
-                    last[0] = time.monotonic()
-                else:
-                    answer.update(said)
-
-        def complain() -> None:
-            assert child.stderr is not None  # noqa: S101 - opened as a pipe above
-            while block := os.read(child.stderr.fileno(), 4096):
-                complaint.extend(block)
-                del complaint[:-8192]
-
-        threads = [threading.Thread(target=work, daemon=True) for work in (listen, complain)]
-        for thread in threads:
-            thread.start()
-        self._ask_child(child, asked)
-        while child.poll() is None:
-            threads[0].join(0.2)
-            if not threads[0].is_alive():
-                try:
-                    child.wait(5)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                break
-            if time.monotonic() - last[0] > stall_s:
-                child.kill()
-                child.wait()
-                raise StoreError(
-                    "transient",
-                    f"The transfer moved no byte for {stall_s:.0f} s and was ended; it goes on where it was.",
-                )
-        for thread in threads:
-            thread.join(5)
-        if "ok" in answer:
-            return {**answer["ok"], **entries}
-        if "error" in answer and answer["error"].get("kind") == "fenced":
-            told = answer["error"]
-            raise FencedError(str(told.get("sentence")), str(told.get("by")), int(told.get("generation", 0)))
-        if "error" in answer:
-            raise StoreError(answer["error"].get("kind", "transient"), answer["error"].get("sentence", "unknown error"))
-        if moving.cancelled:
-            raise StoreError("transient", moving.cancelled)
-        tail = complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
-        kind = ChildCrashedError if child.returncode > 0 else StoreError
-        raise kind(
-            "transient", f"The transfer process ended with status {child.returncode} without an answer: {tail[0]}"
-        )
-
-    @staticmethod
-    def _ask_child(child: subprocess.Popen[bytes], asked: Mapping[str, Any]) -> None:
-        assert child.stdin is not None  # noqa: S101 - opened as a pipe above
-        try:
-            child.stdin.write(json.dumps(asked).encode() + b"\n")
-            child.stdin.close()
-        except OSError:
-            return  # it died at once: its status and complaint tell why
+    def _forget(self, child: _Child) -> None:
+        """It has ended."""
+        with self._lock:
+            if child in self._waiting:
+                self._waiting.remove(child)
 
     def children(self) -> list[int]:
         """Pids of the transfers under way."""
         with self._lock:
-            return list(self._children)
+            return list(self._at_work)
 
     def cancel(self, what: str, why: str) -> None:
         """Kill the transfer that is told as ``what``, if it is under way; its ``run`` raises kind "transient"."""
@@ -236,11 +292,12 @@ class Transfers:
             moving = self.moving.get(what)
             if moving is not None:
                 moving.cancelled = why
-                self._children[moving.pid].kill()
+                self._at_work[moving.pid].process.kill()
 
     def close(self) -> None:
         """Kill what is under way (nothing is lost by that) and begin no more."""
         with self._lock:
             self._closed = True
-            for child in self._children.values():
-                child.kill()
+            children = [*self._at_work.values(), *self._waiting]
+        for child in children:
+            child.process.kill()

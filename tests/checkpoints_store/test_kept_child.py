@@ -1,0 +1,97 @@
+"""A transfer child of the daemon that has answered waits for the next request, for some seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.checkpoints.transfer import LINGER_S
+from supervisor.effects.transfers import Transfers
+from supervisor.storage.base import StoreError
+from tests.checkpoints_store.conftest import RUN, Step, until
+
+
+class Kept(Transfers):
+    """One that can be asked which children it has."""
+
+    def catalogue(self, folder: Path, **more: Any) -> dict[str, Any]:
+        """A look at a store that is a folder."""
+        return self.run({"do": "catalogue", "run_id": RUN, "store": {"url": f"file://{folder}"}, **more})
+
+    def waiting(self) -> list[int]:
+        """Pids of those that have nothing to do."""
+        return [child.process.pid for child in self._waiting]
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    made = Kept(os.environ, 60.0, more_follow=True)
+    yield made
+    made.close()
+
+
+def test_the_next_request_is_carried_out_by_the_same_process(kept: Kept, tmp_path: Path) -> None:
+    first = kept.catalogue(tmp_path)
+    (pid,) = kept.waiting()
+    step = Step(tmp_path / "pod").fill()
+    kept.run(step.request(tmp_path / "state") | {"store": {"url": f"file://{tmp_path}/store"}}, what="publish")
+    assert kept.waiting() == [pid]
+    assert kept.catalogue(tmp_path / "store")["steps"], "nothing of the answer before is left"
+    assert kept.catalogue(tmp_path) == first
+    assert kept.waiting() == [pid]
+    assert psutil.Process(pid).nice() == min(19, psutil.Process().nice() + 10), "it has stepped back once"
+    assert (kept.children(), kept.moving) == ([], {})
+
+
+def test_what_is_urgent_has_a_process_of_its_own_and_an_error_ends_one(kept: Kept, tmp_path: Path) -> None:
+    kept.catalogue(tmp_path)
+    (pid,) = kept.waiting()
+    kept.catalogue(tmp_path, urgent=True)
+    assert kept.waiting() == [pid], "nor is that one kept"
+    with pytest.raises(StoreError, match="is missing"):
+        kept.run({"do": "catalogue", "run_id": RUN, "store": {}})
+    assert kept.waiting() == []
+
+
+def test_without_a_request_it_ends_by_itself_and_leaves_no_zombie(kept: Kept, tmp_path: Path) -> None:
+    kept.catalogue(tmp_path)
+    (pid,) = kept.waiting()
+    until(lambda: not kept.waiting(), "it has ended", LINGER_S + 30.0)
+    assert not psutil.pid_exists(pid)
+    kept.catalogue(tmp_path)
+    assert kept.waiting() not in ([], [pid])
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_one_that_ends_as_it_is_asked_is_replaced_and_one_that_was_killed_fails_once(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_killed: bool
+) -> None:
+    monkeypatch.setattr(kept, "_forget", lambda child: None)  # that comes too late
+    kept.catalogue(tmp_path)
+    (child,) = kept._waiting
+    assert child.process.stdin is not None
+    if was_killed:
+        child.process.kill()
+    else:
+        child.process.stdin.close()  # as if it had waited long enough
+    child.process.wait(20)
+    if was_killed:
+        with pytest.raises(StoreError) as caught:
+            kept.catalogue(tmp_path)
+        assert caught.value.kind == "transient"
+    assert kept.catalogue(tmp_path)["steps"] == []
+    assert child.process.pid not in kept.waiting()
+
+
+def test_with_the_daemon_they_end(kept: Kept, tmp_path: Path) -> None:
+    kept.catalogue(tmp_path)
+    (child,) = kept._waiting
+    kept.close()
+    assert child.process.wait(20) == -9
+    with pytest.raises(StoreError, match="is ending"):
+        kept.catalogue(tmp_path)
