@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # what one verb alone needs is imported when that is asked: m
 
 PROGRESS_EVERY_S = 0.5
 LINGER_S = 3.0
+LAST_THREADS_S = 0.5
 PR_SET_PDEATHSIG = 1
 NICE = 10
 UNUSED = ("pydantic", "tqdm")
@@ -470,7 +471,9 @@ def serve(request: verbs.Request, environ: Mapping[str, str], lines: _Lines) -> 
             limit_mbit=where.limit_mbit,
             region=where.region,
         )
-    return _carry_out(request.verb, _Run(request.run_id, store, lines))
+    answer = _carry_out(request.verb, _Run(request.run_id, store, lines))
+    store.close()
+    return answer
 
 
 def _answer_line(line: bytes, lines: _Lines, *, is_first: bool) -> int:
@@ -489,8 +492,12 @@ def _answer_line(line: bytes, lines: _Lines, *, is_first: bool) -> int:
 
 def _wait_for_line() -> bytes:
     """The next request, b"" where none comes. A thread that may still be sending must not work beside it."""
-    ready = threading.active_count() == 1 and select.select([sys.stdin], [], [], LINGER_S)[0]
-    return sys.stdin.buffer.readline() if ready else b""
+    until = time.monotonic() + LAST_THREADS_S
+    while threading.active_count() > 1:
+        if time.monotonic() > until:
+            return b""
+        time.sleep(0.005)
+    return sys.stdin.buffer.readline() if select.select([sys.stdin], [], [], LINGER_S)[0] else b""
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +62,6 @@ class B2Store(RemoteStore):
         part_size = min(max(part_size or client.recommended_part_bytes, client.least_part_bytes), LARGEST_REQUEST)
         super().__init__(client.url, streams, part_size, client.retry)
         self._client = client
-        self._pool = ThreadPoolExecutor(max_workers=streams, thread_name_prefix="b2")
         self._large = LargeFiles(client, self._pool, self._count_sent)
         self._composer = B2Composer(client, self._large, self)
 

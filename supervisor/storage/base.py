@@ -163,6 +163,9 @@ class Store(Protocol):
     streams: int
     """Requests that may be in flight at a time."""
 
+    def close(self) -> None:
+        """Nothing more is asked of it: its idle threads end. What another thread has under way is not waited for."""
+
     def sent_bytes(self) -> int:
         """Bytes of objects that were sent since the store was opened; bytes found there already do not count."""
 

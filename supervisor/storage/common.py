@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ class CountingStore:
         self._part_size = part_size
         self._sent = 0
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """It has nothing of its own."""
 
     def sent_bytes(self) -> int:
         return self._sent
@@ -67,6 +71,10 @@ class RemoteStore(CountingStore):
     def __init__(self, url: str, streams: int, part_size: int, retry: Retry) -> None:
         super().__init__(url, streams, part_size)
         self._retry = retry
+        self._pool = ThreadPoolExecutor(streams, "stream")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     @abstractmethod
     def _open_body(

@@ -13,7 +13,6 @@ import io
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +75,6 @@ class S3Store(RemoteStore):
         self._claiming = threading.Lock()
         self._claims: bool | None = None  # unknown yet
         self._deletes_by_etag = True  # until the service says otherwise
-        self._pool = ThreadPoolExecutor(max_workers=streams, thread_name_prefix="s3")
         self._multipart = Multipart(client, self.url, self._pool, self._count_sent)
         self._versions = self._keeps_versions()
 

@@ -13,6 +13,7 @@ import pytest
 from supervisor.checkpoints.transfer import LINGER_S
 from supervisor.effects.transfers import Transfers
 from supervisor.storage.base import StoreError
+from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import RUN, Step, until
 
 
@@ -46,6 +47,18 @@ def test_the_next_request_is_carried_out_by_the_same_process(kept: Kept, tmp_pat
     assert kept.waiting() == [pid]
     assert psutil.Process(pid).nice() == min(19, psutil.Process().nice() + 10), "it has stepped back once"
     assert (kept.children(), kept.moving) == ([], {})
+
+
+def test_a_publish_to_b2_leaves_no_thread_behind_that_would_end_it(tmp_path: Path) -> None:
+    step = Step(tmp_path / "pod").fill()
+    with B2Server(part_size=20_000) as b2:
+        kept = Kept(os.environ | b2.environ(), 60.0, more_follow=True)
+        store = {"url": "b2://the-bucket/team", "realm": b2.url}
+        kept.run(step.request(tmp_path / "state") | {"store": store}, what="publish")
+        (pid,) = kept.waiting()
+        assert kept.run({"do": "catalogue", "run_id": RUN, "store": store})["latest"]["step"] == 20
+        assert kept.waiting() == [pid]
+        kept.close()
 
 
 def test_what_is_urgent_has_a_process_of_its_own_and_an_error_ends_one(kept: Kept, tmp_path: Path) -> None:
