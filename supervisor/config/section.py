@@ -8,7 +8,11 @@ from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.plugin import _loader
 
+# Plugins of pydantic (logfire) are the job's business. To look for them, pydantic 2 reads the metadata of each package
+# that is installed, which was a sixth of a daemon's start. PYDANTIC_DISABLE_PLUGINS would reach the job.
+_loader._plugins = {}
 Positive = Annotated[int, Field(ge=1)]
 
 
