@@ -1,4 +1,4 @@
-"""One long run that meets every fault in turn, in each dialect: all are told by name and healed, none is invented."""
+"""One long run that meets every fault in turn, in the oldest and the newest dialect: all are told by name and healed, none is invented."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_STEPS = 42
 
 @pytest.mark.soak
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(("era", "torn"), [("2026-01-06", "shard"), ("v0.6", "metadata"), ("2026-08-21", "short")])
+@pytest.mark.parametrize(("era", "torn"), [("2026-01-06", "shard"), ("2026-08-21", "short")])
 def test_every_fault_in_one_run(era: str, torn: str, tmp_path: Path) -> None:
     more = {"checkpoint-torn": {"how": torn}}
     faults = [{"kind": kind, "at_step": step, **more.get(kind, {})} for kind, step, _ in FAULTS]

@@ -81,7 +81,7 @@ def test_a_lost_machine_takes_what_was_not_published_with_it_and_a_spare_gets_th
 def test_a_head_that_is_killed_again_and_again_publishes_no_step_that_is_not_whole(make: Make) -> None:
     cluster = make()
     safe = 0
-    for number in range(6):
+    for number in range(4):
         cluster.wait_for(lambda before=safe: cluster.latest() > before, "a later step", 60)
         safe = cluster.latest()
         if number % 2:  # in the middle of the next one

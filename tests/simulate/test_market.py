@@ -271,8 +271,8 @@ def test_no_policy_is_better_in_both_and_ours_breaks_no_promise(seeds: Sequence[
 
 
 @pytest.mark.soak
-def test_no_healthy_pod_is_replaced_in_800_hours() -> None:
-    check_healthy(400, (11, 12))
+def test_no_healthy_pod_is_replaced_in_400_hours() -> None:
+    check_healthy(200, (11, 12))
 
 
 @pytest.fixture(scope="module")
