@@ -15,7 +15,7 @@ from supervisor.cli import ctl
 
 from .rig import Pod
 
-ERAS = ("2026-01-06", "2026-08-21")  # one folder for all attempts, and one for each
+ERAS = ("2026-01-06", "2026-08-21")
 """Which truncate `.stdout` and `.log` files at each start, and keep a folder for each."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ROLES = ("trainer", "orchestrator", "inference")

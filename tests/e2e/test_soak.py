@@ -1,4 +1,7 @@
-"""One long run that meets every fault in turn, in the oldest and the newest dialect: all are told by name and healed, none is invented."""
+"""One long run that meets every fault in turn, in the oldest and the newest dialect.
+
+All are told by name and healed, none is invented.
+"""
 
 from __future__ import annotations
 
