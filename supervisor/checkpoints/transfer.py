@@ -442,7 +442,8 @@ def light_imports() -> Iterator[None]:
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
-        gc.freeze()
+        if not gc.get_freeze_count():  # what a later request leaves behind, its connections, is garbage
+            gc.freeze()
         gc.enable()
 
 
@@ -492,6 +493,7 @@ def _answer_line(line: bytes, lines: _Lines, *, is_first: bool) -> int:
 
 def _wait_for_line() -> bytes:
     """The next request, b"" where none comes. A thread that may still be sending must not work beside it."""
+    gc.collect()
     until = time.monotonic() + LAST_THREADS_S
     while threading.active_count() > 1:
         if time.monotonic() > until:

@@ -216,7 +216,7 @@ def _attempt_row(status: Mapping[str, Any], now: float) -> str:
     text = f"{status['attempt']}, {restarts} restart{'' if restarts == 1 else 's'}"
     if status.get("pid"):
         text += f", process {status['pid']}"
-    if status.get("since") and status.get("state") != HELD:
+    if status.get("since"):
         text += f", {str(status.get('state')).replace('-', ' ')} since {clock(status['since'], now)}"
     return text
 

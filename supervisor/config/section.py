@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.plugin import _loader
 
-# Plugins of pydantic (logfire) are the job's business. To look for them, pydantic 2 reads the metadata of each package
-# that is installed, which was a sixth of a daemon's start. PYDANTIC_DISABLE_PLUGINS would reach the job.
-_loader._plugins = {}
+# To look for plugins (logfire), which are the job's business, pydantic 2 reads the metadata of all packages: a sixth of
+# a daemon's start. PYDANTIC_DISABLE_PLUGINS would reach the job.
+with suppress(ImportError):
+    from pydantic.plugin import _loader
+
+    _loader._plugins = {}
 Positive = Annotated[int, Field(ge=1)]
 
 

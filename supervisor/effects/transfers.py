@@ -132,8 +132,13 @@ class _Child:
         self._complaint = bytearray()
         self._complains = threading.Thread(target=self._complain, daemon=True)
         self._listens = threading.Thread(target=self._listen, daemon=True)
-        self._complains.start()
-        self._listens.start()
+        try:
+            self._complains.start()
+            self._listens.start()
+        except RuntimeError as error:  # this container may have no more threads
+            self.process.kill()
+            self.process.wait()
+            raise StoreError("transient", f"The transfer process cannot be listened to: {error}") from error
 
     def ask(self, asked: Mapping[str, Any], moving: Moving, stall_s: float, *, is_last: bool) -> dict[str, Any]:
         """Carry out one request; it is told that there is no other one where ``is_last``. Raises StoreError."""
@@ -249,7 +254,7 @@ class Transfers:
 
     def _run_once(self, asked: Mapping[str, Any], what: str, stall_s: float) -> dict[str, Any]:
         # What is urgent has a child of its own: those that wait have stepped back for the training.
-        alone = not self._more_follow or asked.get("urgent", VERBS[asked["do"]].urgent)
+        alone = not self._more_follow or bool(asked.get("urgent"))
         moving, answered = Moving(what), False
         with self._lock:
             if self._closed:
@@ -260,8 +265,7 @@ class Transfers:
                 moving.pid = child.process.pid
                 self.moving[what] = moving
         try:
-            answer = child.ask(asked, moving, stall_s, is_last=alone)
-            answered = True
+            answer, answered = child.ask(asked, moving, stall_s, is_last=alone), True
             return answer
         finally:
             with self._lock:
@@ -269,7 +273,8 @@ class Transfers:
                 self.moved_t = max(self.moved_t, moving.moved_t)
                 if what:
                     self.moving.pop(what, None)
-                kept = answered and not alone and not self._closed and child.process.poll() is None
+                ends = alone or self._closed or moving.cancelled or child.process.poll() is not None
+                kept = answered and not ends
                 if kept:
                     self._waiting.append(child)
             if not kept:

@@ -129,12 +129,12 @@ def status(state: State) -> dict[str, Any]:
     progress = state.progress
     return {
         "run": state.settings.run_id,
-        "state": "paused" if _what_pause_holds(state) else state_word(state),
+        "state": "paused" if (held := bool(_what_pause_holds(state))) else state_word(state),
         "paused": state.orders.paused,
         "mode": state.settings.mode,
         "would": ledger_of_would(state)[-3:],
         "sentence": headline(state),
-        "since": state.since_wall,
+        "since": None if held else state.since_wall,  # of the core's mode
         "step": progress.step if progress.step is not None else progress.highest,
         "max_steps": state.settings.max_steps,
         "step_seconds": _typical_step(state),

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervisor.checkpoints.transfer import LINGER_S
-from supervisor.effects.transfers import Transfers
+from supervisor.effects.transfers import Transfers, _Child
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server
 from tests.checkpoints_store.conftest import RUN, Step, until
@@ -58,7 +58,28 @@ def test_a_publish_to_b2_leaves_no_thread_behind_that_would_end_it(tmp_path: Pat
         (pid,) = kept.waiting()
         assert kept.run({"do": "catalogue", "run_id": RUN, "store": store})["latest"]["step"] == 20
         assert kept.waiting() == [pid]
+        files = psutil.Process(pid).num_fds()
+        for _ in range(10):
+            kept.run({"do": "catalogue", "run_id": RUN, "store": store})
+        assert kept.waiting() == [pid]
+        assert psutil.Process(pid).num_fds() <= files, "no connection of an earlier request is left open"
         kept.close()
+
+
+def test_one_that_is_cancelled_as_it_answers_is_not_kept(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = _Child.ask
+
+    def answer_late(child: _Child, *words: Any, **more: Any) -> dict[str, Any]:
+        answer = ask(child, *words, **more)
+        kept.cancel("publish", "This pod is about to go.")
+        return answer
+
+    monkeypatch.setattr(_Child, "ask", answer_late)
+    store = {"url": f"file://{tmp_path}"}
+    assert kept.run({"do": "catalogue", "run_id": RUN, "store": store}, what="publish")["steps"] == []
+    assert kept.waiting() == [], "it was killed, and may just not be seen to be dead"
 
 
 def test_what_is_urgent_has_a_process_of_its_own_and_an_error_ends_one(kept: Kept, tmp_path: Path) -> None:
