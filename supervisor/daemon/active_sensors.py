@@ -350,16 +350,20 @@ class _Exits:
     following: Looker
     last: dict[str, LastLines] = field(default_factory=dict)
 
-    def __call__(self) -> list[f.ComponentExited]:
-        found = []
+    def __call__(self) -> list[f.ComponentExited | None]:
+        found: list[f.ComponentExited | None] = []
         for name in self.components:
             one = self.look(name)
-            if one.state in ("exited", "lost") and self._lines_are_read(name):
+            if one.state not in ("exited", "lost"):
+                continue
+            if self._lines_are_read(name):
                 fact = f.ComponentExited(self.attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
                 if (place := one.place) is not None:
                     age_s = time.time() - one.ended_wall if one.ended_wall is not None else 0.0
                     fact = replace(fact, host=place.host, role=place.role, index=place.index, age_s=max(0.0, age_s))
                 found.append(fact)
+            else:
+                found.append(None)
         return found
 
     def _lines_are_read(self, name: str) -> bool:

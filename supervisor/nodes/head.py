@@ -52,6 +52,7 @@ TURN_S = 0.25
 ANSWER_S = 3.5  # every fourth beat is answered: to send costs more than all else that a beat does
 TELL_AGAIN_S = 5.0
 ALL_HERE_S = 3.0
+GATHER_S = 0.05  # what is said in this time is heard in one turn, where nothing is waited for: each turn costs 0.3 ms
 MOST_UNFIT = 64
 MOST_LOGS = 128  # open at a time
 ABSENT_S = 10.0  # a stop waits for a machine until it has been silent for so long
@@ -301,6 +302,8 @@ class Head:
                     self._wakes.recv(4096)
             elif key.data in self._peers:  # not hung up on in this very turn
                 self._hear_peer(key.data)
+        if not self._requests and all(peer.name for peer in self._peers):
+            time.sleep(GATHER_S)
         if now() - self._flushed >= TURN_S:
             self._flushed = now()
             for peer in [one for one in self._peers if one.line.unsent]:

@@ -27,8 +27,10 @@ from supervisor.sensors.base import Clock
 
 Classify = Callable[[str, str], tuple[Role, bool] | None]
 """``Job.classify_process``: (command line, comm) -> role and whether its end is proof, None for a helper."""
+Exits = Callable[[], Sequence[ComponentExited | None]]
 
 TITLE_LENGTH = 200
+SOON_S = 0.1
 SETTLED_S = 300.0  # titles are set while a process loads its libraries; after this they are read less often
 RECHECK_S = 30.0  # how often settled titles, and processes that are not ours, are read again
 SCAN_SHARE = 0.003  # of one core: on a machine with thousands of processes scans come less often
@@ -176,15 +178,17 @@ class _Table:
 class ProcessWatcher:
     """Posts ``ProcessGone`` for known processes that have ended, and ``ComponentExited`` from the shims' files.
 
-    ``exits`` is asked each second and returns the exits that the shims have written so far; each is posted once.
+    ``exits`` is asked each second and returns the exits that the shims have written so far; each is posted once. While
+    one of them is None, what ended has lines that are not read yet, and it is asked again soon.
     """
 
     name = "processes"
 
-    def __init__(self, table: _Table, exits: Callable[[], Sequence[ComponentExited]]) -> None:
+    def __init__(self, table: _Table, exits: Exits) -> None:
         self._table = table
         self._exits = exits
         self._exited: set[str] = set()
+        self._waits = False
 
     def look(self) -> Sequence[Fact]:
         facts: list[Fact] = []
@@ -195,11 +199,17 @@ class ProcessWatcher:
             for entry in table.list_ended():
                 facts += _gone_facts(table.attempt, entry, proof=True)
                 table.remove(entry)
-        for exited in self._exits():
-            if exited.component not in self._exited:
+        exits = self._exits()
+        self._waits = None in exits
+        for exited in exits:
+            if exited is not None and exited.component not in self._exited:
                 self._exited.add(exited.component)
                 facts.append(exited)
         return facts
+
+    def again_s(self, took_s: float) -> float | None:
+        """Seconds to the next look."""
+        return SOON_S if self._waits else None
 
     def unknown(self, reason: str) -> Sequence[Fact]:
         return ()  # there is no fact for it, and none is needed: only what was seen to end is ever reported
@@ -332,7 +342,7 @@ def process_sensors(
     attempt: int,
     roots: Collection[Identity],
     classify: Classify,
-    exits: Callable[[], Sequence[ComponentExited]],
+    exits: Exits,
     *,
     known: Sequence[ProcessSeen] = (),
     clock: Clock = time.monotonic,

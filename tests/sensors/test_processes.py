@@ -234,6 +234,20 @@ def test_the_exit_that_the_shim_wrote_is_posted_once(tree: Tree) -> None:
     assert [gone.pid for gone in inbox.of(ProcessGone)] == [engine.pid]
 
 
+def test_an_exit_whose_last_lines_are_not_read_yet_is_asked_for_again_soon(tree: Tree) -> None:
+    exits: list[ComponentExited | None] = [None]
+    watcher, _ = process_sensors(7, [tree.id], classify, lambda: exits)
+    inbox = Inbox()
+    looker = Looker(watcher, inbox, interval_s=3600.0)
+    looker.start()
+    until(lambda: watcher.again_s(0.0) is not None, "it was asked for once")
+    exits[:] = [ComponentExited(7, "rl", 0)]
+    until(lambda: inbox.of(ComponentExited), "it is told, long before the next look is due")
+    until(lambda: watcher.again_s(0.0) is None, "and then all goes as usual")
+    assert looker.stop()
+    watcher.close()
+
+
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_open_connections_to_the_engine_are_counted_without_our_own(family: socket.AddressFamily) -> None:
     with socket.socket(family) as listener:
