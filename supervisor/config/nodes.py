@@ -49,7 +49,7 @@ class Nodes(Section):
     """`host:port` for the agents. Port 0: any. What is said there is authenticated and not encrypted."""
     address: str | None = None
     """Name or address by which the other machines reach this one. Default: that of `listen`, else the host name."""
-    lease: Annotated[float, Field(ge=1, le=86_400)] = LEASE_S
+    lease: Annotated[float, Field(ge=4, le=86_400)] = LEASE_S
     """Seconds after which an agent that hears from no daemon ends what runs on its machine."""
     wait: Annotated[float, Field(ge=0, le=86_400)] = 300
     """How long a start waits for machines enough; then the daemon ends with 94."""

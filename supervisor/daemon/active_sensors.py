@@ -371,7 +371,8 @@ class _Exits:
             self.last[name] = LastLines(self.logs)
         if self.last[name].are_read():
             return True
-        self.following.wake()
+        if not self.logs.behind:  # else it goes on by itself, and rests in between
+            self.following.wake()
         return False
 
 

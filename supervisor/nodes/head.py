@@ -49,12 +49,11 @@ HEAD_FILE, IDENTITIES = "head.json", "machines.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MOST_STRANGERS = 64  # connections that have not proved yet that they know the token
 TURN_S = 0.25
-ANSWER_S = 3.5  # every fourth beat is answered: to send costs more than all else that a beat does
+ANSWER_S = 2.5  # every third beat is answered: to send costs more than all else that a beat does
 TELL_AGAIN_S = 5.0
 ALL_HERE_S = 3.0
 GATHER_S = 0.05  # what is said in this time is heard in one turn, where nothing is waited for: each turn costs 0.3 ms
 MOST_UNFIT = 64
-MOST_LOGS = 128  # open at a time
 ABSENT_S = 10.0  # a stop waits for a machine until it has been silent for so long
 GONE_S = 3.0  # an agent that hung up is usually back by then
 LAUNCH_S = 90.0  # for the answer to a launch: a shim may take 30 s, and what is in the way has to be ended
@@ -124,9 +123,8 @@ class Head:
         self._folder = nodes.folder.expanduser().absolute()
         self._machines: dict[str, Machine] = {}
         self._requests: dict[str, Request] = {}
-        self._logs: dict[tuple[int, str], tuple[str, int]] = {}
-        """By attempt and component: the machine that output is kept of, and the open file; the one last used is last.
-        Opening and closing it for each line cost more than writing did."""
+        self._writers: dict[tuple[int, str], tuple[str, Path]] = {}
+        """By attempt and component: the machine that output is kept of, and where."""
         self._changed = threading.Condition()
         self._writing = threading.Lock()  # of records, which the thread that hears writes and effects do
         self._began = now()
@@ -188,8 +186,6 @@ class Head:
         for peer in list(self._peers):
             self._linger(peer)
         self._listener.close()
-        if not self._thread.is_alive():  # it alone may write into them
-            self._close_logs(list(self._logs))
 
     def _leave_word(self, code: int) -> None:
         if not self._told_address or self._state().fence.lost:
@@ -302,7 +298,8 @@ class Head:
                     self._wakes.recv(4096)
             elif key.data in self._peers:  # not hung up on in this very turn
                 self._hear_peer(key.data)
-        if not self._requests and all(peer.name for peer in self._peers):
+        waits = any(one.answer is None for one in list(self._requests.values()))
+        if not waits and all(peer.name for peer in self._peers):
             time.sleep(GATHER_S)
         if now() - self._flushed >= TURN_S:
             self._flushed = now()
@@ -558,7 +555,6 @@ class Head:
         if state.state == "absent":
             return  # its launch is under way, or its records were tidied away
         if state.state in ("exited", "lost"):
-            self._close_logs([part for part in self._logs if part == (int(folder.name), name)])
             # In this machine's time: when it was heard less its age.
             state = replace(state, ended_wall=time.time() - max(0.0, float(message.get("age", 0.0))))
         self._keep(folder, name, state)
@@ -597,22 +593,20 @@ class Head:
 
     def _keep_output(self, host: str, message: Message) -> None:
         part = int(message["attempt"]), str(message["name"])
+        writer = self._writers.get(part)
+        if writer is None or writer[0] != host:  # each line of a log comes this way: where a component is stays
+            if self._place_of(host, message) is None:
+                return
+            writer = host, attempt_dir(self.state_dir, part[0]) / f"{part[1]}.log"
+            self._writers = {one: at for one, at in self._writers.items() if one[0] >= part[0]} | {part: writer}
         data, at = str(message["data"]).encode("latin-1"), int(message["at"])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError):  # a full disk costs output, not the run
-            if self._logs.get(part, ("", 0))[0] != host:
-                if self._place_of(host, message) is None:
-                    return
-                self._close_logs([one for one in self._logs if one == part or one[0] < part[0]])
-                self._close_logs(list(self._logs)[: -MOST_LOGS + 1])
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                path = attempt_dir(self.state_dir, part[0]) / f"{part[1]}.log"
-                self._logs[part] = host, os.open(path, flags, 0o640)
-            self._logs[part] = log = self._logs.pop(part)
-            os.pwrite(log[1], data, at)
-
-    def _close_logs(self, parts: Sequence[tuple[int, str]]) -> None:
-        for part in parts:
-            os.close(self._logs.pop(part)[1])
+            fd = os.open(writer[1], flags, 0o640)
+            try:
+                os.pwrite(fd, data, at)
+            finally:
+                os.close(fd)
 
     def _hear_process(self, host: str, message: Message) -> None:
         role: f.Role = message["role"]

@@ -30,7 +30,7 @@ Classify = Callable[[str, str], tuple[Role, bool] | None]
 Exits = Callable[[], Sequence[ComponentExited | None]]
 
 TITLE_LENGTH = 200
-SOON_S = 0.1
+SOON_S = 0.3  # what its neighbours write within this time is read before its end is told
 SETTLED_S = 300.0  # titles are set while a process loads its libraries; after this they are read less often
 RECHECK_S = 30.0  # how often settled titles, and processes that are not ours, are read again
 SCAN_SHARE = 0.003  # of one core: on a machine with thousands of processes scans come less often
@@ -199,6 +199,7 @@ class ProcessWatcher:
             for entry in table.list_ended():
                 facts += _gone_facts(table.attempt, entry, proof=True)
                 table.remove(entry)
+        self._waits = False
         exits = self._exits()
         self._waits = None in exits
         for exited in exits:
