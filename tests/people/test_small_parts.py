@@ -178,7 +178,7 @@ def test_the_status_as_metrics() -> None:
     assert got[f'gpu_memory_used_bytes{{{run},index="0",uuid="GPU-a",role="inference"}}'] == 70 * GIB
     assert got[f'disk_free_bytes{{{run},path="/workspace"}}'] == 80 * GIB
     states = {key: value for key, value in got.items() if key.startswith("state{")}
-    assert len(states) == 12
+    assert len(states) == len(metrics.KNOWN_STATES)
     assert [key for key, value in states.items() if value] == [f'state{{{run},state="running"}}']
     assert (got[f"local_steps{{{run}}}"], got[f"stored_steps{{{run}}}"], got[f"incident_open{{{run}}}"]) == (2, 1, 0)
     assert got[f"engine_healthy{{{run}}}"] == 1
