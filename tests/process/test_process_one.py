@@ -6,6 +6,7 @@ everything else in the namespace.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.api.client import Client
+from supervisor.api.client import Client, NotThereError, UnclearError
 from supervisor.process import nanny
 from tests.practice.command_line import toml_value
 from tests.process.conftest import wait_for
@@ -286,9 +287,13 @@ def test_a_stranger_in_a_container_without_a_home_has_all_his_folders(pod: Pod) 
     try:
         one = pod.start(*cut, *stranger, python, "-m", "supervisor.cli.main", "run", str(pod.run_file), **more)
         socket = left[1] / "one.sock"
-        wait_for(
-            lambda: socket.exists() and "running" in str(Client(socket).get("/v1/status").get("state")), "it runs", 30
-        )
+
+        def runs() -> bool:
+            with contextlib.suppress(NotThereError, UnclearError):  # it is just starting
+                return socket.exists() and "running" in str(Client(socket).get("/v1/status").get("state"))
+            return False
+
+        wait_for(runs, "it runs", 30)
         state = left[0] / "rl-supervisor/one"
         assert (state / "journal.db").stat().st_uid == 54321
         if not Path("/run/systemd/system").is_dir():
