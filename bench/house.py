@@ -204,8 +204,8 @@ ASKED: Mapping[str, tuple[float | None, float | None]] = {
     # The tier (980 lines) is loaded only where one is set; a stop in seconds; [setup] side by side; pictures of a
     # standstill, also of a save; other machines keep evidence, too. `recovery.inference = "auto"`, and what a loading
     # engine is spared; "auto" judges the configuration that a start runs. All of the daemon goes by the configuration
-    # that runs. Engines, GPUs, memory and processes of other
-    # machines are judged.
+    # that runs. Engines, GPUs, memory and processes of other machines are judged. A transfer child serves several
+    # requests, and an exit is told as soon as its last lines are read.
     "the daemon: lines in all": (27_000, 38_280),
     "the daemon: lines at start": (None, 32_170),
     "supervisorctl: lines in all": (3_000, 3_000),

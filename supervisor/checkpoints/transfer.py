@@ -21,7 +21,7 @@ Answers, one JSON object a line
     quota (likewise: store or local disk full), missing, damaged (take the step before), changed (choose a local step
     anew), fenced (another pod holds the run: write and delete nothing more).
     A process that ends without a last line was killed or crashed: treat it as transient. With exit code 0 it had not
-    read the request.
+    begun with the request.
 """
 
 from __future__ import annotations
@@ -493,13 +493,13 @@ def _answer_line(line: bytes, lines: _Lines, *, is_first: bool) -> int:
 
 def _wait_for_line() -> bytes:
     """The next request, b"" where none comes. A thread that may still be sending must not work beside it."""
-    gc.collect()
+    line = sys.stdin.buffer.readline() if select.select([sys.stdin], [], [], LINGER_S)[0] else b""
     until = time.monotonic() + LAST_THREADS_S
-    while threading.active_count() > 1:
+    while line and threading.active_count() > 1:
         if time.monotonic() > until:
             return b""
         time.sleep(0.005)
-    return sys.stdin.buffer.readline() if select.select([sys.stdin], [], [], LINGER_S)[0] else b""
+    return line
 
 
 def main() -> None:
@@ -510,6 +510,7 @@ def main() -> None:
     lines = _Lines()
     code = _answer_line(sys.stdin.buffer.readline(), lines, is_first=True)
     while code == 0 and (line := _wait_for_line()):
+        gc.collect()
         code = _answer_line(line, lines, is_first=False)
     os._exit(code)
 

@@ -107,8 +107,8 @@ class Moving:
         return (self.total - self.bytes) / self.rate if self.rate > 0 and self.total else None
 
 
-class _NotReadError(Exception):
-    """The child had ended before it read the request: it had waited long enough."""
+class _NotBegunError(Exception):
+    """The child had ended before it began with the request: it had waited long enough."""
 
 
 class _Child:
@@ -178,7 +178,7 @@ class _Child:
             raise StoreError("transient", self._moving.cancelled)
         code = self.process.returncode
         if code == 0 and self._requests > 1:
-            raise _NotReadError
+            raise _NotBegunError
         self._complains.join(5)
         tail = self._complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
         kind = ChildCrashedError if code > 0 else StoreError
@@ -249,7 +249,7 @@ class Transfers:
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
         """Carry out one request; returns the child's ``ok`` object. Raises StoreError."""
         while True:
-            with contextlib.suppress(_NotReadError):
+            with contextlib.suppress(_NotBegunError):
                 return self._run_once(asked, what, stall_s or self._stall_s)
 
     def _run_once(self, asked: Mapping[str, Any], what: str, stall_s: float) -> dict[str, Any]:
