@@ -7,10 +7,10 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError
+from supervisor.base.records import dataclass
 
 LARGEST = 256 << 10  # bytes of one answer
 WRITTEN_S = 1.0  # since its last change: a process that wrote half a line a moment ago is still at it

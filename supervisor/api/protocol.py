@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -25,6 +25,7 @@ from supervisor.api.log_window import NoLogError, last_lines, next_piece
 from supervisor.api.server import Handler, HttpServer, RefusedError
 from supervisor.base.errors import SupervisorError
 from supervisor.base.logs import say
+from supervisor.base.records import dataclass
 from supervisor.base.unix_socket import Claim, door, peer_name
 
 VERBS: Mapping[str, frozenset[str]] = {

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from supervisor.base.records import dataclass
 
 LARGEST = 1 << 20  # bytes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

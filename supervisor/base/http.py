@@ -11,9 +11,10 @@ import io
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
+
+from supervisor.base.records import dataclass
 
 LIMIT_BYTES = 64 << 10
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from supervisor.base.errors import StoreError
+from supervisor.base.records import dataclass
 
 T = TypeVar("T")
 LONGEST_RETRY_AFTER_S = 120.0

@@ -10,11 +10,11 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, TryAgainError
+from supervisor.base.records import dataclass
 from supervisor.base.socket_paths import PROBE_S, lock_beside, remove_if_dead, try_to_lock, user_name
 
 LONGEST = 107  # bytes of a path in sockaddr_un, without the closing NUL (unix(7))

@@ -24,9 +24,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
 from supervisor.checkpoints.writers import WRITER, FencedError, host_of, same_pod

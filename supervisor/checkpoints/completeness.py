@@ -17,10 +17,10 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Generic, TypeVar
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.dcp_metadata import MAX_BYTES, MetadataError, needed_bytes
 
 MAX_UNPACKED_BYTES: Final = 1 << 30  # of a zip file; progress.pt has a few KB

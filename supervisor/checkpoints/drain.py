@@ -11,11 +11,11 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.base.durable import exchange_names, sync_folder
 from supervisor.base.errors import StoreError
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.completeness import check_dcp
 from supervisor.checkpoints.progress import Meter, Report
 

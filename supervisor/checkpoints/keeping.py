@@ -13,8 +13,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
 from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until, versions_of
 from supervisor.storage.base import Store, StoredFile, StoreError

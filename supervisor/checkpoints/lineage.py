@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard, get_args
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.checkpoints.records import delete_old, read_versions, until_listed
 from supervisor.storage.base import Store, StoredFile, StoreError

@@ -11,10 +11,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any
 
+from supervisor.base.records import dataclass
 from supervisor.storage.base import Part, StoreError
 from supervisor.storage.hashing import part_ranges
 from supervisor.storage.names import RUN_ID, name_problem

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from supervisor.base.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import singledispatch
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints import catalogue, claims, keeping, lineage, part_verbs, record_files, verbs
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.progress import Moved

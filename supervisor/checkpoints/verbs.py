@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, dataclass_transform
+
+from supervisor.base.records import dataclass
 
 VERBS: dict[str, type[Verb]] = {}
 _COMPLETING = threading.Lock()

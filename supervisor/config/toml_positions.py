@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import dataclass
 
+from supervisor.base.records import dataclass
 from supervisor.config.toml_keys import MOST_PARTS
 
 Key = tuple[str | int, ...]
@@ -34,7 +34,7 @@ _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 _DEEPEST = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Position:
     """Line and column, both from 1."""
 

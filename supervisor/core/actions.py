@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from supervisor.base.records import dataclass
 from supervisor.core.goodput import Ledger
 from supervisor.core.records import Happened, Hold, Learned
 

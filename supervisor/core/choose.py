@@ -6,9 +6,9 @@ holding a checkpoint, unless the local disk has one at least as new as anything 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from supervisor.base.records import dataclass
 from supervisor.core.state import State
 from supervisor.core.tier import only_there
 

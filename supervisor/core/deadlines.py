@@ -7,8 +7,8 @@ it lasts nor afterwards: all rules that ask how late a step or a start is ask by
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 
+from supervisor.base.records import dataclass
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, KEEP, RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import EngineMemory, Phase, State

@@ -7,9 +7,10 @@ only a label. *Unknown* is a fact of its own (``reason`` set, values ``None``): 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from supervisor.base.records import dataclass
 from supervisor.core.goodput import Ledger
 from supervisor.core.records import Happened, Hold, Learned
 from supervisor.core.settings import Settings as Settings  # noqa: PLC0414 - with DaemonStarted a part of this protocol

@@ -6,8 +6,9 @@ One ledger a journal, so one a pod; ``sum_ledgers`` makes the run's out of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from supervisor.base.records import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.time_kinds import CATEGORIES, INFRASTRUCTURE, PRODUCTIVE, STOPPED, WASTED
 

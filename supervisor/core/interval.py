@@ -15,9 +15,9 @@ assumption, near the middle of published pod-scale rates (tens in 1000 hours, sp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
+from supervisor.base.records import dataclass
 from supervisor.core.goodput import Ledger
 from supervisor.core.settings import FIRST_INTERVAL
 from supervisor.core.time_kinds import SAVE, STOPPED

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from supervisor.base.records import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, enter, say
 from supervisor.core.observe import fresh_attempt

@@ -7,8 +7,8 @@ its line was ended by it, and says nothing of why.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import Role
 from supervisor.core.state import Error, State
 from supervisor.core.watch import Watch

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from supervisor.base.records import dataclass
 from supervisor.core.moves import EXIT_OK, EXIT_PERSON, EXIT_UNFIT
 from supervisor.core.pinned_steps import findings
 from supervisor.core.state import State

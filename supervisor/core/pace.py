@@ -6,9 +6,9 @@ of slow steps is judged by the median of the last nine, so that one freak step b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 
+from supervisor.base.records import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.phases import SOFT_MEDIANS
 from supervisor.core.records import PhaseTimes

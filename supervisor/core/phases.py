@@ -17,11 +17,11 @@ step beyond five times everything before it would be taken for a hang.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import median
 from typing import Any
 
+from supervisor.base.records import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.records import Learned, PhaseTimes
 

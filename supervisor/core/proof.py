@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from supervisor.base.records import dataclass
 from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, who, why_launcher_stops
 from supervisor.core.machines import find_oom
 from supervisor.core.signals import Signal, lost_gpu

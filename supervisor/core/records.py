@@ -5,8 +5,10 @@ The next attempt, the next daemon and the next pod begin with them. They name no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from supervisor.base.records import dataclass
 
 
 @dataclass(frozen=True)

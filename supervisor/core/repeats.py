@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from supervisor.base.records import dataclass
 from supervisor.core.actions import Action, Say
 from supervisor.core.evolve import replace
 from supervisor.core.words import span

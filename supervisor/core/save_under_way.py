@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from supervisor.base.records import dataclass
 from supervisor.core.deadlines import current
 from supervisor.core.proof import Verdict
 from supervisor.core.state import Phase, State

@@ -7,10 +7,11 @@ docs/settings.md says. pydantic reads the limits; nothing here does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt
+
+from supervisor.base.records import dataclass
 
 Seconds = Annotated[float, Ge(0)]
 Patience = Annotated[float, Gt(0)]

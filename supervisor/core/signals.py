@@ -7,9 +7,9 @@ with the clock only through the ``Watch``, so that the core knows when it has to
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from supervisor.base.records import dataclass
 from supervisor.core.deadlines import (
     FRESH_S,
     IDLE_S,

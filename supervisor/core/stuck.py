@@ -7,8 +7,7 @@ and processes tell the rest; where nothing does, both are named.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from supervisor.base.records import dataclass
 from supervisor.core.deadlines import current
 from supervisor.core.launcher import who
 from supervisor.core.observe_job import LOADED

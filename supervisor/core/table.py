@@ -7,9 +7,9 @@ before an attempt's first new step, ``run`` after it. ``docs/decisions.md`` expl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from supervisor.base.records import dataclass
 from supervisor.core import machines, recurring
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict

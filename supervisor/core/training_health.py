@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Final
 
+from supervisor.base.records import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.facts import ErrorSeen, StepDone
 from supervisor.core.records import Hold

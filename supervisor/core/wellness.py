@@ -5,9 +5,9 @@ A watcher that is blind or degraded must not look healthy, so whatever is unknow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+from supervisor.base.records import dataclass
 from supervisor.core import fencing, leaving
 from supervisor.core.deadlines import step_began, step_limits
 from supervisor.core.retention import disk_critical, disk_short, next_save_bytes, which_disk

@@ -6,9 +6,10 @@ import contextlib
 import glob
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.core import facts as f
 from supervisor.jobs.base import LogSource
 from supervisor.process.launch import ShimState

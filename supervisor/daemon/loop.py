@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from supervisor import __version__
 from supervisor.api.protocol import Api
 from supervisor.base import logs, trim_memory, trust
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
+from supervisor.base.records import dataclass
 from supervisor.base.sd_notify import notifier
 from supervisor.base.secrets import mask_fact
 from supervisor.config.core_settings import of_run_file
@@ -650,10 +651,11 @@ _ATTACHED = (
 )
 
 
-def main(path: Path, options: Options = Options()) -> int:
+def main(path: Path, options: Options | None = None) -> int:
     """Run the daemon for one run file; returns the exit code. Raises SupervisorError when it cannot begin."""
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # a closed stderr
         faulthandler.enable()  # a watchdog ends a loop that hangs with SIGABRT: then it says where
+    options = options or Options()
     before = Before(arrive(os.environ), orders_of(os.environ))
     if before.version:
         options = replace(options, fresh=False, step=None, take_over=False)  # that has been done

@@ -26,13 +26,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
 from supervisor.base.errors import SupervisorError, TryAgainError
 from supervisor.base.own_child import OwnChild
+from supervisor.base.records import dataclass
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core import leaving

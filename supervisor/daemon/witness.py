@@ -10,7 +10,7 @@ Written whenever an order changes, beside the loop every few seconds, and by ren
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from supervisor.base import logs
+from supervisor.base.records import dataclass
 from supervisor.core.journal_lost import OldOrders
 from supervisor.core.state import State
 from supervisor.journal.journal import Journal, identity_in

@@ -10,11 +10,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from supervisor.base import http, secrets
 from supervisor.base.errors import StoreError
+from supervisor.base.records import dataclass
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.state import State

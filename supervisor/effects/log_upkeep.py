@@ -15,11 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from supervisor.base.own_child import OwnChild
+from supervisor.base.records import dataclass
 from supervisor.effects.log_holes import MIB, data_bytes
 from supervisor.journal.attempt_folders import KEPT, PIECE, attempts, folder_of, list_waiting_folders
 

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from supervisor.base import http, secrets
 from supervisor.base.escapes import plain
+from supervisor.base.records import dataclass
 from supervisor.core.messages import Message
 
 TIMEOUT_S = 10.0

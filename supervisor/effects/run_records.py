@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from supervisor.base.records import dataclass
 from supervisor.core import goodput as g
 from supervisor.core import time_kinds as k
 from supervisor.core.codec import encode

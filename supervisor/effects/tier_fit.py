@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.core.words import size
 
 STEPS = 2  # the newest, that is being copied to the volume, and the one that is being saved

@@ -16,10 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from supervisor.base.errors import StoreError
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.verbs import VERBS, Request, StorePlace
 from supervisor.checkpoints.writers import FencedError
 from supervisor.config.settings import RunFile

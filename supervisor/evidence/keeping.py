@@ -9,10 +9,10 @@ import re
 import shutil
 import zlib
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.log_packing import LOG_LIMIT, UNPACKED_LIMIT, pack
 from supervisor.evidence.known import MANIFEST, TRACE
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
+
+from supervisor.base.records import dataclass
 
 FOLDER = "incidents"  # in the run's state folder: the bundles of all incidents
 MANIFEST = "bundle.json"

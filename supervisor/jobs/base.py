@@ -7,10 +7,11 @@ sensors and the effects know a job only through this page.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import Fact, Role
 
 if TYPE_CHECKING:  # pydantic, which a sensor does without

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from supervisor.base.errors import ConfigError
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.completeness import Result, check_markers
 from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import NUMBER, files_below, judge_step, safe_name

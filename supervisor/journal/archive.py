@@ -13,7 +13,8 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from supervisor.base.records import dataclass
 
 KEEP_S = 86_400.0
 KEEP_OBSERVATIONS = 200_000

@@ -19,13 +19,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
 from supervisor.base.errors import TryAgainError
+from supervisor.base.records import dataclass
 from supervisor.core.actions import Action, Say
 from supervisor.core.codec import decode, encode
 from supervisor.core.decide import decide

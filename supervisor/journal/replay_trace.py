@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from supervisor import __version__
+from supervisor.base.records import dataclass
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode

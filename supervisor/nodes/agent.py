@@ -29,7 +29,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from supervisor.base import logs, proc_stat
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.own_child import OwnChild
+from supervisor.base.records import dataclass
 from supervisor.base.sd_notify import notifier
 from supervisor.core import facts as f
 from supervisor.core.codec import encode

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.jobs.base import Engine, GpuPlan, Place

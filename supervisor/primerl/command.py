@@ -7,9 +7,10 @@ Sources are the launchers and configuration classes of PrimeIntellect-ai/prime-r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.config.settings import RunFile
 from supervisor.jobs.base import GpuPlan, StartRequest
 from supervisor.jobs.environment import ONE_WANDB_RUN

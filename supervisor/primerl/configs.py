@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError
+from supervisor.base.records import dataclass
 from supervisor.config.run_file import parse_toml
 from supervisor.config.settings import Job
 from supervisor.primerl.dialect import Dialect

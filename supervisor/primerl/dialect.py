@@ -7,11 +7,11 @@ commits where each changed are in ``BOUNDARIES``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
 from supervisor.base.errors import UnknownDialectError
+from supervisor.base.records import dataclass
 from supervisor.primerl.renames import renames
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.checkpoints.completeness import Result, check_dcp, check_jsonl, check_markers, check_zip, folder_size
 from supervisor.jobs.base import Grows, StepCheck, StepFile
 from supervisor.jobs.steps import files_below, judge_step, numbered_folders, safe_name

@@ -6,11 +6,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from supervisor.base.own_child import NEVER, OwnChild
+from supervisor.base.records import dataclass
 from supervisor.jobs.base import Component
 from supervisor.process import launch
 

@@ -11,11 +11,11 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.base import proc_stat
 from supervisor.base.errors import SupervisorError
+from supervisor.base.records import dataclass
 from supervisor.process import away, launch, shim_records
 from supervisor.process.launch import ShimState
 from supervisor.process.survivors import Identity, alive
@@ -24,7 +24,7 @@ ENDING = ".attached.json"
 HOW = "attached"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attached:
     """One record. ``process`` is pid and start ticks, ``boot_id`` the boot to which they belong."""
 

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import IO, Literal
 
 from supervisor.base import proc_stat
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
+from supervisor.base.records import dataclass
 from supervisor.base.secrets import mask_texts, remember_environment
 from supervisor.jobs.base import Component, Place
 from supervisor.process import own_cgroup, ports, shim_records, transient
@@ -49,7 +50,7 @@ SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 KNOWN_BY = (NANNY,)  # by it the nanny knows the shims of its own run; the job is not given it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Launched:
     """A component that runs. ``notes``: sentences a person should read (a limit that could not be raised)."""
 
@@ -61,7 +62,7 @@ class Launched:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShimState:
     """What became of a component. ``state``:
 

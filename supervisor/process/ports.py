@@ -12,11 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 from supervisor.base.errors import TryAgainError
+from supervisor.base.records import dataclass
 from supervisor.base.socket_paths import login_name
 from supervisor.process.strangers import describe_stranger, open_links
 
@@ -29,7 +30,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listener:
     """A socket that listens on ``port``. ``pids``: who has it open, as far as we may look."""
 

@@ -15,9 +15,9 @@ import re
 import stat
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.process.survivors import Process, look_at, process_table
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
@@ -34,7 +34,7 @@ File = tuple[int, int]
 """Device and inode number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Held:
     """Shared-memory files that processes hold; ``blind`` when some process could not be looked into."""
 

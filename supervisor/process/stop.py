@@ -10,10 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+from supervisor.base.records import dataclass
 from supervisor.jobs.base import StopRules
 from supervisor.process import own_cgroup, segments, strangers, transient
 from supervisor.process.survivors import (
@@ -41,7 +41,7 @@ UPLOADERS = ("wandb-core",)
 UPLOAD_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StopReport:
     """How a stop went.
 

@@ -21,10 +21,10 @@ import json
 import os
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.base import proc_stat
+from supervisor.base.records import dataclass
 from supervisor.process import own_cgroup
 
 RUN_MARKER = "RL_SUPERVISOR_RUN"
@@ -36,7 +36,7 @@ Identity = tuple[int, int]
 """pid and start ticks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Process:
     """One process in one look at /proc."""
 
@@ -60,7 +60,7 @@ class Process:
         return self.state in "ZX" and self.threads <= 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Record:
     """A component's ``NAME.shim.json``."""
 

@@ -7,8 +7,9 @@ File names: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from supervisor.base.records import dataclass
 
 OWN = "rl-job-"  # groups without controllers that process/own_cgroup.py makes below the daemon's own
 UNLIMITED_BYTES = 1 << 60  # version 1 says "no limit" with a number just below 2**63

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import Fact, LocalStep, LocalSteps
 from supervisor.jobs.base import StepCheck
 from supervisor.sensors.base import Clock

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
 from supervisor.base import http
 from supervisor.base.errors import ConfigError
+from supervisor.base.records import dataclass
 
 Word = Literal["ok", "bad", "refused", "timeout", "unknown"]
 

@@ -12,10 +12,10 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.jobs.base import LogSource
 
 LINE_CAP_BYTES = {"text": 4 << 10, "jsonl": 256 << 10}

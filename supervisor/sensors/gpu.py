@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import EMPTY_BYTES, Fact, Gpu, GpuLook, Remark
 from supervisor.jobs.base import GpuPlan
 from supervisor.sensors.base import Clock

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from supervisor.base.own_child import OwnChild
+from supervisor.base.records import dataclass
 
 LOOK_S = 15.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import Fact, HostLook
 from supervisor.sensors.base import Clock
 from supervisor.sensors.cgroups import Cgroup, Limit, cgroup_of, number_of_key, some_avg10

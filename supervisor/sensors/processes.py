@@ -16,11 +16,12 @@ import select
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.base.proc_stat import stat_fields
+from supervisor.base.records import dataclass
 from supervisor.base.secrets import mask_command, printable, remember_processes
 from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Role
 from supervisor.sensors.base import Clock

@@ -10,9 +10,9 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from supervisor.base.hosts import expand_hosts
+from supervisor.base.records import dataclass
 from supervisor.core import facts as f
 
 EARLY_S = 65.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import EngineCount
 
 # Names as vLLM exports them (vllm/v1/metrics/loggers.py); Prometheus clients differ in adding "_total" to counters.

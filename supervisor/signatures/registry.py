@@ -9,13 +9,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, cached_property
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 from zlib import crc32
 
+from supervisor.base.records import dataclass
 from supervisor.core.facts import ErrorSeen, Role
 from supervisor.signatures.words import END, Choices, is_bounded, is_doubtful, reach_of, words_of
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, get_args
+
+from supervisor.base.records import dataclass
 
 Action = Literal["none", "restart", "follow", "reset", "reboot", "nvlink", "replace", "support"]
 

@@ -6,7 +6,8 @@ A backend is the file beside this one with the name of its scheme; ``open_at`` i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from supervisor.base.records import dataclass
 
 
 @dataclass(frozen=True)

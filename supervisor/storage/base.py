@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, overload
 
 from supervisor.base.errors import Kind as Kind  # noqa: PLC0414 - with StoreError a part of this protocol
 from supervisor.base.errors import StoreError as StoreError  # noqa: PLC0414
+from supervisor.base.records import dataclass
 
 
 class UploadEndedError(StoreError):

@@ -6,9 +6,10 @@ what it would conclude if all stayed as it is now.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from supervisor.base.records import dataclass
 from supervisor.core import facts as f
 from supervisor.core.deadlines import (
     FRESH_S,
