@@ -298,7 +298,7 @@ class Head:
                     self._wakes.recv(4096)
             elif key.data in self._peers:  # not hung up on in this very turn
                 self._hear_peer(key.data)
-        waits = any(one.answer is None for one in list(self._requests.values()))
+        waits = any(one.answer is None and self._speaks(one.host) for one in list(self._requests.values()))
         if not waits and all(peer.name for peer in self._peers):
             time.sleep(GATHER_S)
         if now() - self._flushed >= TURN_S:
