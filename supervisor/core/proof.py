@@ -40,7 +40,7 @@ class Verdict:
 
 def judge_exit(state: State, watch: Watch) -> Verdict | None:
     ended = state.job.ended
-    if ended is None:
+    if ended is None or state.busy.start is not None:
         return None
     settings, step = state.settings, state.progress.step
     reached = settings.max_steps is not None and step is not None and step >= _last_step(state)
@@ -190,8 +190,8 @@ def grace(state: State, gone: Gone) -> float:
 
 
 def process_gone(state: State, watch: Watch) -> Verdict | None:
-    if not state.job.gone:
-        return None
+    if state.busy.start is not None:
+        return None  # a launch that fails on one machine ends what it began on the others, and says why only then
     for gone in state.job.gone:
         if gone.role == "inference" and state.own.asked:
             continue  # we are stopping it, or starting another

@@ -147,7 +147,7 @@ def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict 
             continue
         silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
         overdue, since = soft_overdue(state, watch), one.silent_since
-        others = [Signal("log", f"the engine says: {one.down}")] if one.down else []
+        others = [Signal("log", one.down)] if one.down else []
         others += [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
         others += [
             Signal("log", f"the {error.role} logs: {error.text}")

@@ -12,7 +12,7 @@ from supervisor.core.machines import blame, to_avoid
 from supervisor.core.pictures import trainer_rests_since
 from supervisor.core.settings import Settings
 from supervisor.core.signals import each_odd_engine, soft_overdue
-from supervisor.core.state import Attempt, Gpus, Machine, Progress, State
+from supervisor.core.state import Attempt, Busy, Gpus, Machine, Progress, State
 from supervisor.core.verdicts import judge
 from supervisor.core.watch import Watch
 
@@ -68,6 +68,48 @@ def test_a_component_that_ends_with_0_is_a_death_and_the_sentence_names_host_rol
     ]
     assert any(isinstance(one, a.Stop) for one in run.acts)
     assert run.state.machines["n2"].deaths == 1
+
+
+def start_anew(run: Run) -> None:
+    """The order for attempt 2 is given; parts of it are seen before the start is answered."""
+    run.state = replace(run.state, mode="starting", attempt=Attempt(number=2), busy=Busy(start=2))
+    run.tell(f.ProcessSeen(2, "trainer", 8, 80, "train", True, "n0", 0))
+    run.tell(f.ProcessSeen(2, "inference", 8, 80, "vllm", True, "n2", 1))
+
+
+def test_what_a_failing_launch_ends_did_not_die_and_the_reason_is_the_launchs_own() -> None:
+    run = Run()
+    start_anew(run)
+    run.tell(f.ProcessGone(2, "inference", 8, 80, True, "n2", 1), 15.0)
+    run.tell(f.ComponentExited(2, "trainer-0", None, 15, False, "n0", "trainer", 0))
+    run.tell(f.Tick(), 30.0)
+    assert run.verdicts() == []
+    run.tell(f.StartFailed(2, "n1: inference-0 needs port 8000 of this machine, which is held"))
+    said = [one.sentence for one in run.acts if isinstance(one, a.Say) and one.event == "backing-off"]
+    assert said and "port 8000" in said[0]
+    assert run.verdicts() == []
+
+
+def test_a_death_during_a_launch_is_one_as_soon_as_the_launch_is_done() -> None:
+    run = Run()
+    start_anew(run)
+    run.tell(f.ProcessGone(2, "inference", 8, 80, True, "n2", 1), 5.0)
+    run.tell(f.AttemptStarted(2, 5, 8, ""), 20.0)
+    [verdict] = run.verdicts()
+    assert verdict.startswith("vLLM 1 on n2 died silently: ")
+
+
+def test_a_machine_that_is_silent_and_whose_place_another_has_is_lost_also_before_the_first_step() -> None:
+    run = Run()
+    start_anew(run)
+    run.state = replace(run.state, machines={name: Machine(attempt=2) for name in HOSTS})
+    run.tell(f.AttemptStarted(2, 5, 8, ""), 1.0)
+    run.tell(f.MachineLook("n2", 3.0), 3.0)
+    run.tell(f.MachineDown("n2", "n3 has its place now"))
+    run.tell(f.Tick(), 20.0)
+    assert run.verdicts() == []
+    run.tell(f.Tick(), 8.0)
+    assert run.verdicts() == ["n2 is lost: its agent has been silent for 31 s; n3 has its place now."]
 
 
 def test_a_death_counts_from_when_it_happened_not_from_when_it_was_heard() -> None:
@@ -141,14 +183,14 @@ def test_an_error_from_before_the_silence_says_nothing_of_it() -> None:
 
 def test_the_engines_word_alone_is_nothing_and_with_silence_it_is_enough() -> None:
     run = Run()
-    run.tell(f.MachineDown("n2", "DOWN*"))
+    run.tell(f.MachineDown("n2", "Slurm says DOWN*"))
     for _ in range(20):
         run.tell(f.Tick(), 5.0)
     assert run.verdicts() == []
     run.tell(f.MachineLook("n2", 4.0))
     for _ in range(8):
         run.tell(f.Tick(), 5.0)
-    assert run.verdicts() == ["n2 is lost: its agent has been silent for 34 s; the engine says: DOWN*."]
+    assert run.verdicts() == ["n2 is lost: its agent has been silent for 34 s; Slurm says DOWN*."]
     run.tell(f.MachineDown("n2"))
     assert run.state.machines["n2"].down == ""
 

@@ -114,7 +114,7 @@ def test_a_lost_trainer_is_told_by_slurm_and_its_lease_is_waited_for() -> None:
     last = run.run()
     [(at, sentence)] = told(run, "verdict")
     assert AT + 300 <= at <= AT + 361
-    assert sentence.endswith("the engine says: Slurm took it out of the job.")
+    assert sentence.endswith("; Slurm took it out of the job.")
     assert last == last_step(FIRST_S, AT + 600 * 1.05 + 5)
     assert run.allocations == 1
 
