@@ -259,7 +259,7 @@ def _note_look(state: State, old: EngineMemory, fact: f.EngineLook) -> EngineMem
     now = state.now
     new: dict[str, Any] = {"look": fact, "look_t": now}
     if fact.health == "ok":
-        new.update(ever_ok=True, ok_t=now, bad_since=None, bad_looks=0, slow_since=None)
+        new.update(ever_ok=True, bad_since=None, bad_looks=0, slow_since=None)
         if not old.ever_ok and state.mode == "starting" and state.progress.timed and not fact.host:
             settle(
                 state,

@@ -139,7 +139,6 @@ class EngineMemory:
     look: EngineLook | None = None
     look_t: float = 0.0
     ever_ok: bool = False
-    ok_t: float = 0.0  # last time /health was 200
     bad_since: float | None = None  # since when /health has been refused or answered with an error, without a break
     bad_looks: int = 0
     slow_since: float | None = None  # since when /health has only timed out: a saturated engine does that, too

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WHOLE = "incident"
-CLOSED = "incident-closed"
 GIVEN_UP = ("gave-up", "unfit")  # after these no step will close the incident
 
 

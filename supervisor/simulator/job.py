@@ -120,7 +120,6 @@ class Job(Owner):
         self.waiting: set[Role] = set()  # roles that stand still and will go on by themselves
         self.straggles = False  # one rank that hangs computes on its CPU, and keeps its GPU at rest
         self.busy_loop = False  # the orchestrator that hangs does so in a loop
-        self.blocked_since: float | None = None
         self.activity: Activity = "absent"
         self.phase = ""
         self.phase_s = 0.0
@@ -387,10 +386,6 @@ class Job(Owner):
             return
         self._advance_phase()
         self._count_iterations()
-        if not self.is_blocked:
-            self.blocked_since = None
-        elif self.blocked_since is None:
-            self.blocked_since = self.clock.now
         rate = 0.0 if self.is_blocked else self.slow if "inference" in NEEDS[self.phase] else 1.0
         if self._end is not None:
             self._end.cancel()

@@ -25,7 +25,6 @@ class Strike:
     detected: float | None = None  # when the policy acted upon it
     natural: float | None = None  # when it was over without the policy's doing
     sentence: str = ""  # why the policy says that it acted
-    stood: float | None = None  # since when the job's present phase had not gone on when the policy acted
 
     @property
     def asks_for_an_act(self) -> bool:

@@ -54,7 +54,6 @@ class VirtualPod:
     online: bool = True  # it reaches the store
     processes: Owner | None = None  # None: none run
     generation: int | None = None  # that it holds, as it believes
-    fenced: bool = False
     complete: list[int] = field(default_factory=list)  # steps on its disk
     unpublished: tuple[int, ...] = ()  # of those, as its last beat said
     publishing: bool = False
@@ -175,7 +174,7 @@ class VirtualFleet:
         """An instance that was outbid comes back by itself, and its onstart script runs again."""
         if pod.destroyed is None and pod.phase == "stopped":
             self.settle()
-            pod.phase, pod.fenced = "running", False
+            pod.phase = "running"
             self._boot(pod)
 
     def die(self, pod: VirtualPod) -> None:
@@ -286,7 +285,7 @@ class VirtualFleet:
         if self.held.holder == pod.id and self.held.generation == pod.generation and not self.held.released:
             return True
         self.stop_processes(pod)
-        pod.fenced, pod.generation = True, None
+        pod.generation = None
         return False
 
     def _write_beat(self, pod: VirtualPod) -> None:

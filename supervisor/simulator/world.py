@@ -400,12 +400,11 @@ class World:
 
     def _close_open_strikes(self, sentence: str) -> bool:
         """Close the books on every fault that was open; were there any that a restart answers?"""
-        needed, job = False, self.pod.job if self.pod is not None else None
+        needed = False
         for strike in self._open:
             needed = True
             if strike.detected is None:
                 strike.detected, strike.sentence = self.clock.now, sentence
-                strike.stood = job.blocked_since if job is not None else None
         self._open.clear()
         return needed
 
