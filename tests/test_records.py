@@ -56,10 +56,9 @@ def _classes(dataclass: Any) -> list[type]:
 
 
 OURS, THEIRS = _classes(records.dataclass), _classes(dataclasses.dataclass)
-NOT_A_NUMBER = float("nan")
 ARGUMENTS: list[list[dict[str, Any]]] = [
     [{}],
-    [{"a": 1}, {"a": 2}, {"a": NOT_A_NUMBER}],
+    [{"a": 1}, {"a": 2}],
     [{"a": 1}, {"a": 1, "at": 5.0}, {"a": 1, "b": (2,)}, {"a": 1, "key": "other"}],
     [{"a": 1}, {"a": 1, "c": 2}],
     [{}, {"items": [1]}, {"a": 3}],
@@ -93,6 +92,31 @@ def test_equal_ones_have_one_hash_whatever_was_worked_out_meanwhile() -> None:
     assert one.total == 6
     assert one == other
     assert len({one, other, replace(one, a=2)}) == 2
+
+
+def test_what_is_not_a_number_is_equal_to_itself() -> None:
+    """In each Python. The standard library's ask the values themselves from 3.13 on."""
+    one = OURS[1]
+    nan = float("nan")
+    assert one(a=nan) == one(a=nan)
+    assert one(a=nan) != one(a=float("nan"))
+
+
+def test_what_a_class_says_of_itself_stays() -> None:
+    @records.dataclass(frozen=True)
+    class Own:
+        a: int
+
+        def __repr__(self) -> str:
+            return "own"
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 7
+
+    assert (repr(Own(1)), Own(1) == Own(2), hash(Own(1))) == ("own", True, 7)
 
 
 def test_another_class_with_the_same_values_is_another_thing() -> None:

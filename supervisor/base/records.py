@@ -23,8 +23,9 @@ else:
             return lambda cls: dataclass(cls, frozen=frozen, kw_only=kw_only, eq=eq)
         cls.__doc__ = cls.__doc__ or cls.__name__  # or else the standard library writes a signature there
         made = dataclasses.dataclass(cls, repr=False, eq=False, kw_only=kw_only)
-        made.__repr__ = _show
-        if eq:
+        if "__repr__" not in vars(cls):
+            made.__repr__ = _show
+        if eq and "__eq__" not in vars(cls):
             _compare_by_value(made, frozen)
         return made
 

@@ -81,6 +81,7 @@ class MachineLook(Fact):
 
     host: str
     silent_s: float | None = None  # for so long its agent has said nothing; None: it speaks
+    seat: str = ""  # where machines are made anew: what its successor has in common with it, and no other
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,15 @@ def look(state: State, fact: f.MachineLook) -> State:
     """What is heard of one machine."""
     known = state.machines.get(fact.host, Machine())
     since = None if fact.silent_s is None else known.silent_since or state.now - fact.silent_s
-    return replace(state, machines={**state.machines, fact.host: replace(known, silent_since=since)})
+    one = replace(known, speaks=fact.silent_s is None, silent_since=since, seat=fact.seat or known.seat)
+    return replace(state, machines={**state.machines, fact.host: one})
+
+
+def successor(state: State, name: str) -> str | None:
+    """The machine that is heard and was made in place of this one: it is made when that one has gone, or has to go."""
+    seat = state.machines[name].seat
+    same = (other for other, one in state.machines.items() if one.seat == seat and one.speaks and other != name)
+    return next(same, None) if seat else None
 
 
 def note_gpus(state: State, host: str, *, seen: bool, uuids: tuple[str, ...] | None = None) -> State:

@@ -102,7 +102,9 @@ def rebase(state: State) -> State:
         ),
         suspicion=Suspicion(),
         machines={
-            name: replace(one, silent_since=None, down="", sees_gpus=False, host=replace(one.host, look=None))
+            name: replace(
+                one, speaks=False, silent_since=None, down="", sees_gpus=False, host=replace(one.host, look=None)
+            )
             for name, one in state.machines.items()
         },
     )

@@ -40,7 +40,7 @@ class Verdict:
 
 def judge_exit(state: State, watch: Watch) -> Verdict | None:
     ended = state.job.ended
-    if ended is None or state.busy.start is not None:
+    if ended is None:
         return None
     settings, step = state.settings, state.progress.step
     reached = settings.max_steps is not None and step is not None and step >= _last_step(state)
@@ -189,17 +189,18 @@ def grace(state: State, gone: Gone) -> float:
     return settings.engine_grace if gone.role == "inference" and others else max(settings.engine_grace, APART_S)
 
 
+def is_past_grace(state: State, gone: Gone, watch: Watch) -> bool:
+    """Counted from the answer of a launch on: what else tells of an end is read only then."""
+    return watch.over(max(gone.t, state.attempt.started), grace(state, gone))
+
+
 def process_gone(state: State, watch: Watch) -> Verdict | None:
-    if state.busy.start is not None:
-        return None  # a launch that fails on one machine ends what it began on the others, and says why only then
+    if not state.job.gone:
+        return None
     for gone in state.job.gone:
         if gone.role == "inference" and state.own.asked:
             continue  # we are stopping it, or starting another
-        if (
-            _ended_itself(state, gone)
-            or not watch.over(gone.t, grace(state, gone))
-            or _was_replaced(state, gone, watch)
-        ):
+        if _ended_itself(state, gone) or not is_past_grace(state, gone, watch) or _was_replaced(state, gone, watch):
             continue
         stop = why_launcher_stops(state, watch)
         if stop is not None and gone.t > stop.t and gone.role != stop.part:

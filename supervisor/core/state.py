@@ -85,7 +85,9 @@ class Host:
 class Machine:
     """One machine of a run over several, as its agent is heard."""
 
+    speaks: bool = False  # its agent has greeted this daemon
     silent_since: float | None = None
+    seat: str = ""  # see ``MachineLook``
     down: str = ""  # what the engine that gave it says against it
     deaths: int = 0  # of what ran on it, itself included
     bad: bool = False  # a GPU of it needs a reset

@@ -7,7 +7,7 @@ gives is "suspect": said once, acted upon never.
 
 from __future__ import annotations
 
-from supervisor.core import stuck
+from supervisor.core import machines, stuck
 from supervisor.core.deadlines import (
     excuse,
     is_updating_weights,
@@ -31,8 +31,8 @@ from supervisor.core.proof import (
     ended_by_launcher,
     engine_missing,
     finished_but_alive,
-    grace,
     is_about_to_end,
+    is_past_grace,
     is_trainer_through,
     judge_exit,
     process_gone,
@@ -72,6 +72,9 @@ MOVING_FACTOR = 3.0  # a step of which something moves may take so much longer t
 def judge(state: State, watch: Watch | None = None) -> Verdict:
     """The verdict on a live attempt. ``watch`` learns when it could next be another one."""
     watch = watch or Watch(state.now)
+    if state.busy.start is not None:
+        # A launch that fails on one machine ends what it began on the others, and says why only then.
+        return _startup_overdue(state, watch) or _calm(state)
     proof = (
         judge_exit(state, watch)
         or finished_but_alive(state, watch)
@@ -148,6 +151,7 @@ def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict 
         silent = Signal("machine", f"its agent has been silent for {span(state.now - one.silent_since)}")
         overdue, since = soft_overdue(state, watch), one.silent_since
         others = [Signal("log", one.down)] if one.down else []
+        others += [Signal("log", f"{heir} has its place now")] if (heir := machines.successor(state, name)) else []
         others += [*([overdue] if overdue is not None else []), *against, *standstill(state, watch)]
         others += [
             Signal("log", f"the {error.role} logs: {error.text}")
@@ -354,7 +358,7 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
 def _suspect(state: State, signals: list[Signal], elsewhere: list[OddEngine], watch: Watch) -> Verdict | None:
     if is_about_to_end(state):
         return None
-    fresh = [g for g in state.job.gone if not watch.over(g.t, grace(state, g))]
+    fresh = [gone for gone in state.job.gone if not is_past_grace(state, gone, watch)]
     if fresh:
         said = f" {stop.sentence}." if (stop := why_launcher_stops(state, watch)) is not None else ""
         one = fresh[0]

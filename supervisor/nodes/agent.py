@@ -43,6 +43,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import encode
 from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
+from supervisor.nodes.allocation import seat_of_pod
 from supervisor.nodes.sights import WELL_S, EffortSights, GpuSights, HostSights, Root, is_worth_saying, watch_engine
 from supervisor.nodes.wire import Line, Message, WireError, now
 from supervisor.process import away, shim_records
@@ -260,7 +261,7 @@ class Agent:
             said = (self.run_id, self.name, str(hello.get("nonce")), mine)
             address = connection.getsockname()[0]
             greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
-            greeting |= {"identity": self.identity, "job": self._job}
+            greeting |= {"identity": self.identity, "job": self._job, "seat": seat_of_pod(self.name, os.environ)}
             greeting |= {"proof": wire.prove(token, "agent", *said), "address": address}
             line.put(greeting)
             line.longest = wire.LONGEST_LINE

@@ -37,6 +37,16 @@ def find_seat(environ: Mapping[str, str]) -> Seat:
     return Seat(socket.gethostname(), 0)
 
 
+def seat_of_pod(name: str, environ: Mapping[str, str]) -> str:
+    """What a pod of an Indexed Job has in common with the one that is made when it has gone; "" elsewhere.
+
+    Its name is JOB-INDEX-RANDOM: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
+    """
+    seat = name.rpartition("-")[0]
+    index = environ.get("JOB_COMPLETION_INDEX", "")
+    return seat if index.isdigit() and seat.endswith(f"-{index}") else ""
+
+
 def _names(environ: Mapping[str, str]) -> Iterator[str]:
     if listed := environ.get("SLURM_JOB_NODELIST"):
         yield from expand_hosts(listed)

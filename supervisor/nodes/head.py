@@ -86,7 +86,6 @@ class Machine:
     heard: float  # of the newest word
     peer: Peer | None = None
     told_silent: bool = False
-    successor: str = ""  # the machine that has its number in the allocation now
 
 
 @dataclass
@@ -427,31 +426,12 @@ class Head:
             peer.name = name
             self._arrived = now() if known is None else self._arrived
             self._machines[name] = Machine(int(message.get("rank", 0)), str(message.get("address")), now(), peer)
-            replaced = self._list_replaced(name) if known is None else []
             for request in self._requests.values():
                 if request.host == name and request.answer is None:
                     self._tell(peer, request.message)
             self._changed.notify_all()
         logs.say("info", "machine", f"The agent of {name} is there.")
-        self._post(f.MachineLook(name), "nodes")
-        if known is not None and known.successor:
-            self._post(f.MachineDown(name), "nodes")
-        for other in replaced:
-            self._post(f.MachineDown(other, f"{name} has its place now"), "nodes")
-
-    def _list_replaced(self, name: str) -> list[str]:
-        """Machines that had the number in the allocation that this one has, with the lock held.
-
-        Kubernetes makes a pod with an index anew when the one before is gone or told to go. Where several are heard
-        with one number, nothing numbers them.
-        """
-        rank = self._machines[name].rank
-        same = {other: one for other, one in self._machines.items() if other != name and one.rank == rank}
-        if any(one.peer is not None for one in same.values()):
-            return []
-        for one in same.values():
-            one.successor = name
-        return list(same)
+        self._post(f.MachineLook(name, seat=str(message.get("seat", ""))), "nodes")
 
     def _why_not(self, name: str, message: Message, older: Peer | None) -> str:
         """Why this agent is not heard; "" where it is. Two machines of one name would hide each other."""

@@ -84,6 +84,7 @@ def test_what_a_failing_launch_ends_did_not_die_and_the_reason_is_the_launchs_ow
     run.tell(f.ComponentExited(2, "trainer-0", None, 15, False, "n0", "trainer", 0))
     run.tell(f.Tick(), 30.0)
     assert run.verdicts() == []
+    assert not [one for one in run.acts if isinstance(one, a.Say) and one.event == "suspect"]
     run.tell(f.StartFailed(2, "n1: inference-0 needs port 8000 of this machine, which is held"))
     said = [one.sentence for one in run.acts if isinstance(one, a.Say) and one.event == "backing-off"]
     assert said and "port 8000" in said[0]
@@ -95,21 +96,55 @@ def test_a_death_during_a_launch_is_one_as_soon_as_the_launch_is_done() -> None:
     start_anew(run)
     run.tell(f.ProcessGone(2, "inference", 8, 80, True, "n2", 1), 5.0)
     run.tell(f.AttemptStarted(2, 5, 8, ""), 20.0)
+    run.tell(f.Tick(), run.state.settings.engine_grace)
     [verdict] = run.verdicts()
     assert verdict.startswith("vLLM 1 on n2 died silently: ")
 
 
-def test_a_machine_that_is_silent_and_whose_place_another_has_is_lost_also_before_the_first_step() -> None:
+def test_a_death_that_is_heard_during_a_launch_waits_for_what_else_tells_of_it() -> None:
     run = Run()
     start_anew(run)
-    run.state = replace(run.state, machines={name: Machine(attempt=2) for name in HOSTS})
-    run.tell(f.AttemptStarted(2, 5, 8, ""), 1.0)
-    run.tell(f.MachineLook("n2", 3.0), 3.0)
-    run.tell(f.MachineDown("n2", "n3 has its place now"))
+    run.tell(f.ProcessGone(2, "trainer", 8, 80, True, "n0", 0), 1.0)
+    run.tell(f.AttemptStarted(2, 5, 8, ""), 20.0)
+    assert run.verdicts() == []
+    run.tell(f.ComponentExited(2, "trainer-0", 1, None, False, "n0", "trainer", 0), 0.3)
+    assert run.verdicts() == ["The job ended with exit code 1 after step 5."]
+
+
+def lost_in_a_start(seat: str, other_seat: str) -> Run:
+    """A run in which n2 has fallen silent right after a launch, 30 s before the end; n3 has come."""
+    run = Run()
+    start_anew(run)
+    run.tell(f.MachineLook("n2", seat=seat))
+    run.tell(f.AttemptStarted(2, 5, 8, "", machines=HOSTS), 1.0)
+    run.tell(f.MachineLook("n3", seat=other_seat), 1.0)  # before the other is known to be silent
+    run.tell(f.MachineLook("n2", 3.0), 2.0)
     run.tell(f.Tick(), 20.0)
     assert run.verdicts() == []
+    return run
+
+
+def test_a_machine_that_is_silent_and_has_a_successor_is_lost_also_before_the_first_step() -> None:
+    run = lost_in_a_start("run-machines-0-2", "run-machines-0-2")
     run.tell(f.Tick(), 8.0)
     assert run.verdicts() == ["n2 is lost: its agent has been silent for 31 s; n3 has its place now."]
+
+
+def test_a_daemon_that_starts_meanwhile_still_knows_whose_place_it_was() -> None:
+    run = lost_in_a_start("run-machines-0-2", "run-machines-0-2")
+    told = run.state.machines
+    run.state = replace(run.state, machines={name: replace(one, speaks=False) for name, one in told.items()})
+    run.tell(f.Tick(), 20.0)
+    assert run.verdicts() == []  # who was heard by the daemon before may be gone as well
+    run.tell(f.MachineLook("n3", seat="run-machines-0-2"), 1.0)
+    assert run.verdicts() == ["n2 is lost: its agent has been silent for 44 s; n3 has its place now."]
+
+
+def test_a_machine_that_comes_beside_a_silent_one_says_nothing_of_it() -> None:
+    for seat, other_seat in (("", ""), ("run-machines-0-2", "run-machines-0-3"), ("run-machines-0-2", "")):
+        run = lost_in_a_start(seat, other_seat)
+        run.tell(f.Tick(), 60.0)
+        assert run.verdicts() == []
 
 
 def test_a_death_counts_from_when_it_happened_not_from_when_it_was_heard() -> None:

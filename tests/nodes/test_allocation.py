@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.nodes.allocation import Seat, choose_machines, expand_hosts, find_seat
+from supervisor.nodes.allocation import Seat, choose_machines, expand_hosts, find_seat, seat_of_pod
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,10 @@ def test_machines_to_avoid_are_taken_only_where_there_is_no_other_and_each_keeps
     assert choose_machines(ranks, ("n1",), 3) == ["n0", "n2", "n3"]
     assert choose_machines(ranks, ("n3", "n1"), 3) == ["n0", "n2", "n3"], "the first of them is the least bad"
     assert choose_machines(ranks, ("n9", "n0"), 4) == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_pod_of_an_indexed_job_knows_what_its_successor_will_have_in_common_with_it() -> None:
+    assert seat_of_pod("run-machines-0-2-x7f2p", {"JOB_COMPLETION_INDEX": "2"}) == "run-machines-0-2"
+    assert seat_of_pod("run-machines-0-2-x7f2p", {"JOB_COMPLETION_INDEX": "12"}) == ""
+    assert seat_of_pod("gpu-0-1", {}) == ""
+    assert seat_of_pod("n2", {"JOB_COMPLETION_INDEX": "2"}) == ""

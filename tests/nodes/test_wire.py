@@ -184,23 +184,9 @@ def test_a_silent_agent_is_told_of_and_what_it_ran_still_counts_as_running(
     assert found.state == "running"
 
 
-def test_a_machine_that_comes_with_the_number_of_a_silent_one_has_its_place(stage: Stage) -> None:
-    def downs() -> list[f.Fact]:
-        return [fact for fact in stage.facts if isinstance(fact, f.MachineDown)]
-
-    line, _ = stage.greet("pod-1-a", rank=1)
-    stage.greet("pod-1-b", rank=1)  # while the first is heard: a number that says nothing
-    assert downs() == []
-    stage.greet("pod-2-a", rank=2)[0].close()
-    stage.wait_for(lambda: "pod-2-a" not in stage.head.list_speaking(), "that it has hung up")
-    stage.greet("pod-3", rank=3)
-    stage.greet("pod-2-b", rank=2)
-    stage.wait_for(downs, "that it was replaced")
-    assert downs() == [f.MachineDown("pod-2-a", "pod-2-b has its place now")]
-    stage.greet("pod-2-a", rank=2)  # only the network was away
-    stage.wait_for(lambda: len(downs()) == 2, "that it is back")
-    assert downs()[1] == f.MachineDown("pod-2-a")
-    line.close()
+def test_a_pod_says_whose_place_it_has(stage: Stage) -> None:
+    stage.greet("run-machines-0-2-x7f2p", rank=2, seat="run-machines-0-2")
+    assert f.MachineLook("run-machines-0-2-x7f2p", seat="run-machines-0-2") in stage.facts
 
 
 def test_an_order_waits_for_the_next_connection_and_is_given_once_more(stage: Stage) -> None:
