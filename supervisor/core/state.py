@@ -607,6 +607,7 @@ class Recovery:
     failures: tuple[Failure, ...] = ()
     crashes: tuple[Crash, ...] = ()  # of the last day, whatever was completed in between
     stepped_back: bool = False
+    left_step: int | None = None  # the newest one that was left because crashes followed it
     waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0
     backoff_outside: bool = False  # it waits for the network, the store or room, not after crashes of the job

@@ -192,16 +192,10 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
 
 
 def _may_still_publish(state: State) -> bool:
-    """Does the store take the last step, or may it before this pod's time is over?
-
-    A daemon that was told to end waits for a store that is away: what ends it by force comes later, and is known. One
-    that gives up by itself does not.
-    """
-    if state.mode == "leaving":
-        holds = fencing.may_write(state) or fencing.may_get_the_run(state) or fencing.refused_for_now(state)
-        return holds and not (state.publishing.permanent or (state.store.reason and state.store.permanent))
+    """Does the store take the last step, or may it before the time for it is over? A store that is away comes back."""
     holds = fencing.may_write(state) or fencing.may_get_the_run(state)
-    return holds and state.publishing.failures == 0 and state.store.reason in ("", *UNANSWERED)
+    holds = holds or (state.mode == "leaving" and fencing.refused_for_now(state))
+    return holds and not (state.publishing.permanent or (state.store.reason != "" and state.store.permanent))
 
 
 def _awaits_listing(state: State) -> bool:

@@ -493,11 +493,34 @@ def test_a_store_that_is_away_is_not_waited_for_with_nothing_to_publish() -> Non
     until_ended(one, 5.0)
 
 
-def test_a_pod_that_gives_up_waits_for_no_store_that_is_away() -> None:
+def given_up() -> World:
     one = killed()
     one.see(f.Claimed(2))
     one.see(listed(540))
     one.see(f.LocalSteps(whole(540, 605)))
     one.state = replace(one.state, mode="gave-up", since=one.t, ending=replace(one.state.ending, code=93))
+    return one
+
+
+def test_a_pod_that_gives_up_tries_for_an_hour_to_publish_and_ends_when_the_store_is_back() -> None:
+    one = given_up()
     one.see(f.PublishFailed(605, AWAY))
+    one.actions.clear()
+    one.after(600, 5)
+    assert published(one) == [605]
+    one.see(f.PublishFailed(605, AWAY))
+    one.actions.clear()
+    one.after(900, 5)
+    assert published(one) == [605]
+    assert ended(one) is None
+    one.see(f.Published(605, 10, 1.0))
+    assert until_ended(one, 5.0).code == 93
+    one = given_up()
+    one.see(f.PublishFailed(605, AWAY))
+    until_ended(one, 3605.0)
+
+
+def test_a_pod_that_gives_up_waits_for_no_store_that_refuses() -> None:
+    one = given_up()
+    one.see(f.PublishFailed(605, "the key was deleted", permanent=True))
     until_ended(one, 5.0)

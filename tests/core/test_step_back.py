@@ -303,7 +303,26 @@ def test_a_step_that_is_reached_anew_gives_the_budget_back() -> None:
         world.step(number)
     world.checkpoint(10)
     assert world.state.recovery.barren == 0
+    for number in range(11, 16):
+        world.step(number)
+    world.checkpoint(15)
     assert not world.state.recovery.stepped_back
+
+
+def test_crashes_after_a_step_that_was_made_anew_are_not_the_steps_and_end_with_a_person() -> None:
+    """It crashes at step 12, whatever it resumes from: three more tries, and no step is left again."""
+    world = resumed_at_ten()
+    crash(world, after_steps=1)
+    crash(world, after_steps=1)
+    world.job_up()
+    for number in range(6, 11):
+        world.step(number)
+    world.checkpoint(10)
+    while world.state.live and len(resume_steps(world)) < 20:
+        crash(world, after_steps=1)
+    assert world.state.mode == "gave-up"
+    assert resume_steps(world) == [10, 10, 5, 10, 10, 10]
+    assert len(world.said("one-step-back")) == 1
 
 
 def test_a_persons_stop_between_two_crashes_is_no_failure_and_begins_the_evidence_anew() -> None:
