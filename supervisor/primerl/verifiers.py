@@ -184,7 +184,7 @@ class VerifiersJob(FolderJob):
             yours = f"trainer.args.{name} = {json.dumps(own)}" if own is not None and own != value else ""
             found.append(Change(f"trainer.args.{name} = {json.dumps(value)}", why, yours))
         if request.step is not None:
-            why = "the newest step with every file verified"
+            why = "the step to go on from, each file of it verified"
             found.append(Change(f"resume_from_checkpoint = {self.folders.folder(request.step)}", why))
         own_env = {**self.environ, **self.run.job.env}
         given = self._fixed_variables(request) | wandb_variables(self.run, self.environ, request.wandb_notes)

@@ -104,7 +104,8 @@ def _what_then(state: State) -> list[str]:
 
 def from_step(state: State) -> str:
     """Where a start would begin, as far as it is known now."""
-    return f"from step {state.last_good}" if state.last_good is not None else "from the beginning"
+    step = state.orders.asked_step if state.orders.override else state.last_good
+    return f"from step {step}" if step is not None else "from the beginning"
 
 
 def _store_away(state: State) -> bool:

@@ -345,6 +345,15 @@ def test_a_run_that_is_restarted_says_from_where() -> None:
     assert "; the job is being stopped, and starts again from step 10; step 12" in status.headline(world.state)
 
 
+def test_a_run_that_goes_back_says_to_where() -> None:
+    world = World()
+    world.running_at(12)
+    world.answer = False
+    world.see(f.Command("rollback", "root", ("5",)))
+    assert world.state.mode == "stopping"
+    assert "; the job is being stopped, and starts again from step 5; step 12" in status.headline(world.state)
+
+
 def test_training_that_is_worth_nothing_stands_at_the_beginning_of_the_headline() -> None:
     """The note at the block's end was all that said so, below a headline that read as a healthy run's."""
     world = World()
