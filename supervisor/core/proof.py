@@ -140,13 +140,19 @@ def _last_step(state: State) -> int:
 def _culprit(state: State) -> Error | None:
     """The error line that best explains the end: a deterministic one, else the latest; an old one was survived.
 
-    What came after the launcher said that it ends the job is what the others cry while they are ended.
+    What came after the launcher said that it ends the job is what the others cry while they are ended. Its own line says
+    no more than which part ended, and may be read before or after what that part says.
     """
     ended, stop = state.job.ended.t if state.job.ended else state.now, why_launcher_stops(state)
     errors = [e for e in state.job.errors.values() if ended - e.t < CULPRIT_S]
     if stop is not None:
         errors = [e for e in errors if e.first_t <= stop.t + APART_S or e.signature == FAILED]
-    return max(errors, key=lambda e: (e.deterministic, e.t), default=None)
+
+    def worth(error: Error) -> tuple[bool, bool, bool, float]:
+        first = stop is None or error.first_t <= stop.t or error.role == stop.part
+        return error.deterministic, error.signature != FAILED, first, error.t
+
+    return max(errors, key=worth, default=None)
 
 
 def is_about_to_end(state: State) -> bool:

@@ -206,3 +206,24 @@ def test_a_finished_launcher_ends_its_parts_one_by_one_and_none_of_them_died(wor
     world.see(f.ProcessGone(1, "env", 900, 1))
     world.after(200)
     assert not world.said("verdict")
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_cause_is_what_the_failing_part_says_whichever_line_is_read_first(
+    world: World, order: tuple[int, ...]
+) -> None:
+    """The launcher's line says only which part it was, and the engine cries while it is ended."""
+    lines = [
+        f.ErrorSeen("trainer", "cuda-illegal-access", "RuntimeError: CUDA error: an illegal memory access"),
+        f.ErrorSeen("launcher", "component-failed", "Error: Trainer failed with exit code 1"),
+        f.ErrorSeen("inference", "engine-dead", "EngineDeadError: EngineCore encountered an issue"),
+    ]
+    for number in order:
+        if number == 2 and 1 not in order[: order.index(2)]:
+            continue  # before the launcher's line it would be a cause of its own
+        world.see(lines[number])
+        world.after(0.1, 0.1)
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+    world.after(5)
+    [verdict] = world.said("verdict")
+    assert "illegal memory access" in verdict
