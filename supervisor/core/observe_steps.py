@@ -102,8 +102,8 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     # Also when it is found only after the attempt's end: a job that dies right after each save makes progress, too.
     if state.progress.step is None or best <= (state.attempt.resume_step or 0):
         return state
-    # A new complete step is the only proof that the run goes on: its budget comes back. But the step that was left, made
-    # anew, is not left again: what crashes after both is the data's or the code's.
+    # A new complete step is the only proof that the run goes on: its budget comes back. But the step that was left and
+    # made anew is not left again: what crashes after both is the data's or the code's.
     recovery = state.recovery
     again = recovery.stepped_back and recovery.left_step is not None and best <= recovery.left_step
     return replace(state, recovery=replace(recovery, barren=0, failures=(), stepped_back=again, waits=0))

@@ -140,8 +140,8 @@ def _last_step(state: State) -> int:
 def _culprit(state: State) -> Error | None:
     """The error line that best explains the end: a deterministic one, else the latest; an old one was survived.
 
-    What came after the launcher said that it ends the job is what the others cry while they are ended. Its own line says
-    no more than which part ended, and may be read before or after what that part says.
+    What came after the launcher said that it ends the job is what the others cry while they are ended. Its own line
+    says no more than which part ended, and may be read before or after what that part says.
     """
     ended, stop = state.job.ended.t if state.job.ended else state.now, why_launcher_stops(state)
     errors = [e for e in state.job.errors.values() if ended - e.t < CULPRIT_S]

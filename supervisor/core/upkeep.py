@@ -19,7 +19,7 @@ from supervisor.core.retention import (
     victims_in_store,
     which_disk,
 )
-from supervisor.core.state import BEING_LISTED, UNANSWERED, State
+from supervisor.core.state import BEING_LISTED, State
 from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import numbers, size

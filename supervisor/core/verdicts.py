@@ -386,8 +386,11 @@ def _calm(state: State) -> Verdict:
     if state.mode == "starting":
         phase = max(state.job.phases.values(), key=lambda p: p.t, default=None)
         doing = f" ({phase.phase})" if phase else ""
-        resumed = f"step {state.attempt.resume_step}" if state.attempt.resume_step is not None else "the start"
+        resumed = f"step {state.attempt.resume_step}" if state.attempt.resume_step is not None else "the beginning"
         since = span(state.now - state.attempt.started)
+        if state.busy.start is not None:
+            sentence = f"The start from {resumed} has been under way for {since}; the job is not launched yet."
+            return Verdict("starting", "starting", sentence)
         return Verdict("starting", "starting", f"The job has been starting from {resumed} for {since}{doing}.")
     blind = state.gpus.reason and not state.job.processes and (state.engine.look is None or not state.engine.ever_ok)
     if blind and state.progress.step is None:

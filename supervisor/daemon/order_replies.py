@@ -72,10 +72,10 @@ def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
             f"Step {step} is neither here nor in the store, so nothing is changed. Complete here: {numbers(here)}; in "
             f"the store: {numbers(there)}."
         )
-    runs = state.live or state.mode == "stopping"
+    so_far = "job is being stopped and" if state.live or state.mode == "stopping" else "run"
     return True, (
-        f"The {'job is being stopped and' if runs else 'run'} goes on at step {step}. What is above it is left, also for the next pod; no "
-        "file of it is deleted." + (f" It is started {_ONCE_RESUMED}" if state.orders.paused else "")
+        f"The {so_far} goes on at step {step}. What is above it is left, also for "
+        "the next pod; no file of it is deleted." + (f" It is started {_ONCE_RESUMED}" if state.orders.paused else "")
     )
 
 

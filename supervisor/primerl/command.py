@@ -213,7 +213,9 @@ def _max_steps(run: RunFile, dialect: Dialect, settings: Settings) -> Iterator[A
 
 def _resume_words(dialect: Dialect, step: int | None) -> Iterator[Added]:
     if step is not None:
-        yield _say(dialect, dialect.resume.replace("-", "_"), str(step), "the step to go on from, each file of it verified")
+        yield _say(
+            dialect, dialect.resume.replace("-", "_"), str(step), "the step to go on from, each file of it verified"
+        )
 
 
 def _folder_words(run: RunFile, dialect: Dialect, tier: Path | None) -> Iterator[Added]:
