@@ -88,10 +88,11 @@ def once_published(state: State, reason: str) -> tuple[State, Actions]:
     before is asked once more: that answer may be minutes old, and the next try minutes away.
     """
     fence = replace(state.fence, reason=state.fence.reason if state.fence.by else "", permanent=False)
+    if state.ending.code is None:  # else it gave up, or is unfit, and a person or another pod has to know
+        state = replace(enter(state, "leaving", reason), ending=replace(state.ending, code=EXIT_OK))
     state = replace(
-        enter(state, "leaving", reason),
+        state,
         fence=fence,
-        ending=replace(state.ending, code=EXIT_OK),
         local=replace(state.local, reason=BEING_LISTED),
         store=replace(
             state.store,

@@ -156,7 +156,7 @@ def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
     step = state.attempt.resume_step
     state = replace(
         state,
-        recovery=replace(state.recovery, best_complete=lower, left_step=step),
+        recovery=replace(state.recovery, best_complete=lower),
         store=replace(state.store, quarantined={**state.store.quarantined, str(step): state.wall}),
     )
     if step is not None:

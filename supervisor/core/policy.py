@@ -55,7 +55,7 @@ from supervisor.core.state import Next, State, Suspicion, Would
 from supervisor.core.table import lower_good_step, row_for, why
 from supervisor.core.time_kinds import STOPPED
 from supervisor.core.under_way import order_effect
-from supervisor.core.upkeep import can_free, leave, upkeep
+from supervisor.core.upkeep import can_free, leave, publish_until, upkeep
 from supervisor.core.verdicts import finished_sentence, judge
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -291,7 +291,8 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
             if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
                 state = _give_back_budget(state, before)
             else:
-                state = replace(state, recovery=replace(state.recovery, stepped_back=True))
+                left = state.attempt.resume_step
+                state = replace(state, recovery=replace(state.recovery, stepped_back=True, left_step=left))
             return with_all(acts + back, _stop_failed(state, verdict, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
@@ -434,7 +435,7 @@ def _leave_higher(state: State, step: int | None) -> State:
     state = replace(
         state,
         store=replace(state.store, quarantined=quarantined, steps=stored),
-        recovery=replace(state.recovery, best_complete=None),
+        recovery=replace(state.recovery, best_complete=None, stepped_back=False, left_step=None),
         attempt=replace(state.attempt, began_fresh=False),
         orders=replace(state.orders, left_higher=True),
     )
@@ -469,11 +470,11 @@ def _finish_publishing(state: State) -> tuple[State, Actions]:
             state = enter(state, "finishing", "The last step is published; the finish hook runs.")
             return order_effect(state, a.RunHook("finish"))
         return end(state, "finished", EXIT_OK, finished_sentence(state))
-    is_refused = state.store.permanent and state.now - state.since > 60
-    if is_refused or (state.publishing.failures >= 5 and state.publishing.after - state.now > 300):
+    is_refused = (state.store.permanent or state.publishing.permanent) and state.now - state.since > 60
+    if is_refused or state.now >= publish_until(state):
         sentence = (
             f"Training is finished, and its last step {step} is not in the store: "
-            f"{state.store.reason if is_refused else state.publishing.reason} "
+            f"{state.store.reason if state.store.permanent else state.publishing.reason} "
             "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)

@@ -20,6 +20,7 @@ at each second, and a look on a busy machine takes its time."""
 ENDING_GRACE_S = 120.0  # processes end one by one when training is over
 DRAIN_LIMIT_S = 600.0  # a finished job that does not go away (prime-rl issues 2912 and f34efdbf4) is helped out
 CULPRIT_S = ENDS_WITHIN_S  # how old an error may be to explain an end: a launcher may take minutes to end its tree
+TOLD_WITHIN_S = 60.0  # from what a part says of its end to the launcher's line about it
 KILLS = (1, 2, 9, 15)  # SIGHUP, SIGINT, SIGKILL, SIGTERM
 CRASHES = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
@@ -148,9 +149,11 @@ def _culprit(state: State) -> Error | None:
     if stop is not None:
         errors = [e for e in errors if e.first_t <= stop.t + APART_S or e.signature == FAILED]
 
-    def worth(error: Error) -> tuple[bool, bool, bool, float]:
-        first = stop is None or error.first_t <= stop.t or error.role == stop.part
-        return error.deterministic, error.signature != FAILED, first, error.t
+    def worth(error: Error) -> tuple[bool, int, float]:
+        said, own = error.signature != FAILED, stop is not None and error.role == stop.part
+        told = stop is not None and own and said and abs(error.t - stop.t) <= TOLD_WITHIN_S
+        cried = stop is not None and not own and said and error.first_t > stop.t
+        return error.deterministic, 2 if told else 0 if cried else 1, error.t
 
     return max(errors, key=worth, default=None)
 

@@ -193,8 +193,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def _may_still_publish(state: State) -> bool:
     """Does the store take the last step, or may it before the time for it is over? A store that is away comes back."""
-    holds = fencing.may_write(state) or fencing.may_get_the_run(state)
-    holds = holds or (state.mode == "leaving" and fencing.refused_for_now(state))
+    holds = fencing.may_write(state) or fencing.may_get_the_run(state) or fencing.refused_for_now(state)
     return holds and not (state.publishing.permanent or (state.store.reason != "" and state.store.permanent))
 
 
@@ -222,7 +221,9 @@ def publish_until(state: State) -> float:
     """When the last publish is waited for no longer. One that moves no byte fails before, in the store's patience."""
     if state.leave.exit_at is not None:
         return state.leave.exit_at
-    if state.mode != "leaving" or state.leave.why:  # no kill comes at a known time
+    if state.mode == "gave-up" and state.attempt.after_stop == "finish":
+        return state.since  # of a run that is finished it was waited for before
+    if not (state.mode == "leaving" or state.leave.asked) or state.leave.why:  # no kill comes at a known time
         return state.since + LAST_PUBLISH_S
     return max(state.since + LEAVE_S, state.leave.since + ENDED_WITHIN_S)
 

@@ -53,6 +53,8 @@ def _as_it_is(state: State, verb: str) -> str:
         return "The job is already running."
     if verb == "stop" and not state.live and state.mode != "stopping":
         return "No job runs, and none is started until: supervisorctl start"
+    if verb == "restart" and not state.live and state.mode != "stopping" and not state.orders.paused:
+        return _ANSWERS["start"]
     if verb == "start" and state.orders.paused:
         return f"The run will be started from its last good step, {_ONCE_RESUMED}"
     if verb == "restart" and state.orders.paused:

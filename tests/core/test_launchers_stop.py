@@ -227,3 +227,24 @@ def test_the_cause_is_what_the_failing_part_says_whichever_line_is_read_first(
     world.after(5)
     [verdict] = world.said("verdict")
     assert "illegal memory access" in verdict
+
+
+def test_what_was_survived_minutes_ago_is_not_why_the_launcher_ends_the_job(world: World) -> None:
+    world.see(f.ErrorSeen("orchestrator", "hub-unreachable", "ReadTimeout: huggingface.co"))
+    world.after(240)
+    launcher_says(world, "Error: Trainer failed with exit code 1")
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+    world.after(60)
+    assert "Trainer failed" in world.said("verdict")[0]
+    assert world.state.recovery.failures[-1].signature == "component-failed"
+
+
+def test_of_two_that_speak_at_the_end_the_one_that_the_launcher_names_is_the_cause(world: World) -> None:
+    world.see(f.ErrorSeen("trainer", "nccl-timeout", "Watchdog caught collective operation timeout"))
+    world.see(f.ErrorSeen("orchestrator", "python-error", "KeyError: 'reward'"))
+    world.after(0.2, 0.2)
+    world.see(f.ErrorSeen("trainer", "connection-error", "Connection reset by peer"))
+    launcher_says(world, "Error: Orchestrator failed with exit code 1")
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+    world.after(60)
+    assert "KeyError" in world.said("verdict")[0]

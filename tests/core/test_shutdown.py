@@ -524,3 +524,54 @@ def test_a_pod_that_gives_up_waits_for_no_store_that_refuses() -> None:
     one = given_up()
     one.see(f.PublishFailed(605, "the key was deleted", permanent=True))
     until_ended(one, 5.0)
+
+
+def test_who_is_told_to_end_in_that_hour_still_says_that_a_person_is_needed() -> None:
+    """The next daemon, or another pod, would start the job again that was given up."""
+    for word in (f.Command("shutdown", "SIGTERM"), f.LeaveSoon(120.0, "the provider")):
+        one = given_up()
+        one.see(f.PublishFailed(605, AWAY))
+        one.after(60, 5)
+        one.actions.clear()
+        one.see(word)
+        assert until_ended(one, 420.0).code == 93
+        assert [action.code for action in one.asked(a.Release)] == [93]
+
+
+def test_a_last_step_that_is_published_late_ends_a_finished_run_as_it_should() -> None:
+    one = World(replace(FENCED, max_steps=15, hooks=("finish",)))
+    one.boot()
+    one.see(f.Claimed(1))
+    one.survey()
+    one.job_up()
+    for number in range(1, 16):
+        one.step(number)
+    one.publish_works = False
+    one.checkpoint(15)
+    one.see(f.FinishSeen("trainer", "done"))
+    one.see(f.FinishSeen("launcher", "done"))
+    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 0))
+    one.after(1500, 5)
+    assert one.state.mode == "publishing"
+    one.publish_works = True
+    one.after(900, 5)
+    assert 15 in one.stored
+    assert one.asked(a.RunHook)
+    one.publish_works = False
+
+
+def test_a_last_step_that_cannot_be_published_for_an_hour_needs_a_person_and_no_second_hour() -> None:
+    one = World(replace(FENCED, max_steps=15))
+    one.boot()
+    one.see(f.Claimed(1))
+    one.survey()
+    one.job_up()
+    for number in range(1, 16):
+        one.step(number)
+    one.publish_works = False
+    one.checkpoint(15)
+    one.see(f.FinishSeen("launcher", "done"))
+    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 0))
+    one.after(3500, 5)
+    assert ended(one) is None
+    assert until_ended(one, 300.0).code == 93

@@ -357,3 +357,33 @@ def test_what_the_machine_says_just_after_the_end_explains_it_too(late: str) -> 
         world.answer = False
         assert resume_steps(world)[-1] == 10
         assert not world.state.store.quarantined
+
+
+def test_a_step_that_cannot_be_read_below_the_one_that_was_left_does_not_free_that_one() -> None:
+    world = World(replace(SETTINGS, keep_local=9, keep_last=9))
+    world.running_at(30)
+    world.see(f.Command("restart", "ana"))
+    world.after(10)
+    crash(world, after_steps=1)
+    crash(world, after_steps=1)
+    crash(world, signature="checkpoint-damaged", text="RuntimeError: PytorchStreamReader failed")
+    assert resume_steps(world)[-1] == 20
+    world.job_up()
+    for number in range(21, 31):
+        world.step(number)
+        if number % 5 == 0:
+            world.checkpoint(number)
+    while world.state.live and len(resume_steps(world)) < 20:
+        crash(world, after_steps=1)
+    assert world.state.mode == "gave-up"
+    assert resume_steps(world) == [30, 30, 25, 20, 30, 30, 30]
+
+
+def test_a_rollback_on_purpose_begins_the_suspicions_anew() -> None:
+    world = resumed_at_ten()
+    crash(world, after_steps=1)
+    crash(world, after_steps=1)
+    world.see(f.Command("rollback", "ana", ("5",)))
+    world.after(10)
+    assert world.state.recovery.left_step is None
+    assert not world.state.recovery.stepped_back
