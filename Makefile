@@ -17,7 +17,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/.installed-dev
-	FUZZ=soak $(BIN)/python -m pytest -n 6 -m 'soak or fuzz'
+	FUZZ=soak $(BIN)/python -m pytest -n 4 -m 'soak or fuzz'
 
 # On a real Slurm of four nodes on this machine: root, and Debian's slurm-wlm.
 slurm: $(VENV)/.installed-dev
