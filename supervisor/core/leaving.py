@@ -74,7 +74,7 @@ def end_of_the_run_here(state: State, reason: str) -> tuple[State, Actions]:
         state.mode == "stopping" and state.attempt.after_stop == "finish"
     )
     after: Next = "finish" if over else "shutdown"
-    if state.live or state.mode == "stopping":
+    if state.holds_a_job:
         return stop(state, after, reason)
     if state.mode == "leaving":
         return state, []
@@ -215,25 +215,22 @@ def _only_here(state: State, tries_s: float | None) -> str:
     if fence.by and fence.own_stands_s is None:
         return f"{only}, since pod {fence.by} holds the run (generation {fence.by_generation})."
     claim = f"the claim of pod {fence.by} (generation {fence.by_generation})"
-    unproven = f"nothing proves yet that {claim} was made on this machine" if fence.by else ""
-    why = (
-        unproven
-        or state.publishing.reason
-        or ("" if state.store.reason in UNANSWERED else state.store.reason)
-        or fence.reason
-    )
-    if tries_s is not None:
-        why = why or "it is on its way to the store"
-    elif not why:
-        asking = fencing.is_claim_unanswered(state) or state.store.reason
-        why = "the store has not answered in time" if asking else "there was no time to publish it"
+    why = f"nothing proves yet that {claim} was made on this machine" if fence.by else why_unpublished(state)
     newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
     if tries_s is not None:
-        return (
-            f"{only}: {why.rstrip('.')}. {newest} Do not end this pod: the daemon goes on trying for {span(tries_s)}."
-        )
+        why = why.rstrip(".") or "it is on its way to the store"
+        return f"{only}: {why}. {newest} Do not end this pod: the daemon goes on trying for {span(tries_s)}."
+    if not why:
+        asking = fencing.is_claim_unanswered(state) or state.store.reason
+        why = "the store has not answered in time" if asking else "there was no time to publish it"
     publish = f"Publish the step with: {by_hand} --step {here}"
     return f"{only}: {why.rstrip('.')}. {newest} Do not end this pod. {publish}"
+
+
+def why_unpublished(state: State) -> str:
+    """What the last try said, or the store; "" where neither has said anything yet."""
+    away = "" if state.store.reason in UNANSWERED else state.store.reason
+    return state.publishing.reason or away or state.fence.reason
 
 
 def over(state: State, watch: Watch) -> bool:

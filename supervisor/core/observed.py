@@ -15,7 +15,7 @@ def newly_attached(state: State, fact: f.AttemptAdopted) -> bool:
     """Is it a job that the core has not heard of? Attaching, or a journal before this one, gave it its number."""
     if fact.attempt != state.attempt.number:
         return fact.attempt > state.attempt.number
-    return state.busy.start is not None or not (state.live or state.mode == "stopping")
+    return state.busy.start is not None or not state.holds_a_job
 
 
 def watch_attached_job(state: State, fact: f.AttemptAdopted) -> tuple[State, Actions]:

@@ -60,7 +60,7 @@ def _stop(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
         return state, [told]  # the daemon ends, and the next one leaves the run stopped
     if state.live and state.leave.asked:
         return with_first(told, stop(state, "shutdown", f"Stopped{by}."))
-    if state.live or state.mode == "stopping":
+    if state.holds_a_job:
         return with_first(told, stop(state, "stop", f"Stopped{by}."))
     if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
         state = enter(close_incident(state), "stopped", f"Stopped{by}.")
@@ -90,7 +90,7 @@ def _restart(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions
     if _daemon_is_ending(state):
         return state, [told]  # the next daemon starts it
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
-    if state.live or state.mode == "stopping":
+    if state.holds_a_job:
         return with_all([told, *claim], stop(state, "restart", f"Restarted{by}."))
     state = replace(state, ending=Ending())
     return survey(forgiven(state), [told, *claim], "Restarted by a person; looking for checkpoints.")
@@ -113,7 +113,7 @@ def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
     )
     state = to_go_back(state, step)
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
-    if state.live or state.mode == "stopping":
+    if state.holds_a_job:
         return with_all([told, *claim], stop(state, "restart", f"Going back to step {step}{by}."))
     return survey(state, [told, *claim], f"Going back to step {step}{by}; looking for it.")
 

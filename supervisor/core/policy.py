@@ -474,7 +474,7 @@ def _finish_publishing(state: State) -> tuple[State, Actions]:
     if is_refused or state.now >= publish_until(state):
         sentence = (
             f"Training is finished, and its last step {step} is not in the store: "
-            f"{state.store.reason if state.store.permanent else state.publishing.reason} "
+            f"{state.store.reason if state.store.permanent else leaving.why_unpublished(state)} "
             "It is kept on this disk; mend the store, then start the run again."
         )
         return end(state, "gave-up", EXIT_PERSON, sentence)

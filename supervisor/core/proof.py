@@ -150,10 +150,13 @@ def _culprit(state: State) -> Error | None:
         errors = [e for e in errors if e.first_t <= stop.t + APART_S or e.signature == FAILED]
 
     def worth(error: Error) -> tuple[bool, int, float]:
-        said, own = error.signature != FAILED, stop is not None and error.role == stop.part
-        told = stop is not None and own and said and abs(error.t - stop.t) <= TOLD_WITHIN_S
-        cried = stop is not None and not own and said and error.first_t > stop.t
-        return error.deterministic, 2 if told else 0 if cried else 1, error.t
+        rank = 1
+        if stop is not None and error.signature != FAILED:
+            if error.role != stop.part:
+                rank = 0 if error.first_t > stop.t else 1
+            elif abs(error.t - stop.t) <= TOLD_WITHIN_S:
+                rank = 2
+        return error.deterministic, rank, error.t
 
     return max(errors, key=worth, default=None)
 

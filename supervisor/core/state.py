@@ -692,6 +692,11 @@ class State:
         return self.mode in LIVE
 
     @property
+    def holds_a_job(self) -> bool:
+        """True while an attempt should be running, or is being stopped."""
+        return self.live or self.mode == "stopping"
+
+    @property
     def is_being_stopped(self) -> bool:
         """True from the order to stop an attempt until nothing of it is left."""
         return self.mode == "stopping" and self.busy.stop is not None

@@ -342,7 +342,7 @@ class Daemon:
             taken = state.attempt.number
         if taken is not None and (taken != state.attempt.number or not state.live):
             after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
-        elif state.attempt.number and (state.live or state.mode == "stopping" or state.busy.start is not None):
+        elif state.attempt.number and (state.holds_a_job or state.busy.start is not None):
             for component in self._components(state.attempt.number):
                 found = look_at_component(self._attempt_dir(state.attempt.number), component)
                 if found.state == "absent":
@@ -514,7 +514,7 @@ class Daemon:
             self.sensors.watch_engine(self.context.job, fact.engine)
         if isinstance(fact, f.EngineStopped):
             self.sensors.leave_engine(fact.engine)
-        if isinstance(fact, f.Suppressed) and not self.state.live and self.state.mode != "stopping":
+        if isinstance(fact, f.Suppressed) and not self.state.holds_a_job:
             self.sensors.leave(None)  # what ended by itself was not stopped, and is not looked at any more either
         if isinstance(fact, f.StoreSteps) and fact.wandb_id and not self.journal.get("wandb_id"):
             self.journal.put("wandb_id", fact.wandb_id)

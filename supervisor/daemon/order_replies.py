@@ -51,9 +51,9 @@ def _as_it_is(state: State, verb: str) -> str:
     """Where the usual answer would promise what does not happen: it runs already, it is stopped, nothing may start."""
     if verb == "start" and state.live:
         return "The job is already running."
-    if verb == "stop" and not state.live and state.mode != "stopping":
+    if verb == "stop" and not state.holds_a_job:
         return "No job runs, and none is started until: supervisorctl start"
-    if verb == "restart" and not state.live and state.mode != "stopping" and not state.orders.paused:
+    if verb == "restart" and not state.holds_a_job and not state.orders.paused:
         return _ANSWERS["start"]
     if verb == "start" and state.orders.paused:
         return f"The run will be started from its last good step, {_ONCE_RESUMED}"
@@ -74,7 +74,7 @@ def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
             f"Step {step} is neither here nor in the store, so nothing is changed. Complete here: {numbers(here)}; in "
             f"the store: {numbers(there)}."
         )
-    so_far = "job is being stopped and" if state.live or state.mode == "stopping" else "run"
+    so_far = "job is being stopped and" if state.holds_a_job else "run"
     return True, (
         f"The {so_far} goes on at step {step}. What is above it is left, also for "
         "the next pod; no file of it is deleted." + (f" It is started {_ONCE_RESUMED}" if state.orders.paused else "")

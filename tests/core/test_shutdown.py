@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -538,8 +539,9 @@ def test_who_is_told_to_end_in_that_hour_still_says_that_a_person_is_needed() ->
         assert [action.code for action in one.asked(a.Release)] == [93]
 
 
-def test_a_last_step_that_is_published_late_ends_a_finished_run_as_it_should() -> None:
-    one = World(replace(FENCED, max_steps=15, hooks=("finish",)))
+def finished(**settings: Any) -> World:
+    """Its job has ended well, and no publish of its last step works."""
+    one = World(replace(FENCED, max_steps=15, **settings))
     one.boot()
     one.see(f.Claimed(1))
     one.survey()
@@ -551,27 +553,32 @@ def test_a_last_step_that_is_published_late_ends_a_finished_run_as_it_should() -
     one.see(f.FinishSeen("trainer", "done"))
     one.see(f.FinishSeen("launcher", "done"))
     one.see(f.ComponentExited(one.state.attempt.number, "launcher", 0))
+    return one
+
+
+def test_a_last_step_that_is_published_late_ends_a_finished_run_as_it_should() -> None:
+    one = finished(hooks=("finish",))
     one.after(1500, 5)
     assert one.state.mode == "publishing"
     one.publish_works = True
     one.after(900, 5)
     assert 15 in one.stored
     assert one.asked(a.RunHook)
-    one.publish_works = False
 
 
 def test_a_last_step_that_cannot_be_published_for_an_hour_needs_a_person_and_no_second_hour() -> None:
-    one = World(replace(FENCED, max_steps=15))
-    one.boot()
-    one.see(f.Claimed(1))
-    one.survey()
-    one.job_up()
-    for number in range(1, 16):
-        one.step(number)
-    one.publish_works = False
-    one.checkpoint(15)
-    one.see(f.FinishSeen("launcher", "done"))
-    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 0))
+    one = finished()
     one.after(3500, 5)
     assert ended(one) is None
-    assert until_ended(one, 300.0).code == 93
+    end = until_ended(one, 300.0)
+    assert end.code == 93
+    assert "its last step 15 is not in the store: the link is down. It is kept" in end.reason
+
+
+def test_why_it_is_not_there_is_said_also_where_no_publish_was_begun() -> None:
+    one = finished()
+    one.state = replace(one.state, publishing=replace(one.state.publishing, reason=""))
+    one.answer = False
+    one.see(f.StoreSteps(reason=AWAY))
+    one.after(3700, 5)
+    assert f"its last step 15 is not in the store: {AWAY} It is kept" in until_ended(one, 300.0).reason
