@@ -680,6 +680,13 @@ class LineageFailed(Fact):
 
 
 @dataclass(frozen=True)
+class StartWaits(Fact):
+    """The start that is under way cannot go on yet, for example since a machine is not there."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
 class Remark(Fact):
     """Something an effect did or noticed that a person should be able to read later; nothing follows from it."""
 

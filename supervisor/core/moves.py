@@ -182,9 +182,8 @@ def backoff(state: State) -> tuple[State, float]:
 
 def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
     if state.recovery.barren > state.settings.max_restarts:
-        return end(
-            state, "gave-up", EXIT_PERSON, f"{sentence} Tried {state.recovery.barren} times: a person has to look."
-        )
+        count = f"{state.recovery.barren} failures without a new complete step in between"
+        return end(state, "gave-up", EXIT_PERSON, f"{sentence} That makes {count}: a person has to look.")
     state, wait = backoff(state)
     return try_again(state, wait, f"{sentence} Next try in {span(wait)}.", outside=state.recovery.waits > 0)
 

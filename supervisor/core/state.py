@@ -404,9 +404,10 @@ class SetupTimes:
 
 @dataclass(frozen=True)
 class Busy:
-    """Effects under way, one of a kind. Values are step or attempt numbers."""
+    """Effects under way, one of a kind. Numbers are of steps or attempts."""
 
     start: int | None = None
+    waits: str = ""  # what the start that is under way waits for, in a sentence
     stop: int | None = None
     publish: int | None = None
     prune_local: int | None = None

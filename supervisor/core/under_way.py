@@ -16,11 +16,12 @@ from supervisor.core.state import Busy, State
 STALE = -1  # the "step" of a pruning that deletes only what belongs to no step
 _NOTHING = Busy()
 _EVERY_SLOT = tuple(vars(_NOTHING))
-_OF_A_JOB = ("start", "stop", "restore")
+_START = ("start", "waits")
+_OF_A_JOB = (*_START, "stop", "restore")
 
 _TAKES: dict[type, Callable[[Any], dict[str, Any]]] = {
     a.Start: lambda action: {"start": action.attempt},
-    a.Stop: lambda action: {"stop": action.attempt, "start": None},
+    a.Stop: lambda action: {"stop": action.attempt, "start": None, "waits": ""},
     a.Publish: lambda action: {"publish": action.step},
     a.PruneLocal: lambda action: {"prune_local": action.step},
     a.PruneStale: lambda action: {"prune_local": STALE},
@@ -31,7 +32,7 @@ _TAKES: dict[type, Callable[[Any], dict[str, Any]]] = {
     a.KeepHolds: lambda action: {"holds": True},
 }
 _OF_ACTION = {
-    "Start": ("start",),
+    "Start": _START,
     "Stop": ("stop",),
     "PruneLocal": ("prune_local",),
     "PruneStale": ("prune_local",),
@@ -55,7 +56,9 @@ def order_effect(state: State, action: a.Action) -> tuple[State, list[a.Action]]
 
 
 def free_slots(state: State, fact: f.Fact) -> State:
-    """Free the slots of the effects that ``fact`` answers."""
+    """Free the slots of the effects that ``fact`` answers, and keep what a start waits for."""
+    if isinstance(fact, f.StartWaits) and state.busy.start is not None:
+        return replace(state, busy=replace(state.busy, waits=fact.sentence))
     answered = _ANSWERED_BY.get(type(fact))
     return state if answered is None else _free(state, answered(state, fact))
 
@@ -77,7 +80,7 @@ def _free(state: State, slots: tuple[str, ...]) -> State:
 
 
 def _of_start(state: State, fact: f.AttemptStarted | f.StartFailed) -> tuple[str, ...]:
-    return ("start",) if fact.attempt == state.attempt.number else ()
+    return _START if fact.attempt == state.attempt.number else ()
 
 
 def _of_stop(state: State, fact: f.AttemptStopped) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ def _of_prune(state: State, fact: f.Pruned | f.PruneFailed) -> tuple[str, ...]:
 def _of_crash(state: State, fact: f.EffectCrashed) -> tuple[str, ...]:
     """A defect in one effect must not stop that kind of effect for ever."""
     if fact.lane == "job":
-        return ("stop",) if state.mode == "stopping" else ("start",)
+        return ("stop",) if state.mode == "stopping" else _START
     if fact.lane == "hook":
         return ("hook",) if state.mode == "finishing" else ()
     return _OF_LANE.get(fact.lane, ())

@@ -390,7 +390,7 @@ def _calm(state: State) -> Verdict:
         since = span(state.now - state.attempt.started)
         if state.busy.start is not None:
             sentence = f"The start from {resumed} has been under way for {since}; the job is not launched yet."
-            return Verdict("starting", "starting", sentence)
+            return Verdict("starting", "starting", f"{sentence} {state.busy.waits}".rstrip())
         return Verdict("starting", "starting", f"The job has been starting from {resumed} for {since}{doing}.")
     blind = state.gpus.reason and not state.job.processes and (state.engine.look is None or not state.engine.ever_ok)
     if blind and state.progress.step is None:

@@ -661,7 +661,7 @@ class Head:
         return [fill_machines(component, chosen) for component in components], [name for name, _ in chosen]
 
     def _choose(self, wanted: int, avoid: Sequence[str], unwanted: threading.Event) -> list[tuple[str, str]]:
-        until, told = now() + self.nodes.wait, False
+        until, told = now() + self.nodes.wait, ""
         while True:
             with self._changed:
                 there = {name: one for name, one in self._machines.items() if self._is_fit(name)}
@@ -677,10 +677,10 @@ class Head:
                     sentence = f"Of the {wanted} machines that the job needs these are there: {names}."
                     raise PodUnfitError(f"{sentence} It takes another allocation.")
                 self._changed.wait(0.25)
-            if not told and not enough:
-                told = True
-                sentence = f"The start waits for machines: {len(there)} of {wanted} are there."
-                self._post(f.Remark("machines", sentence, "warning"), "nodes")
+            sentence = f"The start waits for machines: {len(there)} of {wanted} are there."
+            if not enough and sentence != told:
+                told = sentence
+                self._post(f.StartWaits(sentence), "nodes")
 
     def launch(
         self, components: Sequence[Component], folder: Path, rules: StopRules, unwanted: threading.Event
@@ -762,7 +762,7 @@ class Head:
                         f"{names} ran what writes and is not heard: the start waits until it answers, or for "
                         f"{max(longest, 0):.0f} s, after which its agent has ended that."
                     )
-                    self._post(f.Remark("machines", sentence, "warning"), "nodes")
+                    self._post(f.StartWaits(sentence), "nodes")
                 if unwanted.is_set() or self._ended:
                     raise TryAgainError("The start is no longer wanted.")
                 with self._changed:

@@ -68,6 +68,8 @@ def headline(state: State) -> str:
         words.append(f"published step {state.store.published}")
     if state.live and _store_away(state):
         words.append("the store takes no step now")
+    if untold := _what_store_lacks(state):
+        words.append(untold)
     if state.incidents.open is not None:
         lasts = span(state.now - state.incidents.open.opened)
         why = state.incidents.open.sentence.rstrip(".")
@@ -112,6 +114,15 @@ def _store_away(state: State) -> bool:
     """Does the store refuse what is sent, or not answer? A pod that may not write has a note of its own."""
     away = state.store.reason not in ("", *UNANSWERED) or bool(state.publishing.reason)
     return away and not state.fence.lost
+
+
+def _what_store_lacks(state: State) -> str:
+    """That the store could not be told of a step back; "" where it knows, or is being told."""
+    failed = bool(state.store.reason) or state.lineage.after > 0
+    if not (state.lineage.unwritten and failed) or state.settings.mode == "observe" or state.fence.lost:
+        return ""
+    begins = f": another pod would begin at step {state.store.latest}" if state.store.latest is not None else ""
+    return f"the store does not know yet that the run went back{begins}"
 
 
 def _last_publish(state: State) -> str:

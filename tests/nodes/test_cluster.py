@@ -335,7 +335,8 @@ def test_a_silent_machine_with_the_trainer_is_waited_for_until_its_lease_is_over
     cluster.proxy.cut.set()
     (cluster.out / "end-2").write_text("0")
     waits = "n0 ran what writes and is not heard"
-    cluster.wait_for(lambda: any(waits in one for one in cluster.sentences("machines")), "that the start waits")
+    cluster.wait_for(lambda: any(waits in one for one in cluster.sentences("start-waits")), "that the start waits")
+    assert waits in cluster.status()["sentence"]
     assert first.is_running()
     cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 90)
     assert not first.is_running()

@@ -18,6 +18,7 @@ from supervisor.base import proc_stat
 from supervisor.cli import render
 from supervisor.cli.incidents import describe_incidents
 from supervisor.cli.main import main
+from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
@@ -373,6 +374,37 @@ def test_a_store_that_takes_nothing_is_told_in_the_headline() -> None:
     assert "store" not in status.headline(world.state)
     world.see(f.PublishFailed(10, "the key was refused.", permanent=True))
     assert status.headline(world.state).endswith("the store takes no step now")
+
+
+def test_a_step_back_of_which_the_store_does_not_know_is_told_with_where_another_pod_would_begin() -> None:
+    world = World()
+    world.running_at(12)
+    world.see(f.Published(10, 1000, 1.0))
+    world.see(f.Command("rollback", "ana", ("5",)))
+    world.after(5)
+    assert "does not know" not in status.headline(world.state), "it is being told"
+    world.see(f.LineageFailed("time-out."))
+    lacks = "the store does not know yet that the run went back: another pod would begin at step 10"
+    assert lacks in status.headline(world.state)
+    world.see(f.LineageKept(1, pointer=5))
+    assert "does not know" not in status.headline(world.state)
+
+
+def test_a_start_says_what_it_waits_for_until_it_goes_on() -> None:
+    world = NeverAgain()
+    world.running_at(12)
+    world.see(f.StartWaits("a word that comes late."))
+    world.see(f.Command("restart", "ana"))
+    world.after(10)
+    (start,) = world.asked(a.Start)
+    assert "late" not in status.headline(world.state), "no start was under way then"
+    waits = "The start waits for machines: 1 of 2 are there."
+    world.see(f.StartWaits(waits))
+    assert world.said("start-waits")[-1] == waits
+    assert waits.rstrip(".") in status.headline(world.state)
+    assert waits in status.explain(world.state)["sentence"]
+    world.see(f.AttemptStarted(start.attempt, start.step, 4711, "rl @ rl.toml"))
+    assert waits.rstrip(".") not in status.headline(world.state)
 
 
 def test_a_daemon_that_was_told_to_end_is_no_failure_and_its_last_step_is_told(tmp_path: Path) -> None:
