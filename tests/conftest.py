@@ -82,6 +82,26 @@ def pytest_collection() -> Iterator[None]:
         gc.set_threshold(50_000)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """``SWEEP=0/3``: of the parameters of each soak the first, fourth, seventh, ..., and of each test at least one.
+
+    CI runs one such part, by its commit; `make soak` runs all.
+    """
+    if not (asked := os.environ.get("SWEEP")):
+        return
+    part, parts = map(int, asked.split("/"))
+    alike: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("soak") is not None:
+            alike.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set()
+    for some in alike.values():
+        every = min(parts, len(some))
+        left_out |= {item for place, item in enumerate(some) if place % every != part % every}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The last thing that each process of pytest does."""
     shutil.rmtree(MACHINE, ignore_errors=True)

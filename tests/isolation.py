@@ -28,6 +28,7 @@ KEPT = (
     *(
         "FUZZ",
         "FUZZ_SEED",
+        "SWEEP",
         "POD_EXAMPLES",
         "PRIME_RL_GIT",
         "VERIFIERS_GIT",

@@ -112,6 +112,7 @@ def in_use() -> Iterator[Path]:
         living.release()
 
 
+@pytest.mark.soak
 def test_the_suite_passes_on_a_pod_that_has_two_runs_and_one_of_them_dead(in_use: Path) -> None:
     """None of it is touched, either: not even the dead one's socket is cleared away."""
     places = {"RL_SUPERVISOR_SOCKET_DIR": "run", "RL_SUPERVISOR_ETC": "run-files", "RL_SUPERVISOR_STATE": "lib"}

@@ -81,6 +81,7 @@ def test_nothing_is_sampled_while_no_attempt_lives_and_unknown_is_no_zero(loop: 
     assert not path_of(loop.folder, 3).exists()
 
 
+@pytest.mark.soak
 def test_a_long_run_stays_small_and_its_extremes_stay(loop: Loop) -> None:
     luck = random.Random(1)
     for step in range(1, 20_001):

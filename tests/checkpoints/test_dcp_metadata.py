@@ -143,6 +143,7 @@ def nested(depth: int, wrap: bytes) -> bytes:
     return b"\x80\x02)" + wrap * depth + b"0N."
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "make",
     [

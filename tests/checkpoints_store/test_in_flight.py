@@ -85,6 +85,7 @@ def test_what_landed_late_is_gone_after_the_holders_next_heartbeat(
     assert list_steps(b2_store(b2), RUN).steps[20].committed
 
 
+@pytest.mark.soak
 def test_the_documented_b2_sync_fetches_the_holders_step(
     b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_late_manifest_of_a_lower_generation_goes_too(
     assert b2.objects()[name] == own
 
 
+@pytest.mark.soak
 def test_while_this_pod_publishes_its_heartbeat_clears_nothing_away(
     b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_next_request_is_carried_out_by_the_same_process(kept: Kept, tmp_pat
     assert (kept.children(), kept.moving) == ([], {})
 
 
+@pytest.mark.soak
 def test_a_publish_to_b2_leaves_no_thread_behind_that_would_end_it(tmp_path: Path) -> None:
     step = Step(tmp_path / "pod").fill()
     with B2Server(part_size=20_000) as b2:

@@ -241,6 +241,7 @@ def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_ne
             assert pod.garbage() == [], told
 
 
+@pytest.mark.soak
 def test_the_transfer_process_mends_when_it_is_asked_to(
     b2: B2Server, transfers: Transfers, step: Step, tmp_path: Path
 ) -> None:

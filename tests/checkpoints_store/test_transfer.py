@@ -103,6 +103,7 @@ def test_kill_9_in_the_middle_of_a_publish_sends_no_verified_byte_twice(
     assert not [v for v in b2.state.versions.values() if v.action == "start"]
 
 
+@pytest.mark.soak
 def test_kill_9_in_the_middle_of_a_restore_fetches_no_verified_part_twice(
     b2: B2Server, tmp_path: Path, transfers: Transfers
 ) -> None:
@@ -131,6 +132,7 @@ def test_kill_9_in_the_middle_of_a_restore_fetches_no_verified_part_twice(
     assert tree(output) == step.content()
 
 
+@pytest.mark.soak
 def test_a_new_pod_without_the_local_plan_also_sends_nothing_twice(
     b2: B2Server, tmp_path: Path, transfers: Transfers
 ) -> None:

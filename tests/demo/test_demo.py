@@ -37,6 +37,7 @@ def processes_below(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.soak
 def test_the_demo_heals_a_silent_death_prunes_publishes_and_finishes(tmp_path: Path) -> None:
     """Without a C compiler on PATH, as on many machines: it says so, and loses nothing but the GPU memory."""
     scratch, kept, programs = tmp_path / "t", tmp_path / "kept", tmp_path / "bin"

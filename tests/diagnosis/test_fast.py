@@ -99,6 +99,7 @@ def told(log: Log) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_what_is_told_of_a_log_is_the_same_when_every_line_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [
         (name, content)

@@ -45,6 +45,7 @@ def test_a_run_that_is_finished_and_published_ends_its_pod(tmp_path: Path, pods:
     assert sentences(pod)[-1] == "Vast.ai instance 4711 is being destroyed."
 
 
+@pytest.mark.soak
 def test_a_step_that_could_not_be_published_keeps_the_pod(tmp_path: Path, pods: list[Pod], api: Api) -> None:
     """The store takes claims and beats, and no manifest; then the pod is told to end."""
     with B2Server() as server:

@@ -50,6 +50,7 @@ def adopts(pod: Pod) -> None:
     assert len(pod.practice.starts()) == 1, pod.story()
 
 
+@pytest.mark.soak
 def test_a_living_job_is_adopted_after_its_journal_is_gone_and_a_stopped_run_stays_stopped(
     tmp_path: Path, pods: list[Pod]
 ) -> None:

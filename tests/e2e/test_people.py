@@ -61,6 +61,7 @@ def page(path: Path, name: str) -> tuple[int, str]:
 # ---------------------------------------------------------------- looking
 
 
+@pytest.mark.soak
 def test_everything_that_can_be_asked_of_a_living_run_and_of_one_whose_daemon_is_gone(new_pod: NewPod) -> None:
     pod = running(new_pod(), 3)
     pod.wait_for(pod.stored, "a step is stored")
@@ -131,6 +132,7 @@ def test_a_daemon_that_does_not_answer_is_unknown(new_pod: NewPod) -> None:
 # ---------------------------------------------------------------- steering
 
 
+@pytest.mark.soak
 def test_stopped_stays_stopped_under_a_new_daemon_until_start(new_pod: NewPod) -> None:
     pod = running(new_pod(), 3)
     assert pod.ctl("stop").returncode == 0

@@ -37,6 +37,7 @@ def status(pod: Pod) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.soak
 def test_a_daemon_that_was_killed_and_is_stopped_as_soon_as_it_is_active_again_publishes_the_newest_step(
     tmp_path: Path, pods: list[Pod], b2: B2Server
 ) -> None:

@@ -177,6 +177,7 @@ def strike_all(folder: Path, era: str, seed: int, plan: list[tuple[str, str]]) -
         run.close()
 
 
+@pytest.mark.soak
 def test_deaths_of_job_daemon_and_host_on_a_steps_way_from_the_tier_lose_nothing_that_was_safe(tmp_path: Path) -> None:
     plan = [("drain", "host"), ("save", "job"), ("publish", "daemon")]
     run = strike_all(tmp_path, "2026-08-21", 1, plan)

@@ -83,6 +83,7 @@ def run_to_the_end(fleet: Assembly, folder: Path) -> str:
     )
 
 
+@pytest.mark.soak
 def test_a_host_with_fewer_gpus_than_offered_never_trains_and_is_left_out(fleet: Assembly, tmp_path: Path) -> None:
     gpus.make_gpus(tmp_path / "gpus-first", 1)
     said = run_to_the_end(fleet, tmp_path)

@@ -150,6 +150,7 @@ def test_a_pod_whose_processes_are_gone_is_followed_at_once(fleet: Assembly, tmp
     assert log.count(str(STEPS)) == 1
 
 
+@pytest.mark.soak
 def test_a_pod_that_is_told_to_go_gives_the_run_back_and_another_one_goes_on(fleet: Assembly, tmp_path: Path) -> None:
     """SIGTERM of a host that goes, or is stopped: the daemon ends with 0, and the run has not ended."""
     tick_until(fleet, lambda: published(tmp_path) >= 5)

@@ -122,6 +122,7 @@ def test_a_disk_that_fills_with_nothing_published_stops_the_job_before_it_crashe
     assert "nothing is published yet" in incident.sentences("disk")[0]
 
 
+@pytest.mark.soak
 def test_the_files_are_what_their_script_makes() -> None:
     """The parser may word its facts anew: then the decisions still have to be those of the files."""
     made = all_files()

@@ -47,6 +47,7 @@ def resumed_everywhere(cluster: DiskCluster) -> int:
     return int(step)
 
 
+@pytest.mark.soak
 def test_a_rank_dies_and_all_machines_resume_at_the_newest_step_that_is_whole_over_them(make: Make) -> None:
     cluster = make()
     cluster.wait_for(lambda: cluster.latest() >= 6, "a published step", 60)

@@ -186,7 +186,8 @@ def test_a_silent_agent_is_told_of_and_what_it_ran_still_counts_as_running(
 
 def test_a_pod_says_whose_place_it_has(stage: Stage) -> None:
     stage.greet("run-machines-0-2-x7f2p", rank=2, seat="run-machines-0-2")
-    assert f.MachineLook("run-machines-0-2-x7f2p", seat="run-machines-0-2") in stage.facts
+    look = f.MachineLook("run-machines-0-2-x7f2p", seat="run-machines-0-2")
+    stage.wait_for(lambda: look in stage.facts, "whose place it has")
 
 
 def test_an_order_waits_for_the_next_connection_and_is_given_once_more(stage: Stage) -> None:

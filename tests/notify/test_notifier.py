@@ -128,6 +128,7 @@ def test_it_arrives_within_five_seconds(make_desk: MakeDesk) -> None:
         assert plain.got[0][2] - began < 5.0
 
 
+@pytest.mark.soak
 def test_hundreds_of_incidents_in_an_hour_are_at_most_the_limit_and_errors_never_wait(make_desk: MakeDesk) -> None:
     with Service() as plain:
         desk = make_desk(f"http://{plain.place}/", per_hour=10)

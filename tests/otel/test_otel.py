@@ -141,6 +141,7 @@ def test_an_incident_is_one_trace_with_a_span_for_each_part(
     assert [event.name for event in whole.events][:2] == ["suspect", "verdict"]
 
 
+@pytest.mark.soak
 def test_a_child_that_starts_again_sends_the_same_ids(child: SideChild, collector: Collector, tmp_path: Path) -> None:
     recent_night(tmp_path)
     with serving(tmp_path) as serve:
@@ -178,6 +179,7 @@ def test_what_is_not_over_waits_and_what_was_given_up_is_sent(tmp_path: Path) ->
 # ---------------------------------------------------------------- collectors that fail
 
 
+@pytest.mark.soak
 def test_a_collector_that_refuses_is_told_once_with_its_reason_and_again_when_it_takes(
     child: SideChild, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_collector_that_refuses_is_told_once_with_its_reason_and_again_when_it
     assert TOKEN not in (tmp_path / "state/otel.log").read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("wrong", ["hangs", "gone"])
 def test_a_slow_or_dead_collector_costs_nobody_but_the_child(
     run_file: Path, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str

@@ -119,6 +119,7 @@ def test_its_run_is_reported_with_and_without_its_journal(past: Path, tmp_path: 
         assert "vLLM" in json.dumps(report["incidents"][0]), report["incidents"]
 
 
+@pytest.mark.soak
 def test_each_step_of_its_store_is_restored(past: Path, tmp_path: Path) -> None:
     for step in STEPS:
         to = tmp_path / f"restored-{step}"

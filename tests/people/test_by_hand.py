@@ -283,6 +283,7 @@ def test_on_a_terminal_it_is_shown_how_far_a_transfer_is(monkeypatch: pytest.Mon
         pass
 
 
+@pytest.mark.soak
 def test_what_rotted_in_the_store_is_mended_as_verify_says(tmp_path: Path, capsys: Told) -> None:
     """Its size, time and id are those of the file that was published: only its bytes tell."""
     store = open_store((tmp_path / "store").as_uri(), None, {})

@@ -277,6 +277,7 @@ def has_hung_up(one: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.soak
 def test_a_daemon_that_goes_away_hangs_and_comes_back(serve: Serve, sockets: Path) -> None:
     desk = FakeDesk()
     api = serve(desk)

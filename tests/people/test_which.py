@@ -256,6 +256,7 @@ def test_a_bare_machine_is_told_in_one_sentence(
         assert code == (3 if command in ("", "status") else 1), words
 
 
+@pytest.mark.soak
 def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
     sockets: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_n
     )
 
 
+@pytest.mark.soak
 def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     b2: B2Server, words: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_one_in_five_answers_that_the_authorization_expired_ends_no_command(
     assert len(b2.journal("b2_authorize_account")) > 10
 
 
+@pytest.mark.soak
 def test_a_key_that_was_deleted_meanwhile_is_told_at_once(b2: B2Server, words: str, capsys: Told) -> None:
     """B2 says 401 of the token, and refuses to give another."""
     key = b2.add_key(Key("0000short01", "K000short"))

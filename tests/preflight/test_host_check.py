@@ -273,6 +273,7 @@ def test_a_healthy_store_is_left_as_it_was(server: B2Server, run_file: RunFile) 
     assert not server.state.versions
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("op", "says"), [("b2_upload_file", "400 Mbit/s, and to"), (".*download.*", "800 Mbit/s, and from")]
 )
@@ -317,6 +318,7 @@ def test_what_an_ended_measurement_left_is_deleted_by_the_next(
     assert server.objects() == {}
 
 
+@pytest.mark.soak
 def test_what_a_person_asked_of_the_link_is_what_the_run_needs(server: B2Server, run_file: RunFile) -> None:
     server.state.faults.append(Fault("b2_upload_file", times=10**9, drip=150_000))  # 16 streams: 19 Mbit/s
     found, env = over(server, run_file)

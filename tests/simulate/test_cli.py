@@ -19,6 +19,7 @@ def test_the_report_names_the_ratio_the_ledger_and_the_money(capsys: pytest.Capt
     assert "600.00 dollars" in text
 
 
+@pytest.mark.soak
 def test_json_is_the_same_twice(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for _ in range(2):

@@ -78,6 +78,7 @@ def rough() -> list[object]:
     return list(compare(sensitivity.at_rates(load_scenario(), 8.0), 25, [3], workers=1))
 
 
+@pytest.mark.soak
 def test_no_policy_beats_the_oracle_and_the_core_beats_all_others(rough) -> None:  # type: ignore[no-untyped-def]
     by_name = {s.policy: s for s in rough}
     assert set(by_name) == set(ALL)
@@ -94,6 +95,7 @@ def test_the_ledgers_of_all_policies_add_up(rough) -> None:  # type: ignore[no-u
         assert sum(mine.seconds.values()) == pytest.approx(25 * HOUR)
 
 
+@pytest.mark.soak
 def test_the_same_seed_gives_the_same_faults_to_every_policy() -> None:
     scenario = sensitivity.at_rates(load_scenario(), 4.0)
     first = [run_all([(scenario, 30, 7, name)], 1)[0] for name in ("core", "torchrun", "oracle")]

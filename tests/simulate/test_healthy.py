@@ -13,7 +13,8 @@ from supervisor.simulator.schedule import parse_faults
 HARD = [f"rate.{kind}=60" for kind in ("engine-overload", "big-save", "slow-steps", "log-gap", "nvml-hang")]
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3, 4))])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_hundred_healthy_hours_with_many_oddities_see_no_restart(seed: int) -> None:
     account = simulate(load_scenario("healthy", HARD), 100, seed).account
     assert sum(account.struck_by_kind().values()) > 20

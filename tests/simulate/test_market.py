@@ -79,6 +79,7 @@ def test_servers_fail_again_as_often_as_in_the_published_trace() -> None:
         assert part - 0.02 < again < part + 0.1  # a fresh fault may come as soon
 
 
+@pytest.mark.soak
 def test_a_market_is_the_same_for_the_same_seed_and_another_one_for_another() -> None:
     first, again, other = (draw_market(seed, 20) for seed in (3, 3, 4))
     assert first == again
@@ -191,6 +192,7 @@ def test_a_store_that_was_away_and_late_beats_after_it_convict_no_pod_that_train
     assert simulate_market(here, Ours)[0].pods == 1
 
 
+@pytest.mark.soak
 @pytest.mark.xfail(strict=True, reason="The core keeps a pod on demand for good, also when spot machines are back")
 def test_a_pod_on_demand_is_left_when_spot_machines_are_back() -> None:
     here = market(72.0, machine("a", (0, 6), (8, 72)), machine("demand0", (0, 72), price=4.5, spot=False))
@@ -256,6 +258,7 @@ def check_healthy(hours: float, seeds: Sequence[int]) -> None:
     assert found.useful > 99.5
 
 
+@pytest.mark.soak
 def test_no_healthy_pod_is_replaced_in_100_hours() -> None:
     check_healthy(100, [1])
 
@@ -297,6 +300,7 @@ def test_in_months_ours_is_within_two_points_of_the_oracle(month_scores: dict[st
 # ---------------------------------------------------------------- traces and the command
 
 
+@pytest.mark.soak
 def test_a_trace_is_replayed_run_for_run() -> None:
     zones, hours = read_traces([MADE_UP])
     assert hours == 48

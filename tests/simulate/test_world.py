@@ -44,6 +44,7 @@ def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int) ->
     assert outcome.score.ettr == pytest.approx(report.seconds[PRODUCTIVE] / (50 * 3600))
 
 
+@pytest.mark.soak
 def test_every_policy_lives_through_the_same_faults() -> None:
     scenario = load_scenario("default", ["rate.store-outage=100"])
     books = {name: simulate(scenario, 60, 3, factory).account for name, factory in POLICIES.items()}

@@ -89,6 +89,7 @@ def test_a_step_that_was_uploaded_by_hand_as_the_original_scripts_did_is_restore
     assert tree(tmp_path / "pod-b/checkpoints/step_20") == tree(folder)
 
 
+@pytest.mark.soak
 def test_the_tool_reads_hides_and_deletes_single_files(b2: B2Server, cli: Cli, folder: Path, tmp_path: Path) -> None:
     shard = folder / "trainer/__0_0.distcp"
     cli("file", "upload", "--no-progress", "the-bucket", shard, "x/shard")

@@ -128,6 +128,7 @@ def test_a_lost_answer_to_the_start_of_a_large_file_leaves_nothing_that_is_bille
     assert max(Counter(v.name for v in b2.state.versions.values()).values()) == 1
 
 
+@pytest.mark.soak
 def test_a_lost_answer_to_a_small_file_leaves_one_version_of_it(
     b2: B2Server, step: Step, tmp_path: Path, transfers: Transfers
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_step_that_is_rotten_in_the_store_is_damaged_and_the_one_before_it_is_
 # ---------------------------------------------------------------- the order of requests
 
 
+@pytest.mark.soak
 def test_files_then_manifest_then_pointer_and_nothing_is_deleted_before_both_were_read_back(
     b2: B2Server, tmp_path: Path, transfers: Transfers
 ) -> None:

@@ -73,6 +73,7 @@ def test_the_listing_shows_current_objects_below_a_prefix_and_no_others(store: S
     assert all(file.size == len(file.name) and file.file_id and file.uploaded_at > 1e9 for file in store.list("run/"))
 
 
+@pytest.mark.soak
 def test_a_listing_longer_than_any_page(store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: store.put_bytes(f"run/{n:05d}", b"x"), range(1050)))

@@ -131,6 +131,7 @@ run.finish()
     assert names <= set(HEALTH), "only what the filter lets through"
 
 
+@pytest.mark.soak
 @needs_wandb
 def test_a_server_that_stops_answering_costs_no_step_and_a_bounded_end(tmp_path: Path) -> None:
     code = f"""

@@ -267,6 +267,7 @@ def history_of(server: Server) -> list[tuple[int, int]]:
     return [(line, json.loads(text)["step"]) for one in sent for line, text in enumerate(one["content"], one["offset"])]
 
 
+@pytest.mark.soak
 def test_the_folders_of_one_id_are_listed_foretold_and_sent(
     server: Server, run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_the_folders_of_one_id_are_listed_foretold_and_sent(
     assert "There is nothing to send now." in told
 
 
+@pytest.mark.soak
 def test_a_server_that_refuses_leaves_the_folders_and_fails(server: Server, run_file: Path, tmp_path: Path) -> None:
     log_offline(server, tmp_path, first=0, last=2)
     for file in tmp_path.glob("wandb/offline-run-*/*.wandb"):
