@@ -97,7 +97,7 @@ def configure(
     old, _outlets = _outlets, Outlets(outlets)
     old.close()
     structlog.configure(
-        processors=[_Stamp(run_id), _redact],
+        processors=[_Stamp(run_id), lambda logger, method, record: {name: mask_value(v) for name, v in record.items()}],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: _outlets,
         cache_logger_on_first_use=False,
@@ -128,10 +128,6 @@ class _Stamp:
         # What every line has comes first, and what is not known is left out: people read these lines too.
         stamp |= {"event": record.pop("event", ""), "sentence": record.pop("sentence", "")}
         return stamp | {name: value for name, value in record.items() if value is not None}
-
-
-def _redact(logger: WrappedLogger, method: str, record: EventDict) -> EventDict:
-    return {name: mask_value(value) for name, value in record.items()}
 
 
 def _pretty(record: Record) -> str:

@@ -244,10 +244,6 @@ def _setup_part(state: State, fact: f.SetupPart) -> State:
     return replace(state, setup={**state.setup, fact.name: part})
 
 
-def _settings_changed(state: State, fact: f.SettingsChanged) -> State:
-    return replace(state, settings=fact.settings)
-
-
 def _effect_crashed(state: State, fact: f.EffectCrashed) -> State:
     """What crashed is asked for again after a pause."""
     after = state.now + CRASH_PAUSE_S
@@ -340,10 +336,6 @@ def _store_records(state: State, fact: f.StoreRecords) -> State:
     return replace(state, books=replace(state.books, learned=learned, others=fact.ledgers))
 
 
-def _lines_missed(state: State, fact: f.LinesMissed) -> State:
-    return replace(state, left=None)  # a step may stand in them: the silence since the daemon before is not known
-
-
 def _publish_moves(state: State, fact: f.PublishMoves) -> State:
     return replace(state, leave=replace(state.leave, moves=fact))
 
@@ -394,11 +386,12 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.AttemptStarted: _attempt_started,
     f.SetupDone: _setup_done,
     f.SetupPart: _setup_part,
-    f.SettingsChanged: _settings_changed,
+    f.SettingsChanged: lambda state, fact: replace(state, settings=fact.settings),
     f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
-    f.LinesMissed: _lines_missed,
+    # A step may stand in them: the silence since the daemon before is not known.
+    f.LinesMissed: lambda state, fact: replace(state, left=None),
     f.PublishMoves: _publish_moves,
     f.StoreBack: lambda state, fact: state,
     f.DaemonStarted: _daemon_started,

@@ -79,10 +79,6 @@ def _clock_jumped(before: State, state: State, fact: f.ClockJumped) -> Actions:
     return [say("clock-jumped", sentence, "warning")]
 
 
-def _start_waits(before: State, state: State, fact: f.StartWaits) -> Actions:
-    return [say("start-waits", fact.sentence, "warning")]
-
-
 def _remark(before: State, state: State, fact: f.Remark) -> Actions:
     return [say(fact.event, fact.sentence, fact.level)]
 
@@ -97,7 +93,7 @@ REPORTS: dict[type, Callable[[State, State, Any], Actions]] = {
     f.EngineStarted: _engine_started,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
-    f.StartWaits: _start_waits,
+    f.StartWaits: lambda before, state, fact: [say("start-waits", fact.sentence, "warning")],
     f.Remark: _remark,
 }
 """Facts that are only told. None of these changes the state."""

@@ -97,7 +97,7 @@ class ActiveSensors:
         scan_s = file.supervision.scan
         self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own
-            host = HostSensor(self._living_processes)
+            host = HostSensor(lambda: [(one.pid, one.role) for one in self._state().job.processes_here()])
             self._pod.append(self._start_sensor(host, min(HOST_S, scan_s), deadline_s=20.0))
             self._pod.append(self._start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0))
         if job is not None:
@@ -176,10 +176,6 @@ class ActiveSensors:
         """A model is downloaded before the first step; what else arrives in that cache later is not ours to judge."""
         state = self._state()
         return what != "download" or (state.attempt.number == attempt and state.progress.step is None)
-
-    def _living_processes(self) -> list[tuple[int, str]]:
-        """The run's living processes: (pid, role)."""
-        return [(process.pid, process.role) for process in self._state().job.processes_here()]
 
     def _all_processes(self) -> Iterator[tuple[f.Role | None, int, int, bool]]:
         """Those with a role, and the helpers of the attempt's tree."""

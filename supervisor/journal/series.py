@@ -67,7 +67,7 @@ class SeriesWriter:
         ]
         if isinstance(fact, StepDone):
             values = {"reward": fact.reward, "loss": fact.loss, "s": fact.duration_s, "tps": fact.throughput}
-            known = {name: _round(value) for name, value in values.items() if value is not None}
+            known = {name: float(f"{value:.6g}") for name, value in values.items() if value is not None}
             rows.append({"t": wall, "step": fact.step, "role": fact.role, **known})
         elif isinstance(fact, GpuLook):
             self._note_gpus(fact)
@@ -216,7 +216,3 @@ def _ends_of(value: Any) -> Sequence[float]:
 
 def _to_bytes(rows: Iterable[Row]) -> bytes:
     return b"".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" for row in rows)
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.6g}")

@@ -37,11 +37,8 @@ def place_of_pod(environ: Mapping[str, str], state_dir: Path, root: Path = Path(
     ``root``: where ``proc`` and ``sys`` are, for tests.
     """
     where = str(state_dir.resolve())
-    return "".join(_hash_with_path(one, where) for one in (_instance(environ, root), _boot(root)))
-
-
-def _hash_with_path(name: str, where: str) -> str:
-    return hashlib.sha256(f"{name}\0{where}".encode()).hexdigest()[:16] if name else UNKNOWN
+    names = (_instance(environ, root), _boot(root))
+    return "".join(hashlib.sha256(f"{one}\0{where}".encode()).hexdigest()[:16] if one else UNKNOWN for one in names)
 
 
 def _instance(environ: Mapping[str, str], root: Path) -> str:
