@@ -681,7 +681,7 @@ class LineageFailed(Fact):
 
 @dataclass(frozen=True)
 class StartWaits(Fact):
-    """The start that is under way cannot go on yet, for example since a machine is not there."""
+    """The start that is under way cannot go on yet, since a machine is not there; "" when it goes on."""
 
     sentence: str
 

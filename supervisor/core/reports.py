@@ -93,7 +93,7 @@ REPORTS: dict[type, Callable[[State, State, Any], Actions]] = {
     f.EngineStarted: _engine_started,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
-    f.StartWaits: lambda before, state, fact: [say("start-waits", fact.sentence, "warning")],
+    f.StartWaits: lambda before, state, fact: [say("start-waits", fact.sentence, "warning")] if fact.sentence else [],
     f.Remark: _remark,
 }
 """Facts that are only told. None of these changes the state."""

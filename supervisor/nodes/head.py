@@ -668,6 +668,8 @@ class Head:
                 enough = len(there) >= wanted
                 # They come within a second of each other, and which is which goes by their numbers.
                 if enough and (now() - self._arrived >= ALL_HERE_S or now() >= until):
+                    if told:
+                        self._post(f.StartWaits(""), "nodes")
                     best = choose_machines({name: one.rank for name, one in there.items()}, avoid, wanted)
                     return _reach([(name, there[name].address) for name in best])
                 if unwanted.is_set() or self._ended:
@@ -750,6 +752,9 @@ class Head:
                         self._keep_ended(host, attempt - 1)
                         del asked[host]
                 left = self._list_writers(attempt)
+                if told and not left.silent:
+                    told = ""
+                    self._post(f.StartWaits(""), "nodes")
                 if not left.silent and not left.living:
                     return
                 for host in left.living - asked.keys():

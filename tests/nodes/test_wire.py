@@ -216,6 +216,23 @@ def test_too_few_machines_make_the_allocation_unfit(stage: Stage) -> None:
     line.close()
 
 
+def test_a_start_that_waits_for_a_machine_says_so_until_it_is_there(stage: Stage) -> None:
+    stage.head.nodes = stage.nodes.model_copy(update={"wait": 60})
+    lines = [stage.greet("n1")[0]]
+    stage.wait_for(lambda: stage.facts, "the first one")
+    chosen: list[Any] = []
+    start = threading.Thread(target=lambda: chosen.append(stage.head.choose(TWO, (), threading.Event())))
+    start.start()
+    waits = f.StartWaits("The start waits for machines: 1 of 2 are there.")
+    stage.wait_for(lambda: waits in stage.facts, "that it waits")
+    lines.append(stage.greet("n2", rank=2)[0])
+    start.join(20)
+    assert chosen[0][1] == ["n1", "n2"]
+    assert [fact for fact in stage.facts if isinstance(fact, f.StartWaits)] == [waits, f.StartWaits("")]
+    for line in lines:
+        line.close()
+
+
 def test_the_best_machines_are_taken_in_the_order_of_the_allocation(stage: Stage) -> None:
     lines = [stage.greet(name, rank=rank)[0] for name, rank in (("n3", 3), ("n1", 1), ("n2", 2))]
     stage.wait_for(lambda: len(stage.facts) == 3, "all three")

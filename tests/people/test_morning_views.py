@@ -403,6 +403,10 @@ def test_a_start_says_what_it_waits_for_until_it_goes_on() -> None:
     assert world.said("start-waits")[-1] == waits
     assert waits.rstrip(".") in status.headline(world.state)
     assert waits in status.explain(world.state)["sentence"]
+    world.see(f.StartWaits(""))
+    assert waits.rstrip(".") not in status.headline(world.state)
+    assert world.said("start-waits")[-1] == waits, "no empty sentence is said"
+    world.see(f.StartWaits(waits))
     world.see(f.AttemptStarted(start.attempt, start.step, 4711, "rl @ rl.toml"))
     assert waits.rstrip(".") not in status.headline(world.state)
 
