@@ -11,9 +11,8 @@ demo: $(VENV)/.installed
 demo-fleet: $(VENV)/.installed
 	@$(BIN)/python -m tests.fleet.demo
 
-# Beside the lint, one process compiles the tests for the six that run them: each would compile all of them otherwise.
-test: $(VENV)/.installed-dev
-	@$(MAKE) --no-print-directory -j2 lint-types lint-rest compiled-tests
+# One process compiles the tests for the six that run them: each would compile all of them otherwise.
+test: $(VENV)/.installed-dev compiled-tests
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/.installed-dev
@@ -39,7 +38,7 @@ lint-rest:
 	$(BIN)/python -m bench.house --check
 	$(BIN)/python docs/words.py
 
-compiled-tests:
+compiled-tests: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n 0 --collect-only -qq >/dev/null || true
 
 bench: $(VENV)/.installed-dev
