@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from supervisor.core.state import State
 
 Labels = Mapping[str, str]
 Family = tuple[str, str, str, Sequence[tuple[Labels, float]]]  # a metric: name, type, help, samples
@@ -37,8 +35,8 @@ _INFO = {
     "wandb_id": "wandb_id",
 }
 
-_SIMPLE: Sequence[tuple[str, str, str | Callable[[State], object], str]] = (
-    # name, type, key of the status (or a function of the core's state, for what no status shows), help
+_SIMPLE: Sequence[tuple[str, str, str, str]] = (
+    # name, type, key of the status, help
     ("step", "gauge", "step", "Last training step that is done."),
     ("max_steps", "gauge", "max_steps", "Last step of the run."),
     ("step_seconds", "gauge", "step_seconds", "Median duration of the recent steps, in seconds."),
@@ -57,17 +55,17 @@ _SIMPLE: Sequence[tuple[str, str, str | Callable[[State], object], str]] = (
 )
 
 
-def render(status: Mapping[str, Any], core: State | None = None) -> str:
-    """All metrics of a status, and of the core's state that it was made from, as text."""
+def render(status: Mapping[str, Any]) -> str:
+    """All metrics of a status as text."""
     lines: list[str] = []
-    for name, kind, about, samples in list_families(status, core):
+    for name, kind, about, samples in list_families(status):
         lines += [f"# HELP {name} {_escape_help(about)}", f"# TYPE {name} {kind}"]
         lines.extend(f"{name}{_label_text(labels)} {_value_text(number)}" for labels, number in samples)
     lines.extend(_wait_lines({"run": str(status.get("run") or "")}, status.get("loop_waits") or {}))
     return "\n".join(lines) + "\n"
 
 
-def list_families(status: Mapping[str, Any], core: State | None = None) -> list[Family]:
+def list_families(status: Mapping[str, Any]) -> list[Family]:
     """All metrics of a status (``protocol.Desk.status``). What is unknown has no sample: it is not zero."""
     found: list[Family] = []
 
@@ -91,8 +89,7 @@ def list_families(status: Mapping[str, Any], core: State | None = None) -> list[
     family("run_info", "gauge", "What the run is, in labels. The value is always 1.", [(info, 1)])
     family("state", "gauge", "1 for the state that the run is in.", [({"state": s}, int(s == state)) for s in states])
     for name, kind, key, about in _SIMPLE:
-        value = status.get(key) if isinstance(key, str) else core and key(core)
-        family(name, kind, about, [({}, value)])
+        family(name, kind, about, [({}, status.get(key))])
     deadline = status.get("deadline") or {}
     about = "Unix time at which the supervisor's present patience ends: for a step, a start, a retry or a publish."
     waits_for = {"waits_for": str(deadline.get("waits_for"))}

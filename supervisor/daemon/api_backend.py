@@ -119,7 +119,7 @@ class ApiBackend:
 
     def metrics(self) -> str:
         """The page for Prometheus."""
-        return metrics.render(self.status(), self._house.state)
+        return metrics.render(self.status())
 
     def command(self, verb: str, args: list[str], who: str) -> Reply:
         """Take a person's command; it is carried out by the loop."""

@@ -11,6 +11,7 @@ import base64
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from supervisor.base.errors import ConfigError, StoreError, TryAgainError
 from supervisor.base.logs import say
 from supervisor.base.secrets import MASK
 from supervisor.config.settings import RunFile
+from supervisor.core.settings import DeadlineSettings
 from supervisor.effects.run_files import MASKED
 from supervisor.effects.transfers import Transfers, request
 
@@ -29,7 +31,7 @@ FROM_THE_STORE: dict[str, tuple[str, ...]] = {
     "wandb": ("id",),
     "store": ("keep_last", "keep_every"),
     "disk": ("prune_above", "keep_local"),
-    "deadlines": ("startup", "step_floor", "step_ceiling", "engine_grace", "memory_fell", "hang", "checkpoint_save"),
+    "deadlines": tuple(one.name for one in fields(DeadlineSettings)),
     "recovery": ("max_restarts", "on_worthless", "backoff", "backoff_cap"),
 }
 """Settings that a run file from the store may fill in where the pod's own file is silent."""

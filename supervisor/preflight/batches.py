@@ -18,6 +18,7 @@ from supervisor.preflight.reading import (
     switched_on,
 )
 from supervisor.preflight.subject import Check, Subject
+from supervisor.primerl.renames import spellings
 
 DEFAULT_BATCH = 128  # in every era from ceb60c03f to 559b44772
 DEFAULT_MICRO_BATCH = 128  # orchestrator/config.py at ceb60c03f to 4b3372824
@@ -26,12 +27,9 @@ BENCH_STEPS = 4
 _GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
 _ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP)
 _EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
-_CHECKPOINTS = (
-    *("trainer.ckpt.interval", "trainer.ckpt.keep_last", "trainer.ckpt.keep"),
-    *("orchestrator.ckpt.interval", "orchestrator.ckpt.keep_last", "orchestrator.ckpt.keep"),
-)
-_SHARED_CHECKPOINTS = ("ckpt.interval", "ckpt.keep_last", "ckpt.keep")
+_SHARED_CHECKPOINTS = (*spellings("ckpt.interval"), *spellings("ckpt.keep"))
 """What stands there is handed to trainer and orchestrator, which refuse it."""
+_CHECKPOINTS = tuple(f"{part}.{name}" for part in ("trainer", "orchestrator") for name in _SHARED_CHECKPOINTS)
 _NONE_COUNTS = date(2025, 11, 12)  # 385538edb: until then a shared 0 was taken for not set
 # prime-rl has no bounds for these (ceb60c03f to 559b44772), and with less than 1 nothing is left to train on.
 _LENGTHS = {

@@ -35,6 +35,7 @@ from supervisor.primerl import command, configs, open_job
 from supervisor.primerl.configs import Settings, Source
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.probe import find_roots, probe
+from supervisor.primerl.renames import spellings
 
 LARGEST = configs.LARGEST
 MOST_STEPS = 6
@@ -235,7 +236,7 @@ def _of_configs(
         kind=kind,
         settings=settings,
         texts=tuple(files),
-        interval=settings.number("ckpt.interval", "trainer.ckpt.interval"),
+        interval=settings.number(*spellings("ckpt.interval"), *spellings("trainer.ckpt.interval")),
         max_steps=settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps"),
     )
     if kind != "vf-rl":

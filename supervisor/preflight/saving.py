@@ -13,6 +13,7 @@ from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import first, has, number, switched_on
 from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import configs
+from supervisor.primerl.renames import spellings
 
 FEW_STEPS = 20
 """A run of so few steps tries something out; losing it is no loss to warn of."""
@@ -78,7 +79,10 @@ def _switched_off(subject: Subject) -> Iterator[Finding]:
     if not table:
         told = f"There is no [ckpt], so prime-rl alone would write no checkpoint{steps}."
         yield Finding("checkpointing-off", told, subject.file("ckpt"), severity=_check_supervised(subject))
-    elif first(subject, *(f"{one}.interval" for one in tables)) is None and has(subject, date(2025, 12, 3)) is True:
+    elif (
+        first(subject, *(name for one in tables for name in spellings(f"{one}.interval"))) is None
+        and has(subject, date(2025, 12, 3)) is True
+    ):
         told = f"[{table}] has no interval, so prime-rl alone would save after the last step only{steps}."  # 1a28ff3d9
         yield Finding("checkpoint-interval-missing", told, subject.where(table), severity=_check_supervised(subject))
 
@@ -90,13 +94,13 @@ def _after_the_end(subject: Subject) -> Iterator[Finding]:
             where = subject.run_where("job", "checkpoint_interval")
             remedy = f"Set [job] checkpoint_interval of the run file to {max(1, last // 10)}, for example."
         else:
-            where, remedy = subject.where("ckpt.interval", "trainer.ckpt.interval"), ""
+            where, remedy = subject.where(*spellings("ckpt.interval"), *spellings("trainer.ckpt.interval")), ""
         told = f"A checkpoint every {interval} steps, and the run ends at step {last}."
         yield Finding("checkpoint-after-the-end", told, where, remedy, "note" if last <= FEW_STEPS else None)
 
 
 def _check_intervals(subject: Subject) -> Iterator[Finding]:
-    found = [number(subject, f"{table}.interval") for table in _checkpoint_tables(subject)]
+    found = [number(subject, *spellings(f"{table}.interval")) for table in _checkpoint_tables(subject)]
     _, trainer, orchestrator = found if len(found) == 3 else (None, None, None)
     if trainer and orchestrator and trainer.value != orchestrator.value:
         told = f"{trainer.path} = {trainer.value}, and {orchestrator.path} = {orchestrator.value}."
@@ -110,7 +114,7 @@ def _check_intervals(subject: Subject) -> Iterator[Finding]:
 
 
 def _check_keep(subject: Subject) -> Iterator[Finding]:
-    paths = (f"{table}.{name}" for table in _checkpoint_tables(subject) for name in ("keep_last", "keep"))
+    paths = (name for table in _checkpoint_tables(subject) for name in spellings(f"{table}.keep"))
     for kept in (number(subject, path) for path in paths):
         if kept and (kept.value == 1 or (kept.value < 1 and subject.run_file is not None)):  # else it is refused
             overruled = ": overruled, only the supervisor deletes checkpoints" if subject.run_file else ""

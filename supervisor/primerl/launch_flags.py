@@ -18,7 +18,7 @@ from supervisor.base.secrets import mask_secrets
 from supervisor.config.run_place import RUN_ID
 from supervisor.primerl.configs import Settings
 from supervisor.primerl.launch_gpus import chosen, gpu_part, names_gpus, numbers, whole
-from supervisor.primerl.renames import oldest_name
+from supervisor.primerl.renames import oldest_name, spellings
 
 PARTS = ("trainer", "orchestrator", "inference")
 TO_DO = "TODO-"
@@ -464,7 +464,7 @@ def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
     """
     tables = ("ckpt",) if sft else _CKPT
     if "job.checkpoint_interval" not in out.settings:
-        number = settings.number(*(f"{table}.interval" for table in tables))
+        number = settings.number(*(name for table in tables for name in spellings(f"{table}.interval")))
         if number is not None and number > 0:
             out.settings["job.checkpoint_interval"] = number
             out.kept.append(f"ckpt.interval = {number} of the configuration is [job] checkpoint_interval")
@@ -476,11 +476,11 @@ def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
     if not out.name and isinstance(name, str) and re.fullmatch(RUN_ID, name):
         out.name = name
         out.kept.append(f"the configuration's name for the run is [run] id = {json.dumps(name)}")
-    for words, every in ((("keep_last", "keep"), False), (("keep_interval",), True)):
+    for word, every in (("keep", False), ("keep_interval", True)):
         key = "store.keep_every" if every else "store.keep_last"
-        number = settings.number(*(f"{table}.{word}" for word in words for table in tables))
+        number = settings.number(*(name for table in tables for name in spellings(f"{table}.{word}")))
         if key not in out.settings and number is not None and number > 0:
-            keep(out, f"ckpt.{words[0]} = {number} of the configuration", number, every=every)
+            keep(out, f"{spellings(f'ckpt.{word}')[0]} = {number} of the configuration", number, every=every)
 
 
 def _as_kebab(name: str) -> str:

@@ -49,3 +49,12 @@ def oldest_name(key: str) -> str:
     for one in reversed(renames()):
         key = one.undo(key) if one.sign else key
     return key
+
+
+def spellings(key: str) -> tuple[str, ...]:
+    """All names of a setting that a start sets, the newest first. ``key`` is its oldest one, in snake case."""
+    names = [key]
+    for one in renames():
+        if one.sign and (name := one.apply(names[-1])) not in names:
+            names.append(name)
+    return tuple(reversed(names))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
@@ -10,7 +12,10 @@ from supervisor.config.settings import RunFile
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import batches, lengths, saving, sharing, tracking
 from supervisor.preflight.subject import Subject
+from supervisor.primerl import renames as known_names
 from supervisor.primerl.configs import Settings
+from supervisor.primerl.launch_flags import Translation, of_files
+from supervisor.primerl.renames import Rename, renames, spellings
 from tests.preflight.eras_by_day import (
     EVERY,
     IDS,
@@ -60,6 +65,24 @@ def test_an_interval_beyond_the_end_is_worth_a_warning_if_the_run_is_worth_somet
         assert weights(saving.CHECKS, of(JANUARY, SAVES, interval=10, max_steps=last)) == expected
     long = of(JANUARY, "[ckpt]\ninterval = 500\n", interval=500, max_steps=400)
     assert weights(saving.CHECKS, long) == {"checkpoint-after-the-end": "warning"}
+
+
+def test_an_interval_that_prime_rl_renames_is_found_by_its_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line a table in ``renames.toml`` is all that it takes."""
+    tables = ("ckpt", "trainer.ckpt", "orchestrator.ckpt")
+    more = [
+        Rename(f"{one}.interval", "0" * 9, date(2026, 11, 1), f"{one}.save_every", sign="save_every") for one in tables
+    ]
+    monkeypatch.setattr(known_names, "renames", lambda: [*renames(), *more])
+    for table in tables:
+        config = f"[{table}]\nsave_every = 25\n"
+        assert weights(saving.CHECKS, of(NEWEST, config, interval=10)) == {"checkpoint-interval-overruled": "note"}, (
+            table
+        )
+        out = Translation()
+        of_files(out, Settings({table.partition(".")[0]: {}} | tomllib.loads(config), "rl.toml"), sft=False)
+        assert out.settings["job.checkpoint_interval"] == 25, table
+    assert spellings("ckpt.interval") == ("ckpt.save_every", "ckpt.interval")
 
 
 def test_two_kept_checkpoints_are_sound() -> None:
