@@ -102,7 +102,8 @@ def list_families(status: Mapping[str, Any]) -> list[Family]:
     complete, committed = _count_steps(local, "state", "complete"), _count_steps(stored, "committed", True)
     family("local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, complete)])
     family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
-    family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, sum(_size_lines(local)))])
+    held = sum(int(step.get("size_bytes") or 0) for step in local)
+    family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, held)])
     family("disk_free_bytes", "gauge", "Free space of the checkpoint volume.", [(path, disk.get("free_bytes"))])
     needed = [(path, status.get("disk_needed_bytes"))]
     family("disk_needed_bytes", "gauge", "Free space that the next checkpoint needs, with the reserve.", needed)
@@ -142,10 +143,6 @@ def _gpu_labels(gpu: Mapping[str, Any]) -> Labels:
 
 def _count_steps(steps: Iterable[Mapping[str, Any]], key: str, value: object) -> int:
     return sum(step.get(key) == value for step in steps)
-
-
-def _size_lines(steps: Iterable[Mapping[str, Any]]) -> list[int]:
-    return [int(step.get("size_bytes") or 0) for step in steps]
 
 
 def _number_text(value: object) -> float | None:

@@ -197,7 +197,7 @@ def _observe_written_lineage(state: State, fact: f.LineageKept) -> State:
     latest = fact.pointer if fact.pointer is not None else state.store.latest
     return replace(
         state,
-        lineage=replace(state.lineage, known=(*state.lineage.known, *kept), unwritten=left),
+        lineage=replace(state.lineage, known=(*state.lineage.known, *kept), unwritten=left, after=0.0),
         store=replace(state.store, latest=latest),
     )
 

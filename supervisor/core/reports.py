@@ -79,6 +79,11 @@ def _clock_jumped(before: State, state: State, fact: f.ClockJumped) -> Actions:
     return [say("clock-jumped", sentence, "warning")]
 
 
+def _report_wait(before: State, state: State, fact: f.StartWaits) -> Actions:
+    begins = state.busy.waits and not before.busy.waits  # machines come one by one
+    return [say("start-waits", fact.sentence, "warning")] if begins else []
+
+
 def _remark(before: State, state: State, fact: f.Remark) -> Actions:
     return [say(fact.event, fact.sentence, fact.level)]
 
@@ -93,7 +98,7 @@ REPORTS: dict[type, Callable[[State, State, Any], Actions]] = {
     f.EngineStarted: _engine_started,
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
-    f.StartWaits: lambda before, state, fact: [say("start-waits", fact.sentence, "warning")] if fact.sentence else [],
+    f.StartWaits: _report_wait,
     f.Remark: _remark,
 }
 """Facts that are only told. None of these changes the state."""

@@ -73,8 +73,9 @@ def judge(state: State, watch: Watch | None = None) -> Verdict:
     """The verdict on a live attempt. ``watch`` learns when it could next be another one."""
     watch = watch or Watch(state.now)
     if state.busy.start is not None:
-        # A launch that fails on one machine ends what it began on the others, and says why only then.
-        return _startup_overdue(state, watch) or _calm(state)
+        # A launch that fails on one machine ends what it began on the others, and says why only then. What a start
+        # waits for has a limit of its own.
+        return (None if state.busy.waits else _startup_overdue(state, watch)) or _calm(state)
     proof = (
         judge_exit(state, watch)
         or finished_but_alive(state, watch)

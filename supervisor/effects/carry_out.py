@@ -51,7 +51,7 @@ class Effects:
         self.run = run
         self._sights = sights
         self._start_check = start_check
-        self._lanes = Lanes(self._report_crash)
+        self._lanes = Lanes(lambda lane, error: run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}")))
         self._hurry = threading.Event()
         self._unwanted = threading.Event()  # set: the start that is under way is followed by a stop
         self.setup = PodSetup(run)
@@ -163,9 +163,6 @@ class Effects:
         if self._tier is not None:
             self._tier.close(job_runs=self._job_runs())
         self._lanes.close(timeout_s=2.0 if within_s is None else 0.0)
-
-    def _report_crash(self, lane: str, error: BaseException) -> None:
-        self.run.post(f.EffectCrashed(lane, f"{type(error).__name__}: {error}"))
 
     def scan(self) -> None:
         """List the local steps before a start or after the end.

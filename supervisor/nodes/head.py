@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,14 +95,6 @@ class Request:
     host: str
     message: Message
     answer: Message | None = None
-
-
-@dataclass
-class _Settling:
-    """Machines on which something of an earlier attempt may write."""
-
-    silent: dict[str, float] = field(default_factory=dict)  # until when
-    living: set[str] = field(default_factory=set)
 
 
 class Head:
@@ -751,21 +743,20 @@ class Head:
                             raise PodUnfitError(f"Something of an earlier attempt cannot be ended: {told_left}")
                         self._keep_ended(host, attempt - 1)
                         del asked[host]
-                left = self._list_writers(attempt)
-                if told and not left.silent:
+                silent, living = self._list_writers(attempt)
+                if told and not silent:
                     told = ""
                     self._post(f.StartWaits(""), "nodes")
-                if not left.silent and not left.living:
+                if not silent and not living:
                     return
-                for host in left.living - asked.keys():
+                for host in living - asked.keys():
                     order = {"do": "stop", "upto": attempt - 1, "rules": _rules_message(rules), "brief": False}
                     asked[host] = self.ask(host, {**order, "at_once": False, "budget_s": 60.0, "gpu_wait_s": 0.0})
-                if left.silent and told != (names := ", ".join(sorted(left.silent))):
+                if silent and told != (names := ", ".join(sorted(silent))):
                     told = names
-                    longest = max(left.silent.values()) - now()
                     sentence = (
-                        f"{names} ran what writes and is not heard: the start waits until it answers, or for "
-                        f"{max(longest, 0):.0f} s, after which its agent has ended that."
+                        f"{names} ran what writes and is not heard: the start waits until it answers, or until its own "
+                        f"agent has ended that, {self.nodes.lease:.0f} s after it last heard of this daemon."
                     )
                     self._post(f.StartWaits(sentence), "nodes")
                 if unwanted.is_set() or self._ended:
@@ -775,24 +766,25 @@ class Head:
         finally:
             self.withdraw(list(asked.values()))
 
-    def _list_writers(self, attempt: int) -> _Settling:
-        found = _Settling()
+    def _list_writers(self, attempt: int) -> tuple[set[str], set[str]]:
+        """Machines on which something of an earlier attempt may write: those that are silent, and those that answer."""
+        silent, living = set[str](), set[str]()
         for number, component, state in self._records():
             if number >= attempt or state.place is None or not away.may_live(state):
                 continue
             host = state.place.host
             if self._speaks(host):
-                found.living.add(host)
+                living.add(host)
             elif state.place.writes:
                 machine = self._machines.get(host)
                 heard = machine.heard if machine is not None and machine.address else self._began
                 until = heard + self.nodes.lease * 1.05 + LEASE_MARGIN_S
                 if until > now():
-                    found.silent[host] = until
+                    silent.add(host)
                 else:
                     why = f"{host} was not heard for so long that its agent has ended it"
                     self._keep_lost(number, component, state, why)
-        return found
+        return silent, living
 
     def stop(
         self,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from supervisor.core import leaving, pinned_steps
+from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.account import ledger_until_now
 from supervisor.core.deadlines import allowance, excuse, start_of_limit, startup_budget, step_deadline
 from supervisor.core.goodput import across, sum_ledgers
@@ -118,11 +118,11 @@ def _store_away(state: State) -> bool:
 
 def _what_store_lacks(state: State) -> str:
     """That the store could not be told of a step back; "" where it knows, or is being told."""
-    failed = bool(state.store.reason) or state.lineage.after > 0
+    refused = not fencing.may_write(state) and not fencing.is_claim_unanswered(state)
+    failed = state.store.reason not in ("", *UNANSWERED) or state.lineage.after > 0 or refused
     if not (state.lineage.unwritten and failed) or state.settings.mode == "observe" or state.fence.lost:
         return ""
-    begins = f": another pod would begin at step {state.store.latest}" if state.store.latest is not None else ""
-    return f"the store does not know yet that the run went back{begins}"
+    return "the store does not know yet that the run went back"
 
 
 def _last_publish(state: State) -> str:

@@ -128,7 +128,6 @@ def test_a_late_manifest_of_a_lower_generation_goes_too(
     assert b2.objects()[name] == own
 
 
-@pytest.mark.soak
 def test_while_this_pod_publishes_its_heartbeat_clears_nothing_away(
     b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
 ) -> None:

@@ -112,7 +112,6 @@ def test_a_journal_without_a_proper_name_or_with_too_much_to_say_is_refused(stor
         put_record(store, RUN, ONE, b"x" * (RECORD_LIMIT + 1))
 
 
-@pytest.mark.soak
 def test_records_go_and_come_through_the_transfer_process(b2: B2Server, transfers: Transfers) -> None:
     place = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
     data = to_bytes(record())

@@ -305,7 +305,6 @@ def test_a_machine_that_dies_while_it_sends_leaves_no_step_and_the_next_try_send
     assert done["sent_bytes"] < done["size_bytes"]  # n0 and n1 had sent theirs
 
 
-@pytest.mark.soak
 def test_another_step_of_that_number_is_committed_no_more_before_its_files_are_replaced(world: World) -> None:
     world.save(6)
     world.look()

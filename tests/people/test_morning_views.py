@@ -10,6 +10,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from supervisor.primerl.logs import SIGNATURES
 from supervisor.process import run_lock
 from supervisor.signatures.xids import WHAT_TO_DO
 from supervisor.views import incidents, status, without_daemon
-from tests.core.world import NeverAgain, World
+from tests.core.world import SETTINGS, NeverAgain, World
 
 WORDS = "vLLM died silently: its process 4711 has been gone for 2 s while the launcher and the trainer live on. " * 3
 COMMANDS = {"start": "bash /x/onstart.sh practice", "log": "tail -n 50 /x/daemon.jsonl"}
@@ -376,7 +377,7 @@ def test_a_store_that_takes_nothing_is_told_in_the_headline() -> None:
     assert status.headline(world.state).endswith("the store takes no step now")
 
 
-def test_a_step_back_of_which_the_store_does_not_know_is_told_with_where_another_pod_would_begin() -> None:
+def test_a_step_back_of_which_the_store_does_not_know_is_told() -> None:
     world = World()
     world.running_at(12)
     world.see(f.Published(10, 1000, 1.0))
@@ -384,10 +385,41 @@ def test_a_step_back_of_which_the_store_does_not_know_is_told_with_where_another
     world.after(5)
     assert "does not know" not in status.headline(world.state), "it is being told"
     world.see(f.LineageFailed("time-out."))
-    lacks = "the store does not know yet that the run went back: another pod would begin at step 10"
+    lacks = "the store does not know yet that the run went back"
     assert lacks in status.headline(world.state)
     world.see(f.LineageKept(1, pointer=5))
     assert "does not know" not in status.headline(world.state)
+    world.see(f.Command("rollback", "ana", ("5",)))
+    world.after(5)
+    assert world.state.lineage.unwritten
+    assert "does not know" not in status.headline(world.state), "what failed once is being told now"
+
+
+def test_a_step_back_is_told_of_that_a_pod_without_the_claim_cannot_write_down() -> None:
+    world = World(replace(SETTINGS, fencing=True))
+    world.running_at(12)
+    world.see(f.ClaimFailed("403: the cap is reached.", permanent=True))
+    world.see(f.Command("rollback", "ana", ("5",)))
+    world.after(5)
+    assert not world.asked(a.KeepLineage)
+    assert "the store does not know yet that the run went back" in status.headline(world.state)
+
+
+def test_a_start_that_waits_for_long_is_not_late_and_what_it_waits_for_is_said_once() -> None:
+    world = NeverAgain()
+    world.running_at(12)
+    world.see(f.Command("restart", "ana"))
+    world.after(10)
+    for there in range(1, 40):
+        world.see(f.StartWaits(f"The start waits for machines: {there} of 64 are there."))
+        world.after(100)
+    assert world.said("start-waits") == ["The start waits for machines: 1 of 64 are there."]
+    assert "39 of 64" in status.headline(world.state)
+    assert not world.asked(a.Stop)[1:]
+    assert world.state.incidents.open is None
+    world.see(f.StartWaits(""))
+    world.after(10)
+    assert world.state.incidents.open is not None, "and without a reason it is late"
 
 
 def test_a_start_says_what_it_waits_for_until_it_goes_on() -> None:

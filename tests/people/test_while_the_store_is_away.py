@@ -108,7 +108,6 @@ def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_n
     )
 
 
-@pytest.mark.soak
 def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     b2: B2Server, words: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,12 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-PAGES = {"ListObjectVersions": "max-keys", "ListMultipartUploads": "max-uploads", "ListParts": "max-parts"}
+PAGES = {
+    "ListObjectsV2": "max-keys",
+    "ListObjectVersions": "max-keys",
+    "ListMultipartUploads": "max-uploads",
+    "ListParts": "max-parts",
+}
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
 
 

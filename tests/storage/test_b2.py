@@ -113,7 +113,7 @@ def test_a_page_that_ends_among_the_versions_of_a_name_hides_and_doubles_none(b2
     store = opened(b2)
     names = ["run/gen_00001.json"] * 2 + ["run/gen_00002.json"] * 2 + ["run/gen_00003.json"]
     ids = [store.put_bytes(name, name.encode()).file_id for name in names]
-    b2.state.longest_page = 3
+    b2.state.longest_page = 2
     newest_first = [ids[1], ids[0], ids[3], ids[2], ids[4]]
     assert [file.file_id for file in store.list_versions("run/")] == newest_first
     assert [file.file_id for file in store.list("run/")] == [ids[1], ids[3], ids[4]]

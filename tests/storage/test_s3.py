@@ -377,6 +377,16 @@ def test_with_versions_the_old_one_stays_readable_and_a_delete_takes_one(s3: Pro
     assert caught.value.kind == "missing"
 
 
+def test_a_listing_of_several_pages_leaves_no_name_out(s3: Proxy, plain: str) -> None:
+    store = opened(s3, plain)
+    names = [f"run/{number}" for number in range(5)]
+    for name in names:
+        store.put_bytes(name, b"x")
+    s3.fail("ListObjectsV2", page=2, times=99)
+    assert [file.name for file in store.list("run/")] == names
+    assert len(s3.journal.of("ListObjectsV2")) >= 3
+
+
 def test_a_page_that_ends_among_the_versions_of_a_name_hides_none_of_them(s3: Proxy, s3_place: MakePlace) -> None:
     """Of two claims the oldest version counts: one that a listing leaves out would let a second pod in."""
     store = opened(s3, s3_place(True))
