@@ -94,12 +94,12 @@ def reply(run: str, done: bool, sentence: str, *, as_json: bool) -> int:
 
 def _run_command(command: Callable[[], int]) -> int:
     """``supervisorctl ... | head`` ends quietly when head has seen enough."""
+    code = 0
     try:
         code = command()
         say()
     except BrokenPipeError:
         _drop_output()
-        return 0
     return code
 
 

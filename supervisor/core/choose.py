@@ -11,6 +11,7 @@ from typing import Literal
 from supervisor.base.records import dataclass
 from supervisor.core.state import State
 from supervisor.core.tier import only_there
+from supervisor.core.words import numbers
 
 
 @dataclass(frozen=True)
@@ -69,27 +70,36 @@ def choose(state: State) -> Choice:
     return _nothing_good(state)
 
 
+def list_complete_here(state: State) -> set[int]:
+    """Steps that a start may take from this disk: not one that is being deleted."""
+    return {s.step for s in state.local.steps if s.state == "complete"} - {state.busy.prune_local}
+
+
+def list_whole_in_store(state: State) -> set[int]:
+    """Steps that a start may take from the store: none that is damaged, or that is being deleted."""
+    whole = {s.step for s in state.store.steps if s.committed and str(s.step) not in state.store.damaged}
+    return whole - {state.busy.prune_store}
+
+
 def _choose_pinned_step(state: State, step: int, how: str) -> Choice:
-    if step in {s.step for s in state.local.steps if s.state == "complete"}:
+    here, there = list_complete_here(state), list_whole_in_store(state)
+    if step in here:
         return Choice("start", step, f"{_who_asked(state, step, how)}.")
+    if state.busy.publish == step:
+        return Choice("wait", None, f"Step {step} was asked for ({how}), and is being published.")
     if str(step) in state.store.damaged:
         return Choice(
             "give-up",
             None,
             f"Step {step} was asked for ({how}), and the store's copy is damaged: {state.store.damaged[str(step)]}",
         )
-    if step in {s.step for s in state.store.steps}:
+    if step in there:
         return Choice("restore", step, f"{_who_asked(state, step, how)}, and it is in the store only.")
     if state.store.reason and not state.store.permanent:
         asked = f"Step {step} was asked for ({how}), is not complete here, and the store cannot be listed yet"
         return Choice("wait", None, f"{asked}: {state.store.reason}")
-    here = ", ".join(str(s.step) for s in state.local.steps if s.state == "complete") or "none"
-    there = ", ".join(str(s.step) for s in state.store.steps) or "none"
-    return Choice(
-        "give-up",
-        None,
-        f"Step {step} was asked for ({how}) and cannot be used: complete here {here}, stored {there}.",
-    )
+    known = f"complete here {numbers(here)}, stored {numbers(there)}"
+    return Choice("give-up", None, f"Step {step} was asked for ({how}) and cannot be used: {known}.")
 
 
 def _who_asked(state: State, step: int, how: str) -> str:
@@ -119,10 +129,8 @@ def _nothing_good(state: State) -> Choice:
             "them, then start with --step N, or with --fresh to begin again.",
         )
     if state.progress.highest is not None and not nothing_yet:
-        return Choice(
-            "give-up",
-            None,
-            f"The run was at step {state.progress.highest} and no checkpoint of it is left, here or in the store. "
-            "Start with --fresh to begin again.",
-        )
+        told = f"The run was at step {state.progress.highest} and no checkpoint of it is left, here or in the store."
+        if state.store.begun:
+            told += f" Step {max(state.store.begun)} was sent to this store: is its volume mounted, its URL the same?"
+        return Choice("give-up", None, f"{told} Start with --fresh to begin again.")
     return Choice("start", None, "There is no checkpoint, here or in the store: this is a fresh start.")

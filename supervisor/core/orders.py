@@ -7,6 +7,7 @@ from collections.abc import Callable
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing, leaving, pinned_steps
+from supervisor.core.choose import list_complete_here, list_whole_in_store
 from supervisor.core.evolve import replace
 from supervisor.core.moves import (
     Actions,
@@ -21,6 +22,7 @@ from supervisor.core.moves import (
     with_first,
 )
 from supervisor.core.state import Ending, State
+from supervisor.core.words import numbers
 
 
 def react(before: State, state: State, fact: f.Command) -> tuple[State, Actions]:
@@ -99,10 +101,9 @@ def _restart(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions
 def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
     """Stop, and go on at a lower step: everything above it is another lineage from then on."""
     by, step = _by(fact), int(fact.args[0])
-    here = sorted(s.step for s in state.local.steps if s.state == "complete")
-    there = sorted(s.step for s in state.store.steps if s.committed and str(s.step) not in state.store.damaged)
+    here, there = list_complete_here(state), list_whole_in_store(state)
     if step not in here and step not in there:
-        known = f"complete here {_numbers(here)}, stored {_numbers(there)}"
+        known = f"complete here {numbers(here)}, stored {numbers(there)}"
         return state, [told, say("rollback", f"Step {step} cannot be used: {known}. Nothing was changed.", "error")]
     if _daemon_is_ending(state):
         return state, [told, say("rollback", "The daemon is about to end: nothing was changed.", "error")]
@@ -130,10 +131,6 @@ def _pin(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
 def _daemon_is_ending(state: State) -> bool:
     going = state.mode == "leaving" or (state.mode == "stopping" and state.attempt.after_stop == "shutdown")
     return going or state.leave.asked
-
-
-def _numbers(steps: list[int]) -> str:
-    return ", ".join(map(str, steps)) or "none"
 
 
 _ORDERS: dict[str, Callable[[State, f.Command, a.Say], tuple[State, Actions]]] = {

@@ -24,6 +24,10 @@ def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
     if len(fact.args) != 1 or not fact.args[0].isdigit():
         return state, [say("pin", f"{fact.verb} wants one step, not {' '.join(fact.args)!r}.", "warning")]
     step, pinned = int(fact.args[0]), fact.verb == "pin"
+    if pinned and step == state.busy.prune_store:
+        return state, [
+            say("pin", f"Step {step} is being deleted from the store: it cannot be pinned any more.", "warning")
+        ]
     known = {s.step for s in state.store.steps} | {s.step for s in state.local.steps}
     said: Actions = []
     if pinned and step not in known:

@@ -339,7 +339,12 @@ def _choose(state: State) -> tuple[State, Actions]:
         case "wait":
             return _survey_again(enter(state, "surveying", choice.sentence))
         case "give-up":
-            return end(state, "gave-up", EXIT_PERSON, choice.sentence)
+            sentence = choice.sentence
+            if state.orders.asked_step is not None and not (state.orders.left_higher or state.store.reason):
+                # Nothing was left for it yet. Kept, it would stop each start from now on.
+                state = replace(state, orders=replace(state.orders, override=False, asked_step=None, asked_why=""))
+                sentence += " The order is dropped: a start goes on at the last good step."
+            return end(state, "gave-up", EXIT_PERSON, sentence)
         case "finish" if not state.setup_pending:  # what a pod still installs may raise the last step
             return finish(state, [say("verdict", choice.sentence, verdict="finished", step=choice.step)])
         case "finish":

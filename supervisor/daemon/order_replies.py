@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.core import fencing
+from supervisor.core.choose import list_complete_here, list_whole_in_store
 from supervisor.core.state import State
 from supervisor.core.words import numbers
 
@@ -59,14 +60,20 @@ def _as_it_is(state: State, verb: str) -> str:
         return f"The run will be started from its last good step, {_ONCE_RESUMED}"
     if verb == "restart" and state.orders.paused:
         return f"The job is being stopped. It is started from its last good step {_ONCE_RESUMED}"
+    if verb == "pause" and state.mode == "stopping":
+        return "Paused: the stop that is under way goes on, and nothing is started after it; publishing goes on."
     if verb == "pause" and state.orders.paused:
         return "Paused already: nothing is started or stopped; publishing goes on."
     return ""
 
 
 def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
-    here = {local.step for local in state.local.steps if local.state == "complete"}
-    there = _steps_in_store(state)
+    here, there = list_complete_here(state), list_whole_in_store(state)
+    if step in (state.busy.prune_local, state.busy.prune_store) and step not in here | there:
+        return (
+            False,
+            f"Step {step} is being deleted at this moment, so nothing is changed. Others: {numbers(here | there)}.",
+        )
     if step not in here and step not in there:
         if state.store.reason:
             return False, f"Step {step} is not here, and the store cannot be listed ({state.store.reason})."
@@ -87,19 +94,17 @@ def _reply_to_pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
         if step not in kept and str(step) not in state.pins.wishes and not state.pins.reason and state.store.t >= 0:
             return False, f"Step {step} is not pinned; pinned: {numbers(kept)}."
         return True, f"Step {step} is kept no longer than the rules of retention say."
-    if step in _steps_in_store(state):
+    if step == state.busy.prune_store:
+        return False, f"Step {step} is being deleted from the store at this moment: it cannot be pinned any more."
+    if step in list_whole_in_store(state):
         return True, f"Step {step} is kept in the store until it is unpinned."
     if step in {local.step for local in state.local.steps}:
         return True, f"Step {step} is not in the store yet; once it is published it is kept until it is unpinned."
-    highest = max((*(local.step for local in state.local.steps), *_steps_in_store(state), state.progress.highest or 0))
+    highest = max(
+        (*(local.step for local in state.local.steps), *list_whole_in_store(state), state.progress.highest or 0)
+    )
     if step > highest and (state.settings.max_steps is None or step <= state.settings.max_steps):
         return True, f"There is no step {step} yet; it is kept in the store when it comes."
     if state.store.t < 0 or state.store.reason:
         return True, f"The store is not listed yet; if step {step} is there, it is kept."
-    return False, f"Step {step} is neither here nor in the store; in the store: {numbers(_steps_in_store(state))}."
-
-
-def _steps_in_store(state: State) -> set[int]:
-    return {
-        stored.step for stored in state.store.steps if stored.committed and str(stored.step) not in state.store.damaged
-    }
+    return False, f"Step {step} is neither here nor in the store; in the store: {numbers(list_whole_in_store(state))}."

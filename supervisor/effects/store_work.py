@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.base.errors import ConfigError, StoreError, SupervisorError, TryAgainError, UnknownDialectError
+from supervisor.base.logs import say
 from supervisor.base.own_child import OwnChild
 from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import SERIES, pack
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.records import Happened, Hold
+from supervisor.core.words import span
 from supervisor.effects import move_aside, pod_setup, run_records
 from supervisor.effects.claiming import CONVICTED, LABEL, LEAVING_STALL_S, LONGEST_LAST_WORDS, PROMISED, Claiming
 from supervisor.effects.lanes import Lanes
@@ -42,6 +44,7 @@ CHECK_AGAIN_S = 20.0
 MISSING_LOOKS = 3
 HOST_S = 60.0  # patience with the look at the host
 LAST_RECORDS_S = 10.0  # how long the end waits for records that are on their way
+TOLD_S = 5.0  # the end says what it waits for
 LAST_LOGS_S = 3.0  # how long the next pod waits for the run so that this one's last words come first
 
 
@@ -111,7 +114,11 @@ class StoreWork:
         ``within_s``: so many seconds are left for all of it; ``release_s``: and for giving the run back.
         """
         until = float("inf") if within_s is None else time.monotonic() + within_s
-        self._given_back.wait(release_s if within_s is None else within_s)
+        left_s = release_s if within_s is None else within_s
+        if not self._given_back.wait(min(TOLD_S, left_s)) and left_s > TOLD_S:
+            why = self.claiming.unreturned or "The run is not given back in the store yet."
+            say("warning", "release", f"{why} It is tried for {span(left_s - TOLD_S)} more.")
+            self._given_back.wait(left_s - TOLD_S)
         self.claiming.ended.set()
         for done in (self._kept, self._logged):
             done.wait(min(LAST_RECORDS_S, max(0.0, until - time.monotonic())))

@@ -93,6 +93,17 @@ def test_where_the_only_stored_step_is_damaged_nothing_is_begun_anew() -> None:
     assert "none of them is good: stored step 10 (step 10 lacks trainer/.metadata)" in world.asked(a.Exit)[0].reason
 
 
+def test_a_store_that_had_steps_and_is_empty_asks_for_its_volume_first() -> None:
+    world = World()
+    world.running_at(12)
+    world.local, world.stored, world.latest = {}, {}, None
+    world.survey()
+    world.see(f.Command("restart", "ana"))
+    world.after(5)
+    said = world.asked(a.Exit)[0].reason
+    assert "Step 10 was sent to this store: is its volume mounted, its URL the same? Start with --fresh" in said
+
+
 def test_only_broken_checkpoints_of_unknown_origin_start_nothing() -> None:
     world = World()
     world.local = {5: "incomplete"}

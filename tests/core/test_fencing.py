@@ -9,6 +9,7 @@ from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
 from supervisor.core.records import Happened
 from supervisor.core.state import State
+from supervisor.daemon import order_replies
 
 from .world import GIB, SETTINGS, World
 
@@ -453,6 +454,47 @@ def test_a_rollback_survives_the_daemon_that_was_told() -> None:
     one.after(30)
     assert one.asked(a.Start)[-1].step == 5
     assert [(e.kind, e.step) for e in one.asked(a.KeepLineage)[0].happened] == [("rollback", 5)]
+
+
+def test_a_step_that_is_being_deleted_is_neither_gone_back_to_nor_pinned() -> None:
+    """The job would be stopped for a step that is gone once it has ended."""
+    one = running(12)
+    one.answer = False
+    one.local = {}
+    one.survey()
+    one.state = replace(one.state, busy=replace(one.state.busy, prune_store=5))
+    assert 5 in one.stored and 5 not in one.local
+    for verb, said in (("rollback", "Step 5 cannot be used"), ("pin", "Step 5 is being deleted from the store")):
+        one.see(f.Command(verb, "ana", ("5",)))
+        assert said in one.said(verb)[-1]
+        done, words = order_replies.answer(one.state, verb, ["5"], "")
+        assert not done
+        assert "is being deleted" in words
+    assert not one.asked(a.Stop)
+    assert not one.asked(a.Pin)
+
+
+def test_a_step_that_went_while_the_job_was_stopped_for_it_stops_no_later_start() -> None:
+    one = running(12)
+    del one.local[5]
+    one.survey()
+    one.answer = False
+    one.see(f.Command("rollback", "ana", ("5",)))
+    one.see(f.AttemptStopped(one.asked(a.Stop)[-1].attempt, 1.0, gpu_free=True))
+    del one.stored[5]
+    one.spoiled[5] = "half of it is left"
+    one.see(f.StoreSteps((f.StoredStep(5, False, GIB, problem=one.spoiled[5]), f.StoredStep(10, True, GIB)), 10))
+    one.survey()
+    assert one.state.mode == "gave-up", one.state.why
+    assert "Step 5 was asked for (rollback) and cannot be used" in one.state.why
+    assert one.state.why.endswith("The order is dropped: a start goes on at the last good step.")
+    assert one.state.lineage.unwritten == ()
+    assert not one.asked(a.KeepLineage)
+    one.answer = True
+    one.see(f.Command("start", "ana"))
+    one.after(5)
+    assert 10 in one.local
+    assert one.asked(a.Start)[-1].step == 10
 
 
 def test_rollback_to_a_step_that_is_nowhere_changes_nothing() -> None:

@@ -118,6 +118,8 @@ def test_as_json(store: Store, tmp_path: Path, capsys: Told) -> None:
 def test_verify_and_logs_need_no_run_file_either(store: Store, tmp_path: Path, capsys: Told) -> None:
     assert run(store, "verify", "--deep", "100") == 0
     assert capsys.readouterr().out.count(" is good: ") == 4
+    assert run(store, "verify") == 0
+    assert capsys.readouterr().out.count("by names and sizes (--deep 100 reads all bytes)") == 4
     damage(tmp_path, 30)
     assert run(store, "verify", "--deep", "100") == 1
     told = capsys.readouterr().out

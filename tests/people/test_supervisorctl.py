@@ -342,6 +342,19 @@ def test_wrong_words_are_usage_and_a_closed_pipe_is_no_error(serve: Serve) -> No
     assert (piped.returncode, piped.stderr) == (0, "")
 
 
+def test_a_closed_pipe_does_not_hide_that_a_run_is_stopped(serve: Serve) -> None:
+    desk = FakeDesk()
+    desk.now["state"] = "stopped"
+    serve(desk)
+    alone = ctl("status", "bs4-qwen3").returncode
+    piped = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$0" -m supervisor.cli.ctl status bs4-qwen3 | true', sys.executable],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert (piped.returncode, piped.stderr) == (alone, "")
+    assert alone == 3
+
+
 # ---------------------------------------------------------------- the words of supervisord's users
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from supervisor.config.run_file import load
 from supervisor.core import facts as f
+from supervisor.effects import store_work
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.store_work import StoreWork
 from supervisor.storage.base import StoreError
@@ -96,3 +97,16 @@ def test_a_store_that_could_not_be_listed_is_listed_as_soon_as_it_answers(work: 
     assert done.wait(20)
     assert [fact.reason for fact in told if isinstance(fact, f.StoreSteps)] == ["catalogue failed.", ""]
     assert back(told) == 1
+
+
+def test_an_end_that_waits_for_the_store_says_so_and_why(work: StoreWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(store_work, "TOLD_S", 0.05)
+    monkeypatch.setattr(store_work, "say", lambda level, event, sentence: said.append(sentence))
+    work.transfers.close = lambda: None  # type: ignore[attr-defined]
+    work.close(within_s=0.0)
+    assert said == [], "nothing is to be given back"
+    work._given_back.clear()
+    work.claiming.unreturned = "The run could not be given back in the store: the folder is gone."
+    work.close(release_s=0.1)
+    assert said == [f"{work.claiming.unreturned} It is tried for 0.1 s more."]
