@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import socket
 import sys
 import time
@@ -68,7 +70,7 @@ class ApiBackend:
     def __init__(self, house: House, attaching: AttachRequests) -> None:
         self._house = house
         self._attaching = attaching
-        self._began = time.monotonic()
+        self._began, self._began_wall = time.monotonic(), time.time()
         self._incidents: tuple[object, list[dict[str, Any]]] = (None, [])
 
     def status(self) -> dict[str, Any]:
@@ -114,8 +116,17 @@ class ApiBackend:
                 *([self._house.messages.note_for_status] if self._house.messages.note_for_status else []),
                 *(facts.notes if facts else ()),
                 *([self._house.journal.failure] if self._house.journal.failure else []),
+                *self._note_of_run_file(),
             ],
         }
+
+    def _note_of_run_file(self) -> list[str]:
+        """A daemon reads its run file once: a person who changed it and restarts the job would wait for nothing."""
+        path = self._house.state.settings.run_file  # as a shell reads it
+        with contextlib.suppress(OSError):
+            if path and Path(*shlex.split(path)).stat().st_mtime > self._began_wall:
+                return [f"{path} was written after this daemon had read it. To take it: supervisorctl upgrade"]
+        return []
 
     def metrics(self) -> str:
         """The page for Prometheus."""

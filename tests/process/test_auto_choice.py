@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -235,6 +237,25 @@ def test_a_new_configuration_that_cannot_start_does_not_stop_the_job_that_runs(p
     pod.told()
     assert backend.command("restart", ["--new-config"], "root").ok
     assert pod.told() == [f.Command("restart", "root", ("--new-config",))]
+
+
+def test_a_run_file_that_was_changed_since_is_noted_with_what_takes_it(
+    pod_of: Callable[..., Pod], tmp_path: Path
+) -> None:
+    (pod := pod_of("changed", "with-job")).go()
+    path = tmp_path / "my run.toml"
+    path.write_text("")
+    os.utime(path, (1e9, 1e9))
+    told = replace(pod.daemon.state.settings, run_file=shlex.quote(str(path)))
+    pod.daemon.state = replace(pod.daemon.state, settings=told)
+    backend = ApiBackend(pod.daemon, pod.daemon.attaching)
+    assert not backend._note_of_run_file()
+    os.utime(path, (time.time() + 60, time.time() + 60))
+    (note,) = backend._note_of_run_file()
+    assert note == f"'{path}' was written after this daemon had read it. To take it: supervisorctl upgrade"
+    assert note in backend.status()["notes"]
+    path.unlink()
+    assert not backend._note_of_run_file()
 
 
 def test_the_job_stays_known_while_a_start_opens_it_anew(pod_of: Callable[..., Pod]) -> None:
