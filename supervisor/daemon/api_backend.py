@@ -125,7 +125,8 @@ class ApiBackend:
         path = self._house.state.settings.run_file  # as a shell reads it
         with contextlib.suppress(OSError):
             if path and Path(*shlex.split(path)).stat().st_mtime > self._began_wall:
-                return [f"{path} was written after this daemon had read it. To take it: supervisorctl upgrade"]
+                told = f"{path} was written after this daemon had read it. To take it: supervisorctl upgrade"
+                return [f"{told} (what starts the job: and then supervisorctl restart)"]
         return []
 
     def metrics(self) -> str:
