@@ -252,10 +252,8 @@ def test_a_run_file_that_was_changed_since_is_noted_with_what_takes_it(
     assert not backend._note_of_run_file()
     os.utime(path, (time.time() + 60, time.time() + 60))
     (note,) = backend._note_of_run_file()
-    assert (
-        note
-        == f"'{path}' was written after this daemon had read it. To take it: supervisorctl upgrade (what starts the job: and then supervisorctl restart)"
-    )
+    told = f"'{path}' was written after this daemon had read it. To take it: supervisorctl upgrade"
+    assert note == f"{told} (what starts the job: and then supervisorctl restart)"
     assert note in backend.status()["notes"]
     path.unlink()
     assert not backend._note_of_run_file()
