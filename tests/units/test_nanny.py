@@ -112,10 +112,10 @@ def wait_until(done: Callable[[], Any], what: str = "it") -> Any:
 
 
 def state(pid: int) -> str:
-    """The letter of /proc/PID/stat, "" when there is none."""
+    """The letter of /proc/PID/stat, "" when there is none, or none any more once the file is open."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
