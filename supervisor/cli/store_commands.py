@@ -157,8 +157,8 @@ def verify(
         elif one["problems"]:
             told += [f"{name} is damaged: {problem}." for problem in one["problems"]]
         else:
-            read = f", {size(int(one['read_bytes']))} of it read again"
-            read = read if one["read_bytes"] else ", by names and sizes (--deep 100 reads all bytes)"
+            by_size = ", by names and sizes (--deep 100 reads all bytes)"
+            read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else by_size
             told.append(f"{name} is good: {files_(int(one['files']))}, {amount}{read}.")
     told += [_as_sentence(str(problem)) for problem in found["problems"]]
     whole = [int(one["step"]) for one in found["steps"] if one["committed"] and not one["problems"]]

@@ -506,6 +506,10 @@ def _error_seen(state: State, fact: f.ErrorSeen) -> State:
     return replace(state, job=replace(state.job, errors={**state.job.errors, fact.signature: error}))
 
 
+def _fresh_start_seen(state: State, fact: f.FreshStartSeen) -> State:
+    return replace(state, job=replace(state.job, scratch=fact.text)) if state.live else state
+
+
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ProcessSeen: _process_seen,
     f.ProcessGone: _process_gone,
@@ -523,7 +527,5 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.EffortLook: _effort_look,
     f.FinishSeen: _finish_seen,
     f.ErrorSeen: _error_seen,
-    f.FreshStartSeen: lambda state, fact: (
-        replace(state, job=replace(state.job, scratch=fact.text)) if state.live else state
-    ),
+    f.FreshStartSeen: _fresh_start_seen,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -75,6 +76,7 @@ class ActiveSensors:
         self._watcher: ProcessWatcher | None = None
         self._logs: CountedLogs | None = None
         self._configs: ConfigWatch | None = None
+        self._began_wall, self.run_file_note = time.time(), ""
         self._plan: GpuPlan | None = None
         self._steps: Looker | None = None
         self._last_logs: dict[str, Path] = {}
@@ -275,6 +277,13 @@ class ActiveSensors:
         watch = self._configs
         for fact in watch.look() if watch else ():
             self._post(fact, "config")
+        # A daemon reads its run file once: a person who changed it and restarts the job would wait for nothing.
+        path, note = self._state().settings.run_file, ""  # as a shell reads it
+        with contextlib.suppress(OSError):
+            if path and Path(*shlex.split(path)).stat().st_mtime > self._began_wall:
+                note = f"{path} was written after this daemon had read it. To take it: supervisorctl upgrade"
+                note += " (what starts the job: and then supervisorctl restart)"
+        self.run_file_note = note
 
     def log_files(self) -> dict[str, Path]:
         """Newest log file of each role; the ended attempt's until the next one has some."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shlex
 import socket
 import sys
 import time
@@ -70,7 +68,7 @@ class ApiBackend:
     def __init__(self, house: House, attaching: AttachRequests) -> None:
         self._house = house
         self._attaching = attaching
-        self._began, self._began_wall = time.monotonic(), time.time()
+        self._began = time.monotonic()
         self._incidents: tuple[object, list[dict[str, Any]]] = (None, [])
 
     def status(self) -> dict[str, Any]:
@@ -116,18 +114,9 @@ class ApiBackend:
                 *([self._house.messages.note_for_status] if self._house.messages.note_for_status else []),
                 *(facts.notes if facts else ()),
                 *([self._house.journal.failure] if self._house.journal.failure else []),
-                *self._note_of_run_file(),
+                *([self._house.sensors.run_file_note] if self._house.sensors.run_file_note else []),
             ],
         }
-
-    def _note_of_run_file(self) -> list[str]:
-        """A daemon reads its run file once: a person who changed it and restarts the job would wait for nothing."""
-        path = self._house.state.settings.run_file  # as a shell reads it
-        with contextlib.suppress(OSError):
-            if path and Path(*shlex.split(path)).stat().st_mtime > self._began_wall:
-                told = f"{path} was written after this daemon had read it. To take it: supervisorctl upgrade"
-                return [f"{told} (what starts the job: and then supervisorctl restart)"]
-        return []
 
     def metrics(self) -> str:
         """The page for Prometheus."""

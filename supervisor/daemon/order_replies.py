@@ -69,12 +69,10 @@ def _as_it_is(state: State, verb: str) -> str:
 
 def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
     here, there = list_complete_here(state), list_whole_in_store(state)
-    if step in (state.busy.prune_local, state.busy.prune_store) and step not in here | there:
-        return (
-            False,
-            f"Step {step} is being deleted at this moment, so nothing is changed. Others: {numbers(here | there)}.",
-        )
-    if step not in here and step not in there:
+    if step not in here | there:
+        if step in (state.busy.prune_local, state.busy.prune_store):
+            known = numbers(here | there)
+            return False, f"Step {step} is being deleted at this moment, so nothing is changed. Others: {known}."
         if state.store.reason:
             return False, f"Step {step} is not here, and the store cannot be listed ({state.store.reason})."
         return False, (
@@ -100,9 +98,7 @@ def _reply_to_pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
         return True, f"Step {step} is kept in the store until it is unpinned."
     if step in {local.step for local in state.local.steps}:
         return True, f"Step {step} is not in the store yet; once it is published it is kept until it is unpinned."
-    highest = max(
-        (*(local.step for local in state.local.steps), *list_whole_in_store(state), state.progress.highest or 0)
-    )
+    highest = max((state.progress.highest or 0, *(one.step for one in state.local.steps), *list_whole_in_store(state)))
     if step > highest and (state.settings.max_steps is None or step <= state.settings.max_steps):
         return True, f"There is no step {step} yet; it is kept in the store when it comes."
     if state.store.t < 0 or state.store.reason:

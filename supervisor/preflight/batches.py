@@ -27,7 +27,7 @@ BENCH_STEPS = 4
 _GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
 _ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP)
 _EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
-_SHARED_CHECKPOINTS = (*spellings("ckpt.interval"), *spellings("ckpt.keep"))
+_SHARED_CHECKPOINTS = spellings("ckpt.interval", "ckpt.keep")
 """What stands there is handed to trainer and orchestrator, which refuse it."""
 _CHECKPOINTS = tuple(f"{part}.{name}" for part in ("trainer", "orchestrator") for name in _SHARED_CHECKPOINTS)
 _NONE_COUNTS = date(2025, 11, 12)  # 385538edb: until then a shared 0 was taken for not set

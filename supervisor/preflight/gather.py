@@ -236,7 +236,7 @@ def _of_configs(
         kind=kind,
         settings=settings,
         texts=tuple(files),
-        interval=settings.number(*spellings("ckpt.interval"), *spellings("trainer.ckpt.interval")),
+        interval=settings.number(*spellings("ckpt.interval", "trainer.ckpt.interval")),
         max_steps=settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps"),
     )
     if kind != "vf-rl":

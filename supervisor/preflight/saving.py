@@ -74,15 +74,13 @@ def _switched_off(subject: Subject) -> Iterator[Finding]:
     if subject.kind not in ("rl", "sft") or not subject.knows("trainer"):
         return
     tables = _checkpoint_tables(subject)
+    intervals = spellings(*(f"{one}.interval" for one in tables))
     steps = f"; this supervisor starts it with one every {subject.interval} steps" if subject.run_file else ""
     table = next((one for one in tables if subject.settings.has(one)), "")
     if not table:
         told = f"There is no [ckpt], so prime-rl alone would write no checkpoint{steps}."
         yield Finding("checkpointing-off", told, subject.file("ckpt"), severity=_check_supervised(subject))
-    elif (
-        first(subject, *(name for one in tables for name in spellings(f"{one}.interval"))) is None
-        and has(subject, date(2025, 12, 3)) is True
-    ):
+    elif first(subject, *intervals) is None and has(subject, date(2025, 12, 3)) is True:
         told = f"[{table}] has no interval, so prime-rl alone would save after the last step only{steps}."  # 1a28ff3d9
         yield Finding("checkpoint-interval-missing", told, subject.where(table), severity=_check_supervised(subject))
 
@@ -94,7 +92,7 @@ def _after_the_end(subject: Subject) -> Iterator[Finding]:
             where = subject.run_where("job", "checkpoint_interval")
             remedy = f"Set [job] checkpoint_interval of the run file to {max(1, last // 10)}, for example."
         else:
-            where, remedy = subject.where(*spellings("ckpt.interval"), *spellings("trainer.ckpt.interval")), ""
+            where, remedy = subject.where(*spellings("ckpt.interval", "trainer.ckpt.interval")), ""
         told = f"A checkpoint every {interval} steps, and the run ends at step {last}."
         yield Finding("checkpoint-after-the-end", told, where, remedy, "note" if last <= FEW_STEPS else None)
 
@@ -114,7 +112,7 @@ def _check_intervals(subject: Subject) -> Iterator[Finding]:
 
 
 def _check_keep(subject: Subject) -> Iterator[Finding]:
-    paths = (name for table in _checkpoint_tables(subject) for name in spellings(f"{table}.keep"))
+    paths = spellings(*(f"{table}.keep" for table in _checkpoint_tables(subject)))
     for kept in (number(subject, path) for path in paths):
         if kept and (kept.value == 1 or (kept.value < 1 and subject.run_file is not None)):  # else it is refused
             overruled = ": overruled, only the supervisor deletes checkpoints" if subject.run_file else ""

@@ -464,7 +464,7 @@ def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
     """
     tables = ("ckpt",) if sft else _CKPT
     if "job.checkpoint_interval" not in out.settings:
-        number = settings.number(*(name for table in tables for name in spellings(f"{table}.interval")))
+        number = settings.number(*spellings(*(f"{table}.interval" for table in tables)))
         if number is not None and number > 0:
             out.settings["job.checkpoint_interval"] = number
             out.kept.append(f"ckpt.interval = {number} of the configuration is [job] checkpoint_interval")
@@ -478,7 +478,7 @@ def of_files(out: Translation, settings: Settings, *, sft: bool) -> None:
         out.kept.append(f"the configuration's name for the run is [run] id = {json.dumps(name)}")
     for word, every in (("keep", False), ("keep_interval", True)):
         key = "store.keep_every" if every else "store.keep_last"
-        number = settings.number(*(name for table in tables for name in spellings(f"{table}.{word}")))
+        number = settings.number(*spellings(*(f"{table}.{word}" for table in tables)))
         if key not in out.settings and number is not None and number > 0:
             keep(out, f"{spellings(f'ckpt.{word}')[0]} = {number} of the configuration", number, every=every)
 

@@ -51,10 +51,13 @@ def oldest_name(key: str) -> str:
     return key
 
 
-def spellings(key: str) -> tuple[str, ...]:
-    """All names of a setting that a start sets, the newest first. ``key`` is its oldest one, in snake case."""
-    names = [key]
-    for one in renames():
-        if one.sign and (name := one.apply(names[-1])) not in names:
-            names.append(name)
-    return tuple(reversed(names))
+def spellings(*keys: str) -> tuple[str, ...]:
+    """All names of settings that a start sets, of each the newest first. ``keys``: their oldest ones, in snake case."""
+    found: list[str] = []
+    for key in keys:
+        names = [key]
+        for one in renames():
+            if one.sign and (name := one.apply(names[-1])) not in names:
+                names.append(name)
+        found += reversed(names)
+    return tuple(found)

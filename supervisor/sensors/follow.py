@@ -305,13 +305,15 @@ class Follower:
             return None  # gone between listing and opening, or not ours to read
         look = os.fstat(fd)
         position = self._places.get(look.st_ino)
-        since = self._since_wall
-        if position is None and since is not None and look.st_mtime < since - CLOCK_SLACK_S:
+        if position is None and self._is_older(look):
             position = _end(path, fd, look)
         tail = self._tails[look.st_dev, look.st_ino] = Tail(path, fd, look, source, position)
         if self._late and position is None:
             tail.end_only(look.st_size)
         return tail
+
+    def _is_older(self, look: os.stat_result) -> bool:
+        return self._since_wall is not None and look.st_mtime < self._since_wall - CLOCK_SLACK_S
 
     def _find_renamed(self, position: Position, now: float) -> None:
         """A file that was rotated while no daemon read it: its last lines are under a name that no source knows."""

@@ -215,16 +215,15 @@ def _present(facts: list[Fact]) -> list[Fact]:
                 first[fact.role] = place
             newest[fact.role] = place, fact.step
     last = max((place for place, _ in newest.values()), default=-1)
-    passes = (ErrorSeen, FinishSeen, PhaseSeen)
     return [
         fact
         for place, fact in enumerate(facts)
-        if (
-            place >= first.get(fact.role, 0)
-            if isinstance(fact, StepDone)
-            else place > last or not isinstance(fact, passes)
-        )
+        if (place >= first.get(fact.role, 0) if isinstance(fact, StepDone) else place > last or _lasts(fact))
     ]
+
+
+def _lasts(fact: Fact) -> bool:
+    return not isinstance(fact, ErrorSeen | FinishSeen | PhaseSeen)
 
 
 def _passed_over(path: str, size_bytes: int) -> Remark:

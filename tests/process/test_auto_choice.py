@@ -249,14 +249,18 @@ def test_a_run_file_that_was_changed_since_is_noted_with_what_takes_it(
     told = replace(pod.daemon.state.settings, run_file=shlex.quote(str(path)))
     pod.daemon.state = replace(pod.daemon.state, settings=told)
     backend = ApiBackend(pod.daemon, pod.daemon.attaching)
-    assert not backend._note_of_run_file()
+    sensors = pod.daemon.sensors
+    sensors.look_at_configs()
+    assert not sensors.run_file_note
     os.utime(path, (time.time() + 60, time.time() + 60))
-    (note,) = backend._note_of_run_file()
+    sensors.look_at_configs()
+    note = sensors.run_file_note
     told = f"'{path}' was written after this daemon had read it. To take it: supervisorctl upgrade"
     assert note == f"{told} (what starts the job: and then supervisorctl restart)"
     assert note in backend.status()["notes"]
     path.unlink()
-    assert not backend._note_of_run_file()
+    sensors.look_at_configs()
+    assert not sensors.run_file_note
 
 
 def test_the_job_stays_known_while_a_start_opens_it_anew(pod_of: Callable[..., Pod]) -> None:
