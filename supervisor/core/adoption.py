@@ -51,8 +51,7 @@ def put_back(state: State, watch: Watch) -> State:
         progress=progress,
         engine=replace(state.engine, worked_t=_worked_t(state, left)),
         attempt=replace(
-            state.attempt,
-            started=left.started if state.attempt.started == left.since else state.attempt.started,
+            state.attempt, started=left.started if state.attempt.started == left.since else state.attempt.started
         ),
         job=replace(
             state.job,

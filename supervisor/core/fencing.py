@@ -230,10 +230,7 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
-            return replace(state, local=state.local.being_listed(state.now)), [
-                *acts,
-                a.Survey(),
-            ]
+            return replace(state, local=state.local.being_listed(state.now)), [*acts, a.Survey()]
         case f.Swept() if fact.cancelled:
             sentence = f"Cancelled {fact.cancelled} unfinished uploads that pods before this one left in the store."
             return state, [_say("swept", sentence)]

@@ -96,9 +96,7 @@ def restart_engine(state: State, reason: str) -> tuple[State, Actions]:
     own = state.own
     state = enter(state, "starting", "The inference server is restarted by itself; the job goes on.")
     state = replace(
-        state,
-        own=replace(own, asked="stop", alone=True, alive=True),
-        attempt=replace(state.attempt, started=state.now),
+        state, own=replace(own, asked="stop", alone=True, alive=True), attempt=replace(state.attempt, started=state.now)
     )
     return state, [a.StopEngine(own.number, reason, state.settings.stop_budget_s)]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
-from supervisor.core import machines, observe_job, observe_steps
+from supervisor.core import machines, observe_engine, observe_job, observe_steps
 from supervisor.core.evolve import replace
 from supervisor.core.phases import merge_learned
 from supervisor.core.state import (
@@ -59,9 +59,7 @@ def fresh_attempt(state: State) -> State:
             state.gpus,
             by_uuid={
                 uuid: GpuMemory(
-                    m.gpu,
-                    plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0,
-                    power_high_w=m.power_high_w,
+                    m.gpu, plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0, power_high_w=m.power_high_w
                 )
                 for uuid, m in state.gpus.by_uuid.items()
             },
@@ -97,8 +95,7 @@ def rebase(state: State) -> State:
             gone=tuple(replace(gone, t=now) for gone in state.job.gone),
         ),
         gpus=replace(
-            state.gpus,
-            by_uuid={uuid: machines.without_times(memory) for uuid, memory in state.gpus.by_uuid.items()},
+            state.gpus, by_uuid={uuid: machines.without_times(memory) for uuid, memory in state.gpus.by_uuid.items()}
         ),
         suspicion=Suspicion(),
         machines={
@@ -377,6 +374,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
 _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     **observe_job.HANDLERS,
     **observe_steps.HANDLERS,
+    f.EngineLook: observe_engine.observe_engine,
     f.Suppressed: _observe_suppressed_effect,
     f.EngineStarted: _engine_started,
     f.EngineStartFailed: _engine_start_failed,

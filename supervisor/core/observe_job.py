@@ -1,21 +1,19 @@
-"""Fold what sensors see of a living job: its processes, GPUs, host, engine and logs."""
+"""Fold what sensors see of a living job: its processes, GPUs, host and logs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isnan
 from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
 from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
-from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, STEP, WARM, learn
+from supervisor.core.phases import STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
 from supervisor.core.state import (
     Ended,
     EngineMemory,
-    EngineUnit,
     Error,
     Gone,
     GpuMemory,
@@ -37,11 +35,8 @@ RESTS, WORKS = 0.5, 0.6  # of the most that a GPU was seen to draw: below it doe
 LOADED = 90.0  # percent of the time
 WHOLE_CORE = 0.8
 HELD_S = 3.0  # how long a level must stand to count as the plateau
-CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
-CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
-TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 IN_A_ROW = 3  # numbers that are believed whatever the clock says
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
@@ -61,10 +56,7 @@ def _process_seen(state: State, fact: f.ProcessSeen) -> State:
     if fact.attempt != state.attempt.number:
         return state
     process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title, fact.host, fact.index)
-    return replace(
-        state,
-        job=replace(state.job, processes={**state.job.processes, _name_process(fact): process}),
-    )
+    return replace(state, job=replace(state.job, processes={**state.job.processes, _name_process(fact): process}))
 
 
 def _name_process(fact: f.ProcessSeen | f.ProcessGone) -> str:
@@ -246,88 +238,6 @@ def _with_power(memory: GpuMemory, rests_since: float | None) -> GpuMemory:
     return replace(memory, power_high_w=high, power_low_w=low, rests_since=since)
 
 
-def _engine_look(state: State, fact: f.EngineLook) -> State:
-    if fact.host:
-        engine = _note_look(state, state.engines.get(fact.place, EngineMemory()), fact)
-        return replace(state, engines={**state.engines, fact.place: engine})
-    settle(state, engine=_note_look(state, state.engine, fact))
-    return state
-
-
-def _note_look(state: State, old: EngineMemory, fact: f.EngineLook) -> EngineMemory:
-    """Fold one look into what is remembered of its engine. What all engines teach is learned of a lone one."""
-    now = state.now
-    new: dict[str, Any] = {"look": fact, "look_t": now}
-    if fact.health == "ok":
-        new.update(ever_ok=True, bad_since=None, bad_looks=0, slow_since=None)
-        if not old.ever_ok and state.mode == "starting" and state.progress.timed and not fact.host:
-            settle(
-                state,
-                books=replace(state.books, learned=learn(state.books.learned, ENGINE_UP, now - state.attempt.started)),
-            )
-    elif fact.health == "timeout":
-        # A server that is late with /health is late with all that it is asked: none of it speaks of the engine.
-        new.update(slow_since=old.slow_since if old.slow_since is not None else now, liveness_misses=0, canary_misses=0)
-    elif fact.health in ("bad", "refused"):
-        new.update(bad_since=old.bad_since if old.bad_since is not None else now, bad_looks=old.bad_looks + 1)
-    if fact.liveness in ("ok", "absent"):
-        new["liveness_misses"] = 0
-        if fact.liveness == "ok":
-            new["lively_t"] = now
-    elif fact.liveness in ("bad", "timeout") and fact.health != "timeout":  # else the server is slow, whatever is asked
-        new["liveness_misses"] = old.liveness_misses + 1
-    if fact.canary in ("timeout", "bad") and fact.health != "timeout":
-        new["canary_misses"] = old.canary_misses + 1
-    count = fact.iterations if fact.iterations is not None else fact.generation_tokens
-    if count is not None and isnan(count):  # it would differ from itself for ever
-        count = None
-    if count is not None:
-        new["counted_t"] = now
-        if count != old.count:
-            # Backwards means a restarted engine: a new base, and no proof of standing still either.
-            new.update(count=count, moved_t=now, canary_misses=0)
-            # A token may be our own canary's where it was time for one; else it is the job's, however slow.
-            ours = now - old.moved_t >= state.settings.hang * CANARY_AFTER
-            if old.count is None or not (ours and 0 < count - old.count <= CANARY_COUNT):
-                new["worked_t"] = now
-                idle_s = now - old.worked_t - explained_s(state, old.worked_t)
-                if old.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
-                    settle(
-                        state,
-                        books=replace(state.books, learned=learn(state.books.learned, ENGINE_IDLE, idle_s)),
-                    )
-    if fact.canary == "ok":
-        new.update(canary_misses=0, moved_t=now)  # it made a token for us, whatever its counters say
-    if fact.engines or old.units:
-        new["units"] = {str(unit.index): _unit(old.units.get(str(unit.index)), unit, now) for unit in fact.engines}
-    told = state.job.work if state.job.work is not None and now - state.job.work.t < TOLD_S else None
-    if waiting_work(fact, told if not fact.host else None):  # of several, it is not told which one they wait for
-        if old.work_since is None:
-            new["work_since"] = now
-    elif fact.health == "ok" and (fact.running is not None or fact.connections is not None):
-        new["work_since"] = None
-    return replace(old, **new)
-
-
-def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
-    busy = (unit.running or 0) > 0 or (unit.waiting or 0) > 0
-    if old is None or unit.iterations != old.count:
-        return EngineUnit(unit.iterations, now, now, now if busy else None)
-    since = old.busy_since if old.busy_since is not None else now
-    return EngineUnit(old.count, old.moved_t, now, since if busy else None)
-
-
-def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
-    """Does work wait for the engine? Its own counts can stay 0 on a stopped engine, so others are asked as well."""
-    if (look.running or 0) > 0 or (look.waiting or 0) > 0:
-        return True
-    if look.host and look.running is not None and look.waiting is not None:
-        return False  # one of several may be idle while a router keeps its connections open
-    if look.connections is not None:
-        return look.connections > 0  # without a connection, rollouts in flight wait for something else
-    return work is not None and work.inflight > 0
-
-
 # ---------------------------------------------------------------- logs
 
 
@@ -355,15 +265,11 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     # no longer than there has been an attempt.
     interval = max(state.now - progress.t, min(fact.duration_s or 0.0, state.now - state.attempt.started))
     own = dict(progress.rewards).get(fact.step)
-    watched = (
-        fact.duration_s or 0.0
-    ) <= state.now - state.attempt.started + 1.0  # else its line is from before we came
+    # A line that tells of a longer step than the attempt has lasted is from before we came.
+    watched = (fact.duration_s or 0.0) <= state.now - state.attempt.started + 1.0
     if timed and progress.timed and watched and state.live:
         # What a known reason explains has a limit of its own: learned as a step, one evaluation would hide each hang.
-        state = replace(
-            state,
-            books=replace(state.books, learned=learn(state.books.learned, STEP, interval - explained_s(state))),
-        )
+        state = replace(state, books=state.books.with_time(STEP, interval - explained_s(state)))
     state = _phase_over(state, fact.role)
     settle(state, books=replace(state.books, learned=learn_pictures(state.books.learned, state.job.pictures)))
     return replace(
@@ -451,15 +357,9 @@ def _one_over(state: State, name: str) -> State:
     if phase is None or phase.over:
         return state
     explained = explained_until_now(state, role, phase)
-    learned = state.books.learned
-    if phase.timed:
-        learned = learn(learned, f"{role}/{phase.phase}", state.now - phase.t)
+    books = state.books.with_time(f"{role}/{phase.phase}", state.now - phase.t) if phase.timed else state.books
     over = replace(phase, timed=False, over=True)
-    settle(
-        state,
-        books=replace(state.books, learned=learned),
-        job=replace(state.job, explained=explained, phases={**state.job.phases, name: over}),
-    )
+    settle(state, books=books, job=replace(state.job, explained=explained, phases={**state.job.phases, name: over}))
     return state
 
 
@@ -517,7 +417,6 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.MachineLook: _machine_look,
     f.MachineDown: machines.note_down,
     f.GpuLook: _gpu_look,
-    f.EngineLook: _engine_look,
     f.StepDone: _step_done,
     f.PhaseSeen: _phase_seen,
     f.WorkSeen: _work_seen,

@@ -10,12 +10,8 @@ from supervisor.core import fencing
 from supervisor.core import time_kinds as k
 from supervisor.core.deadlines import with_span
 from supervisor.core.evolve import replace, settle
-from supervisor.core.phases import learn
 from supervisor.core.save_under_way import SAVE
-from supervisor.core.state import (
-    BEING_LISTED,
-    State,
-)
+from supervisor.core.state import BEING_LISTED, State
 from supervisor.core.tier import observe_tier
 from supervisor.core.training_health import inherit_holds
 from supervisor.core.watch import NEVER
@@ -47,14 +43,10 @@ def _save_over(state: State, fact: f.LocalSteps) -> State:
     took = 0.0 if saved is None else state.now - (state.wall - saved.changed_wall) - phase.t
     if saved is None or took < 0:  # older than the save: another lineage's step, that is still to be written anew
         return state
-    learned = learn(state.books.learned, SAVE, took) if phase.timed else state.books.learned
+    books = state.books.with_time(SAVE, took) if phase.timed else state.books
     others = {role: p for role, p in state.job.phases.items() if role != "trainer"}
     explained = state.job.explained if phase.over else with_span(state.job.explained, phase.t, phase.t + took)
-    return replace(
-        state,
-        books=replace(state.books, learned=learned),
-        job=replace(state.job, phases=others, explained=explained),
-    )
+    return replace(state, books=books, job=replace(state.job, phases=others, explained=explained))
 
 
 def _save_unsaid(state: State, fact: f.LocalSteps) -> State:
@@ -64,8 +56,7 @@ def _save_unsaid(state: State, fact: f.LocalSteps) -> State:
     step, since = state.local.writing
     saved = next((s for s in fact.steps if s.step == step and s.state == "complete"), None)
     if saved is not None:
-        learned = learn(state.books.learned, SAVE, saved.changed_wall - since)
-        state = replace(state, books=replace(state.books, learned=learned))
+        state = replace(state, books=state.books.with_time(SAVE, saved.changed_wall - since))
     new = max((s.step for s in fact.steps if s.state == "writing" and state.live), default=-1)
     if saved is None and new <= step:
         return state
@@ -231,8 +222,7 @@ def _observe_publish(state: State, fact: f.Published) -> State:
 def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     if fact.left:  # until it is written anew it is not asked for again
         state = replace(
-            state,
-            store=replace(state.store, quarantined={**state.store.quarantined, str(fact.step): state.wall}),
+            state, store=replace(state.store, quarantined={**state.store.quarantined, str(fact.step): state.wall})
         )
     failures = 0 if fact.step_changed else state.publishing.failures + 1
     wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))

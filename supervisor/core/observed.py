@@ -34,8 +34,7 @@ def watch_attached_job(state: State, fact: f.AttemptAdopted) -> tuple[State, Act
         progress=replace(state.progress, timed=False),  # how long its start took was not seen
         attempt=replace(state.attempt, resume_step=fact.step, started=state.now, pid=fact.pid, snapshot=fact.attempt),
         incidents=replace(
-            state.incidents,
-            open=replace(state.incidents.open, relaunched=state.now) if state.incidents.open else None,
+            state.incidents, open=replace(state.incidents.open, relaunched=state.now) if state.incidents.open else None
         ),
     )
     if state.observing.would and not state.observing.would[-1].outcome:

@@ -86,8 +86,7 @@ def _start(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
 def _restart(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
     by = _by(fact)
     state = replace(
-        state,
-        orders=replace(state.orders, wanted=True, new_config="--new-config" in fact.args, config_changed=()),
+        state, orders=replace(state.orders, wanted=True, new_config="--new-config" in fact.args, config_changed=())
     )
     if _daemon_is_ending(state):
         return state, [told]  # the next daemon starts it
@@ -107,11 +106,7 @@ def _rollback(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
         return state, [told, say("rollback", f"Step {step} cannot be used: {known}. Nothing was changed.", "error")]
     if _daemon_is_ending(state):
         return state, [told, say("rollback", "The daemon is about to end: nothing was changed.", "error")]
-    state = replace(
-        forgiven(state),
-        orders=replace(state.orders, wanted=True),
-        ending=Ending(),
-    )
+    state = replace(forgiven(state), orders=replace(state.orders, wanted=True), ending=Ending())
     state = to_go_back(state, step)
     state, claim = fencing.ask_again(state, take_over="--take-over" in fact.args)
     if state.holds_a_job:

@@ -321,8 +321,7 @@ def _told_if_observed(state: State, cause: str, sentence: str, would: str) -> tu
     text = f"Would have {would}: {sentence}"
     kept = Would(state.wall, cause, text, state.progress.step)
     return replace(
-        state,
-        observing=replace(state.observing, spared=cause, would=(*state.observing.would, kept)[-KEEP_WOULD:]),
+        state, observing=replace(state.observing, spared=cause, would=(*state.observing.would, kept)[-KEEP_WOULD:])
     ), [say("would", text, "warning")]
 
 
@@ -396,11 +395,7 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
     state = replace(
         enter(state, "starting", sentence),
         attempt=replace(
-            state.attempt,
-            resume_step=step,
-            started=state.now,
-            pid=None,
-            began_fresh=state.attempt.began_fresh or fresh,
+            state.attempt, resume_step=step, started=state.now, pid=None, began_fresh=state.attempt.began_fresh or fresh
         ),
         orders=replace(state.orders, new_config=False),
         recovery=replace(state.recovery, restarts=state.recovery.restarts + (1 if again else 0)),

@@ -84,11 +84,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
     over = before.mode == "leaving" and before.attempt.after_stop == "finish"
     if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told, *claim])
-    state = replace(
-        state,
-        ending=Ending(),
-        orders=replace(state.orders, wanted=state.orders.wanted or asked),
-    )
+    state = replace(state, ending=Ending(), orders=replace(state.orders, wanted=state.orders.wanted or asked))
     if asked:
         orders_anew = replace(state.orders, override=True, asked_step=None, asked_why="", left_higher=False)
         # A person may have mended what is asked for.
@@ -202,11 +198,7 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
 def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Actions]:
     """List the disk once more before the daemon ends: a step that was completed just now is published first."""
     state, acts = result
-    return replace(state, local=state.local.being_listed(state.now)), [
-        *told,
-        *acts,
-        a.Survey(),
-    ]
+    return replace(state, local=state.local.being_listed(state.now)), [*told, *acts, a.Survey()]
 
 
 def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
@@ -250,8 +242,7 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
     if fact.lane == "job" and state.mode == "stopping":
         # Asked for anew by the ladder of the mode, after a pause: what crashed once may crash at once again.
         state = replace(
-            state,
-            recovery=replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False),
+            state, recovery=replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
         )
         return state, [told]
     if fact.lane == "hook" and state.mode == "finishing":

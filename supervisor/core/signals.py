@@ -27,7 +27,8 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.facts import is_gpu_empty
 from supervisor.core.launcher import who
-from supervisor.core.observe_job import TOLD_S, see_alone
+from supervisor.core.observe_engine import TOLD_S
+from supervisor.core.observe_job import see_alone
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import engines_worked, name_picture, time_picture, trainer_rests_since
 from supervisor.core.state import EngineMemory, GpuMemory, GpuTrouble, State
@@ -289,38 +290,42 @@ def _slow_standstill(state: State, watch: Watch) -> list[Signal]:
     The engine makes no token, the trainer's GPUs rest or it says that it waits, and no rollout ends: all of it for
     much longer than any pause so far.
     """
-    found, engine, work = standstill_limits(state), state.engine, state.job.work
+    found, engine = standstill_limits(state), state.engine
     if found is None or not state.settings.has_engine:
         return []
     limit_s, late_s = found
     starting = state.mode == "starting"
+    last_t = state.attempt.started if starting else state.progress.t  # what the run last came to: its start, or a step
     began = start_of_limit(state, watch) if starting else step_began(state, watch)
-    if not watch.over(state.attempt.started if starting else state.progress.t, late_s) or not watch.over(began, late_s):
+    if not watch.over(last_t, late_s) or not watch.over(began, late_s):
         return []
-    told = work is not None and not watch.over(work.t, FRESH_S)
-    waits_since = trainer_rests_since(state) if not told else _idle_trainer(state)
+    waits_since, moved_t = _idle_trainer(state, watch)
     if waits_since is None or not knows_counters(state, watch):
         return []
-    since = max(engine.worked_t, waits_since, state.attempt.started if starting else state.progress.t)
-    if work is not None and told:
-        since = max(since, work.moved_t)
+    since = max(engine.worked_t, waits_since, last_t, moved_t)
     if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
         return []
-    signals = [Signal("counters", f"the engine made no token for {span(state.now - engine.worked_t)}")]
-    if trainer_rests_since(state) is not None:
-        signals.append(Signal("power", f"the trainer's GPUs have rested for {span(state.now - waits_since)}"))
-    still = still_rollouts(state, watch)
-    if still is not None:
-        signals.append(still)
-    return signals if len(signals) > 1 else []
+    rests = trainer_rests_since(state) is not None
+    signals = (
+        Signal("counters", f"the engine made no token for {span(state.now - engine.worked_t)}"),
+        Signal("power", f"the trainer's GPUs have rested for {span(state.now - waits_since)}") if rests else None,
+        still_rollouts(state, watch),
+    )
+    known = [signal for signal in signals if signal is not None]
+    return known if len(known) > 1 else []
 
 
-def _idle_trainer(state: State) -> float | None:
-    """Since when it is known that the trainer does not compute: by its GPUs, or because it says that it waits."""
-    phase = state.job.phases.get("trainer")
+def _idle_trainer(state: State, watch: Watch) -> tuple[float | None, float]:
+    """Since when it is known that the trainer does not compute, and when the last rollout ended (0 if not told).
+
+    Its GPUs show it, or it says that it waits, which counts while the orchestrator's counts are fresh.
+    """
+    work, phase = state.job.work, state.job.phases.get("trainer")
+    if work is None or watch.over(work.t, FRESH_S):
+        return trainer_rests_since(state), 0.0
     if phase is not None and current(state, phase) and phase.phase == "rollouts":
-        return phase.t
-    return trainer_rests_since(state)
+        return phase.t, work.moved_t
+    return trainer_rests_since(state), work.moved_t
 
 
 def busy_trainer(state: State, watch: Watch) -> bool:

@@ -10,6 +10,7 @@ from supervisor.core.evolve import replace
 from supervisor.core.facts import Effort, EngineLook, Gpu, HostLook, LocalStep, PublishMoves, Role, Settings, StoredStep
 from supervisor.core.goodput import Ledger
 from supervisor.core.pace import Pace
+from supervisor.core.phases import learn
 from supervisor.core.records import Happened, Hold, Learned
 from supervisor.core.repeats import Said
 from supervisor.core.training_health import Worth
@@ -498,6 +499,10 @@ class Books:
     ledger: Ledger = field(default_factory=Ledger)
     others: dict[str, Ledger] = field(default_factory=dict)  # of the journals of other pods
     records_t: float = -1e9  # when they were last put in the store
+
+    def with_time(self, name: str, seconds: float) -> Books:
+        """One more time of phase ``name`` is learned."""
+        return replace(self, learned=learn(self.learned, name, seconds))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from supervisor.core.deadlines import start_took
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, close_incident, enter, say, with_all
 from supervisor.core.pace import with_step
-from supervisor.core.phases import RESUME, STEP, learn
+from supervisor.core.phases import RESUME, STEP
 from supervisor.core.state import State
 from supervisor.core.training_health import judge_fact
 from supervisor.core.verdicts import progress_sentence
@@ -69,10 +69,7 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             )
             acts.append(say("fresh-start", sentence, "error", step=step, resume_step=state.attempt.resume_step))
         if before.progress.timed:
-            state = replace(
-                state,
-                books=replace(state.books, learned=learn(state.books.learned, RESUME, start_took(before, state.now))),
-            )
+            state = replace(state, books=state.books.with_time(RESUME, start_took(before, state.now)))
         state = enter(state, "running", "The run makes steps.")
         state = replace(state, attempt=replace(state.attempt, snapshot=state.attempt.number))
         state, over = _close_incident(state, step)
@@ -131,7 +128,5 @@ def _went_on(state: State) -> tuple[State, Actions]:
     # Whatever went did not stop it; one that went just now may have left the trainer its last step.
     gone = tuple(one for one in state.job.gone if state.now - one.t < WENT_ON_S)
     return replace(
-        state,
-        observing=replace(state.observing, spared="", would=tuple(would)),
-        job=replace(state.job, gone=gone),
+        state, observing=replace(state.observing, spared="", would=tuple(would)), job=replace(state.job, gone=gone)
     ), acts

@@ -131,8 +131,7 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
         # What is left of steps that are gone, and what starts moved out of the way: nothing needs it at any time.
         kept = min((s.step for s in state.local.steps if s.step not in victims), default=0)
         state = replace(
-            state,
-            disk=replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now),
+            state, disk=replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now)
         )
         return order_effect(state, a.PruneStale(kept))
     if victims:

@@ -222,11 +222,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None  # rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
-        "hung",
-        "engine-hang",
-        f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.",
-        True,
-        tuple(signals),
+        "hung", "engine-hang", f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.", True, tuple(signals)
     )
 
 

@@ -140,11 +140,7 @@ class Daemon:
         observed = _OBSERVED if run_file.recovery.mode == "observe" else ""
         run = self.context = RunContext(run_file, environ, self.post, self._open_late, observed)
         self.sensors = ActiveSensors(
-            run_file,
-            self.post,
-            self._attempt_dir,
-            lambda: self.state,
-            lambda: run.disks.room if run.disks else None,
+            run_file, self.post, self._attempt_dir, lambda: self.state, lambda: run.disks.room if run.disks else None
         )
         run.choose_again = self._choose_again
         self._asked = run_file.recovery.inference

@@ -14,15 +14,7 @@ from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
 from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors.base import Looker, Sensor
-from supervisor.sensors.leaving import (
-    SIGNALS,
-    SLURM_JOB,
-    CommandSource,
-    FileSource,
-    PageSource,
-    PublishSensor,
-    Trigger,
-)
+from supervisor.sensors.leaving import SIGNALS, SLURM_JOB, CommandSource, FileSource, PageSource, PublishSensor, Trigger
 
 if TYPE_CHECKING:
     from supervisor.sensors.slurm import SlurmSensor

@@ -309,11 +309,7 @@ class Claiming:
             self._again_in(beat_time(self._patience_s) if holding else pause)
 
     def _try_to_claim(self) -> None:
-        asked: dict[str, Any] = {
-            "writer": self.writer,
-            "settle_s": settle_time(self._patience_s),
-            "label": self._label,
-        }
+        asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s), "label": self._label}
         if self._take_over:
             asked["take_over"] = True
         elif self._seen is not None and self._clock() - self._since >= self._patience_with(self._seen):

@@ -110,11 +110,7 @@ def _for_ntfy(message: Message, run: str, topic: str) -> dict[str, object]:
 def _post(url: str, value: Mapping[str, object], is_taken: Callable[[http.Page], bool]) -> None:
     try:
         page = http.ask(
-            url,
-            "POST",
-            {"Content-Type": "application/json"},
-            timeout_s=TIMEOUT_S,
-            body=json.dumps(value).encode(),
+            url, "POST", {"Content-Type": "application/json"}, timeout_s=TIMEOUT_S, body=json.dumps(value).encode()
         )
     except http.NoAnswerError as error:
         raise SendError(str(error)) from None

@@ -35,12 +35,7 @@ class Answer:
 
 
 def ask(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
-    env: Mapping[str, str],
-    timeout_s: float,
-    unwanted: threading.Event | None = None,
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float, unwanted: threading.Event | None = None
 ) -> Answer:
     """Run ``argv`` and wait, ``timeout_s`` at most; then whatever it started is killed. Raises OSError.
 

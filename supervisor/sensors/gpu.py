@@ -24,12 +24,7 @@ GpuRole = Literal["inference", "trainer", "shared", "other"]
 
 CHANGE_BYTES = 64 << 20
 CHANGE_PART = 0.005  # of the GPU's total: small GPUs (and simulated ones) move in small steps
-SLOWDOWNS = {
-    0x40: "HW thermal slowdown",
-    0x80: "HW power brake",
-    0x20: "SW thermal slowdown",
-    0x08: "HW slowdown",
-}
+SLOWDOWNS = {0x40: "HW thermal slowdown", 0x80: "HW power brake", 0x20: "SW thermal slowdown", 0x08: "HW slowdown"}
 """NVML's clock event reasons (nvml.h) that mean trouble; the power cap (0x4) is usual for a GPU at work."""
 SURE_LOOKS = 3  # in a row, before a GPU about which NVML only says "unknown error" is said to be lost
 

@@ -16,13 +16,13 @@ from supervisor.core.state import State
 CORE = Path(state.__file__).parent
 WRITERS = {
     "attempt": "adoption journal_lost leaving moves observe observed orders own_engine policy reactions step_done",
-    "books": "decide observe observe_job observe_steps step_done upkeep",
+    "books": "decide observe observe_engine observe_job observe_steps step_done upkeep",
     "busy": "under_way",
     "calm_until": "decide",
     "disk": "observe observe_steps upkeep",
     "ending": "leaving moves observed orders reactions upkeep",
-    "engine": "adoption observe observe_job",
-    "engines": "observe observe_job",
+    "engine": "adoption observe observe_engine observe_job",
+    "engines": "observe observe_engine",
     "fence": "fencing leaving observe",
     "gpus": "observe observe_job",
     "host": "observe_job warnings",

@@ -1,0 +1,107 @@
+"""Fold a look at the engine: what it answers, whether its counters move, and whether work waits for it."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from supervisor.core import facts as f
+from supervisor.core.deadlines import explained_s
+from supervisor.core.evolve import replace, settle
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
+from supervisor.core.state import EngineMemory, EngineUnit, State, Work
+
+CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
+CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
+TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
+
+
+def observe_engine(state: State, fact: f.EngineLook) -> State:
+    """Into the lone engine, or into one of several. What all engines teach is learned of a lone one."""
+    old = state.engines.get(fact.place, EngineMemory()) if fact.host else state.engine
+    new = _note_health(state, replace(old, look=fact, look_t=state.now), fact)
+    new = _note_answers(new, fact, state.now)
+    new = _note_count(state, new, fact)
+    if fact.canary == "ok":
+        new = replace(new, canary_misses=0, moved_t=state.now)  # it made a token for us, whatever its counters say
+    if fact.engines or old.units:
+        new = replace(new, units={str(u.index): _unit(old.units.get(str(u.index)), u, state.now) for u in fact.engines})
+    new = _note_work(state, new, fact)
+    if fact.host:
+        return replace(state, engines={**state.engines, fact.place: new})
+    settle(state, engine=new)
+    return state
+
+
+def _note_health(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:
+    if fact.health == "ok":
+        if not engine.ever_ok and state.mode == "starting" and state.progress.timed and not fact.host:
+            settle(state, books=state.books.with_time(ENGINE_UP, state.now - state.attempt.started))
+        return replace(engine, ever_ok=True, bad_since=None, bad_looks=0, slow_since=None)
+    if fact.health == "timeout":
+        # A server that is late with /health is late with all that it is asked: none of it speaks of the engine.
+        since = engine.slow_since if engine.slow_since is not None else state.now
+        return replace(engine, slow_since=since, liveness_misses=0, canary_misses=0)
+    if fact.health in ("bad", "refused"):
+        since = engine.bad_since if engine.bad_since is not None else state.now
+        return replace(engine, bad_since=since, bad_looks=engine.bad_looks + 1)
+    return engine
+
+
+def _note_answers(engine: EngineMemory, fact: f.EngineLook, now: float) -> EngineMemory:
+    """What /liveness and our own request for a token say; nothing where the server is slow, whatever it is asked."""
+    slow = fact.health == "timeout"
+    if fact.liveness in ("ok", "absent"):
+        engine = replace(engine, liveness_misses=0, lively_t=now if fact.liveness == "ok" else engine.lively_t)
+    elif fact.liveness in ("bad", "timeout") and not slow:
+        engine = replace(engine, liveness_misses=engine.liveness_misses + 1)
+    if fact.canary in ("timeout", "bad") and not slow:
+        engine = replace(engine, canary_misses=engine.canary_misses + 1)
+    return engine
+
+
+def _note_count(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:
+    count, now = fact.iterations if fact.iterations is not None else fact.generation_tokens, state.now
+    if count is None or isnan(count):  # no number differs from itself for ever
+        return engine
+    if count == engine.count:
+        return replace(engine, counted_t=now)
+    # Backwards means a restarted engine: a new base, and no proof of standing still either.
+    new = replace(engine, counted_t=now, count=count, moved_t=now, canary_misses=0)
+    # A token may be our own canary's where it was time for one; else it is the job's, however slow.
+    ours = now - engine.moved_t >= state.settings.hang * CANARY_AFTER
+    if engine.count is not None and ours and 0 < count - engine.count <= CANARY_COUNT:
+        return new
+    idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
+    if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
+        settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))
+    return replace(new, worked_t=now)
+
+
+def _note_work(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:
+    work = state.job.work
+    # Of several engines, it is not told which one the job waits for.
+    told = work if work is not None and state.now - work.t < TOLD_S and not fact.host else None
+    if waiting_work(fact, told):
+        return engine if engine.work_since is not None else replace(engine, work_since=state.now)
+    if fact.health == "ok" and (fact.running is not None or fact.connections is not None):
+        return replace(engine, work_since=None)
+    return engine
+
+
+def _unit(old: EngineUnit | None, unit: f.EngineCount, now: float) -> EngineUnit:
+    busy = (unit.running or 0) > 0 or (unit.waiting or 0) > 0
+    if old is None or unit.iterations != old.count:
+        return EngineUnit(unit.iterations, now, now, now if busy else None)
+    since = old.busy_since if old.busy_since is not None else now
+    return EngineUnit(old.count, old.moved_t, now, since if busy else None)
+
+
+def waiting_work(look: f.EngineLook, work: Work | None) -> bool:
+    """Does work wait for the engine? Its own counts can stay 0 on a stopped engine, so others are asked as well."""
+    if (look.running or 0) > 0 or (look.waiting or 0) > 0:
+        return True
+    if look.host and look.running is not None and look.waiting is not None:
+        return False  # one of several may be idle while a router keeps its connections open
+    if look.connections is not None:
+        return look.connections > 0  # without a connection, rollouts in flight wait for something else
+    return work is not None and work.inflight > 0
