@@ -130,6 +130,20 @@ class Log:
     cut: str = ""  # it ends inside of an error: what there is of it, in a few words
     trouble: str = ""  # why not all of it could be read
 
+    @property
+    def begins_t(self) -> float | None:
+        """The time of its first line, comparable with other files'."""
+        return self.first_t + self.shift if self.first_t is not None else None
+
+    @property
+    def ends_t(self) -> float | None:
+        """The time of its last line, comparable with other files'."""
+        return self.last_t + self.shift if self.last_t is not None else None
+
     def at(self, place: Place) -> float | None:
         """Its time, comparable with other files'."""
         return place.t + self.shift if place.t is not None else None
+
+
+Sighting = tuple[Log, Event]
+"""An event, with the log that it stands in."""

@@ -1,0 +1,143 @@
+"""What do errors of one name say together? A ``Kind`` is all that the logs of an attempt tell of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from supervisor.diagnosis.seen import Event, Log, Sighting
+from supervisor.signatures import Signature
+from supervisor.signatures.registry import Link
+from supervisor.signatures.xids import seen_in
+
+OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
+LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
+
+PART_ENDED: Final = "component-failed"
+ENDED: Final = "ended-from-outside"
+FROM_OUTSIDE: Final = (ENDED, "pod-evicted", "preempted", "time-limit-reached")
+
+_STAGES: Final = {link: place for place, link in enumerate(get_args(Link))}
+
+
+@dataclass
+class Kind:
+    """Events of one name, as one. The first of them speaks for all."""
+
+    events: list[Sighting]
+
+    @property
+    def event(self) -> Event:
+        return self.events[0][1]
+
+    @property
+    def name(self) -> str:
+        return self.event.name
+
+    @property
+    def signature(self) -> Signature | None:
+        return self.event.signature
+
+    @property
+    def link(self) -> Link:
+        return self.signature.link if self.signature else "cause"
+
+    @property
+    def stage(self) -> int:
+        """A cause comes before a failed part, that before what followed, and that before the end."""
+        return _STAGES[self.link]
+
+    @property
+    def after(self) -> frozenset[str]:
+        return self.signature.after if self.signature else frozenset()
+
+    @property
+    def names_no_cause(self) -> bool:
+        """Does it say only that something failed?"""
+        return "*" in self.after
+
+    @property
+    def is_mild(self) -> bool:
+        """Does a healthy run have it, too?"""
+        if all(_is_after_the_end(log, event) for log, event in self.events):
+            return True
+        if self.signature and self.signature.mild:
+            return not any(event.fatal for _, event in self.events)
+        return all(event.weak for _, event in self.events)
+
+    @property
+    def is_hard(self) -> bool:
+        """Does it say that something failed, and not only that something ended?"""
+        return not self.is_mild and self.link != "end"
+
+    @property
+    def is_known_cause(self) -> bool:
+        return self.link == "cause" and self.signature is not None
+
+    @property
+    def comes_often(self) -> bool:
+        """Is it a known error that came again and again while steps were made: of rollouts, judges, tools?"""
+        return self.count >= OFTEN and self.is_known_cause
+
+    @property
+    def is_of_environment(self) -> bool:
+        """Did an environment raise it?"""
+        return any(event.role == "env" and event.raised is not None for _, event in self.events)
+
+    @property
+    def ended_environment(self) -> bool:
+        """Is it the exception after which an environment server did nothing more?"""
+        return any(
+            event.role == "env" and event.raised is not None and event.lives < LAST_WORDS for _, event in self.events
+        )
+
+    @property
+    def count(self) -> int:
+        return sum(event.count for _, event in self.events)
+
+    @property
+    def first_t(self) -> float | None:
+        times = [t for log, event in self.events if (t := log.at(event.first)) is not None]
+        return min(times, default=None)
+
+    @property
+    def last_t(self) -> float | None:
+        times = [t for log, event in self.events if (t := log.at(event.last)) is not None]
+        return max(times, default=None)
+
+
+def _is_after_the_end(log: Log, event: Event) -> bool:
+    """Did a thread end by it after its program had said that it was done?"""
+    return event.in_thread and any(place.line < event.first.line for _, place in log.finishes)
+
+
+def group_by_name(sightings: Iterable[Sighting]) -> list[Kind]:
+    """Make a kind of each name, and of each Xid code of the GPU's driver; the earliest comes first."""
+    found: dict[str, list[Sighting]] = {}
+    for log, event in sightings:
+        code = seen_in(event.text)
+        name = f"{event.name} {code[0]}" if code else event.name
+        found.setdefault(name, []).append((log, event))
+    return sorted(map(_make_kind, found.values()), key=by_time)
+
+
+def _make_kind(sightings: list[Sighting]) -> Kind:
+    # The launcher shows other logs' lines: where those are there, its own copies count for nothing. A terminal's
+    # last words are those of a program that has no other log.
+    real = [
+        (log, event)
+        for log, event in sightings
+        if not log.merged or (event.signature and event.signature.link == "end") or (event.fatal and log.role is None)
+    ]
+    return Kind(sorted(real or sightings, key=lambda one: (*time_key(one[0].at(one[1].first)), one[1].first.line)))
+
+
+def time_key(t: float | None) -> tuple[bool, float]:
+    """Sort times by this key; what has none comes last."""
+    return t is None, t or 0.0
+
+
+def by_time(kind: Kind) -> tuple[object, ...]:
+    """Sort kinds by this key: at one time a cause comes first."""
+    return *time_key(kind.first_t), kind.stage, kind.event.first.line

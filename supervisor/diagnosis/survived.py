@@ -1,0 +1,203 @@
+"""Did the run go on after an error? Steps that came later show it, and so does the word that the run is done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from supervisor.core.facts import Role
+from supervisor.core.launcher import failed_part
+from supervisor.diagnosis.clocks import ONE_PROCESS, last_time_of
+from supervisor.diagnosis.kinds import FROM_OUTSIDE, PART_ENDED, Kind
+from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Sighting
+from supervisor.diagnosis.standstill import who_waits
+
+ENOUGH_STEPS: Final[dict[Role, int]] = {
+    "orchestrator": 2, "trainer": 4, "job": 2, "launcher": 4, "env": 4, "inference": 4,
+}  # fmt: skip
+"""Steps after an error that show that the run went on: the trainer may do a few with what it has already."""
+AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last line of a log
+_IGNORED: Final = ("CancelledError", "GeneratorExit", "SystemExit", "BrokenPipeError", "StopAsyncIteration")
+_OF_MODELS: Final = ("<string>", "<stdin>", "<python>", "<code>")  # files of code that a model wrote
+
+
+def sort_events(logs: Sequence[Log]) -> tuple[list[Sighting], list[Sighting]]:
+    """Tell the events of an attempt that may have ended it from those that the run lived with."""
+    present: list[Sighting] = []
+    over: list[Sighting] = []
+    stops = [event.text.lower() for log in logs for event in log.events if event.name == PART_ENDED]
+    for log in logs:
+        if _went_on_in_another(log, logs):
+            continue
+        for event in log.events:
+            if not _counts(log, event, logs):
+                continue
+            if _is_usual(log, event, logs):
+                event.weak = True
+            else:
+                event.anew = None
+            ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
+            survived = is_survived(log, event, logs) and not ended_it
+            (over if survived else present).append((log, event))
+    _weaken_familiar_events(present, over)
+    return present, over
+
+
+def _weaken_familiar_events(present: Iterable[Sighting], over: Iterable[Sighting]) -> None:
+    """What the run lived with is no end of it where it comes once more, and the log goes on."""
+    times = Counter((id(log), event.name, event.role) for log, event in over)
+    places = {_place_of(event) for _, event in over if event.signature is None}
+    for log, event in present:
+        came_again = times[id(log), event.name, event.role] > 1 and event.raised is None
+        if came_again and not _something_fails_after(log, event):
+            event.weak = True
+        is_known_here = event.signature is None and _place_of(event) in places
+        if is_known_here and log.lines - event.last.line > LAST_LINES:
+            event.weak = True
+
+
+def _place_of(event: Event) -> tuple[str, str]:
+    """An exception and the line that raised it."""
+    return event.name, str(event.raised and (event.raised.place or event.raised.last))
+
+
+def _something_fails_after(log: Log, event: Event) -> bool:
+    behind = [one for one in log.events if one.first.line > event.last.line]
+    return any(one.signature is not None and one.signature.link != "cause" for one in behind)
+
+
+# ---------------------------------------------------------------- what is of this attempt
+
+
+def _counts(log: Log, event: Event, logs: Iterable[Log]) -> bool:
+    """Does it say anything of this attempt?"""
+    return not (
+        event.start < log.starts  # it is of a start before the last one in the same file
+        or event.closing  # an engine that is ended loses its own parts
+        or is_ignored(event)
+        or _is_only_a_name(event)
+        or (log.kernel and _is_of_another_time(log, event, logs))
+    )
+
+
+def is_ignored(event: Event) -> bool:
+    """Does it come of an end, or of code that a model wrote and an environment ran?"""
+    if event.raised is not None and event.raised.last is not None and event.raised.last.path in _OF_MODELS:
+        return True
+    return event.signature is None and event.name.rpartition(".")[2] in _IGNORED
+
+
+def _is_only_a_name(event: Event) -> bool:
+    """Has an exception no words of its own, and was a known one made of it?"""
+    made = event.became
+    bare = event.raised is not None and not event.raised.message and event.signature is None
+    return bare and made is not None and made.signature is not None
+
+
+def _is_of_another_time(log: Log, event: Event, logs: Iterable[Log]) -> bool:
+    """Does the kernel tell of a time when this attempt did not live?"""
+    t = log.at(event.last)
+    begins = [one.begins_t for one in logs if not one.kernel and one.begins_t is not None]
+    end = last_time_of(one for one in logs if not one.kernel)
+    if t is None or end is None or not any(one.dated and not one.kernel and one.first_t is not None for one in logs):
+        return False
+    return not min(begins) - GAP_S <= t <= end + AFTER_S
+
+
+def _went_on_in_another(log: Log, logs: Iterable[Log]) -> bool:
+    """Is it of an earlier attempt? A later log of the same part resumed at one of its steps, and came further."""
+    for role, mine in log.steps.items():
+        for other in logs:
+            theirs = other.steps.get(role)
+            if other is log or theirs is None or log.ends_t is None or other.begins_t is None:
+                continue
+            resumed = mine.numbers[0] < theirs.numbers[0] <= mine.numbers[-1] + 1 <= theirs.numbers[-1]
+            if resumed and log.ends_t <= other.begins_t:
+                return True
+    return False
+
+
+# ---------------------------------------------------------------- what shows that the run went on
+
+
+def is_survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+    """Does the same file show that it passed, or do enough steps that came after it?"""
+    # A scheduler's last word has no time of its own, so that of the line before it: other logs go on from there.
+    others = logs if event.name not in FROM_OUTSIDE else ()
+    return event.over or any(count >= enough for count, enough in _steps_after(log, event.last, others))
+
+
+def _is_usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
+    """Did it come again and again between steps? Then the run lives with it, though the last one is not over yet."""
+    of_first, of_last = (_steps_after(log, place, logs) for place in (event.first, event.last))
+    return any(
+        event.count > enough and since - left >= enough
+        for (since, enough), (left, _) in zip(of_first, of_last, strict=True)
+    )
+
+
+def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int, int]]:
+    """For each role's steps: how many came after a place of ``log``, and how many show that the run went on."""
+    found = [(steps.after_line(place.line), ENOUGH_STEPS[role]) for role, steps in log.steps.items()]
+    t = log.at(place)
+    if t is None or log.kernel:
+        return found
+    return found + [
+        (steps.after_time(t, other.shift), ENOUGH_STEPS[role] + 1)
+        for other in logs
+        if other is not log and _do_overlap(log, other)
+        for role, steps in other.steps.items()
+    ]
+
+
+def _do_overlap(log: Log, other: Log) -> bool:
+    """Were both written at the same time? Else their clocks differ, or they are of two runs."""
+    return other.begins_t is not None and (log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
+
+
+def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
+    """Is it the last that an environment server wrote which the launcher then named as ended?
+
+    A traceback has no time, and such servers say little: the time of the line before may be long before it.
+    """
+    name = log.name.rpartition("/")[2].partition(".log")[0].lower()
+    last = event.role == "env" and event.raised is not None and not (event.over or event.lives)
+    return last and any(f"env server {name} failed" in text for text in stops)
+
+
+def _ended_its_part(log: Log, event: Event, stops: Iterable[str]) -> bool:
+    """Is it the last that a part of the job did before the launcher named it as ended? Others go on for a few steps."""
+    if event.role not in ONE_PROCESS or event.over or event.lives or event.weak or event.raised is None:
+        return False
+    own = any(steps.after_line(event.last.line) for steps in log.steps.values())
+    return not own and any(failed_part(text) == event.role for text in stops)
+
+
+# ---------------------------------------------------------------- that it is done
+
+
+def find_finish(logs: Sequence[Log], failed: Sequence[Kind], ends: Iterable[Kind]) -> Place | None:
+    """Where the run said that it is done.
+
+    The launcher alone is not believed where its parts ``failed`` (prime-rl be0e3d131), nor the orchestrator, which is
+    done before the trainer. What a job does after it, its last save, may fail.
+    """
+    wanted: tuple[Role, ...] = ("trainer", "job") if failed else ("launcher", "trainer", "job")
+    # Ray's workers that end behind the job's last word were ended with it.
+    events = [one for kind in failed if kind.name != "ray-worker-died" for one in kind.events]
+    said = {
+        role: place
+        for log in logs
+        for role, place in log.finishes
+        if role != "job" or not any(one is log and event.last.line > place.line for one, event in events)
+    }
+    place = next((said[role] for role in wanted if role in said), None)
+    return None if place is not None and _hung_after(place, ends, logs) else place
+
+
+def _hung_after(finish: Place, ends: Iterable[Kind], logs: Sequence[Log]) -> bool:
+    """Was the job that had said so still there much later, waiting, when it was ended from outside?"""
+    t = next((log.at(finish) for log in logs if log.name == finish.file), None)
+    late = [kind.first_t for kind in ends if kind.name in FROM_OUTSIDE and kind.first_t is not None]
+    return t is not None and max(late, default=t) - t > GAP_S and bool(who_waits(logs))
