@@ -13,6 +13,9 @@ from supervisor.core.state import State
 from supervisor.core.tier import only_there
 from supervisor.core.words import numbers
 
+STORE_FRESH_S = 60.0
+"""A listing of the store that is younger is taken for the present one, and not asked for anew."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -68,6 +71,12 @@ def choose(state: State) -> Choice:
         behind = f" latest.json is behind: it names step {latest}." if latest is not None and latest < stored else ""
         return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.{behind}")
     return _nothing_good(state)
+
+
+def knows_store(state: State) -> bool:
+    """Is the listing as young as the last look at this disk? From an older one, steps may have gone since."""
+    asked = state.local.asked
+    return bool(state.store.reason) or asked is None or asked - state.store.t <= STORE_FRESH_S
 
 
 def list_complete_here(state: State) -> set[int]:

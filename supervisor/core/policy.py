@@ -11,7 +11,7 @@ from supervisor.core import actions as a
 from supervisor.core import fencing, leaving, machines, pinned_steps, recurring, training_health
 from supervisor.core.adoption import put_back
 from supervisor.core.blame import may_be_the_checkpoint
-from supervisor.core.choose import choose
+from supervisor.core.choose import choose, knows_store
 from supervisor.core.deadlines import current
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import sum_ledgers
@@ -348,6 +348,8 @@ def _choose(state: State) -> tuple[State, Actions]:
             return finish(state, [say("verdict", choice.sentence, verdict="finished", step=choice.step)])
         case "finish":
             return enter(state, "surveying", "Waiting for the pod's [setup] commands."), []
+        case "restore" if not knows_store(state):
+            return _survey_again(enter(state, "surveying", f"{choice.sentence} The store is listed anew first."))
         case "restore" if choice.step is not None:
             state = _leave_higher(state, choice.step)  # now: a restore takes long, and a spot pod may not live so long
             state = enter(state, "restoring", choice.sentence)

@@ -22,6 +22,7 @@ from supervisor.base.secrets import mask_secrets
 from supervisor.checkpoints.log_packing import SERIES, pack
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.choose import STORE_FRESH_S
 from supervisor.core.records import Happened, Hold
 from supervisor.core.words import span
 from supervisor.effects import move_aside, pod_setup, run_records
@@ -38,7 +39,6 @@ from supervisor.journal.series import path_of
 from supervisor.process import pod_identity
 from supervisor.process.attempts import digest, read_snapshot
 
-CATALOGUE_FRESH_S = 60.0
 SMALL_STALL_S = 120.0  # patience with a request that moves no step
 CHECK_AGAIN_S = 20.0
 MISSING_LOOKS = 3
@@ -199,7 +199,7 @@ class StoreWork:
 
     def catalogue(self, *, force: bool = False) -> None:
         """List the store, unless that was done a moment ago."""
-        if not force and time.monotonic() - self._catalogue_t < CATALOGUE_FRESH_S:
+        if not force and time.monotonic() - self._catalogue_t < STORE_FRESH_S:
             return
         if self._lanes.idle("catalogue"):
             self._lanes.put("catalogue", self._read_catalogue)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.choose import STORE_FRESH_S
 from supervisor.simulator.clockwork import Event, Owner
 from supervisor.simulator.job import COMMAND
 from supervisor.simulator.link import Checkpoint, Transfer
@@ -20,7 +21,6 @@ from supervisor.simulator.sensing import local_steps
 if TYPE_CHECKING:
     from supervisor.simulator.attendant import Attendant
 
-CATALOGUE_FRESH_S = 60.0
 CATALOGUE_S, CATALOGUE_AGAIN_S = 900.0, 60.0  # between two listings, and after one that failed
 SUPPRESSED = (a.Start, a.Stop, a.PruneLocal, a.PruneStore, a.PruneStale, a.Restore, a.StartEngine, a.StopEngine)
 OBSERVING = "The run is only observed (recovery.mode = observe)."
@@ -37,7 +37,7 @@ class Hands(Owner):
         self.observe = attendant.settings.mode == "observe"
         self.busy_with = ""  # for the ledger: "stop", "start", "restore", "survey" or ""
         self._lanes: dict[str, list[Work]] = {}
-        self._catalogue_t = -CATALOGUE_FRESH_S
+        self._catalogue_t = -STORE_FRESH_S
         self._listing = False
         self._next_listing: Event | None = None
         self._told_records = False
@@ -143,7 +143,7 @@ class Hands(Owner):
 
     def catalogue(self, *, force: bool = False) -> None:
         """List the store, unless that was done a moment ago."""
-        if self._listing or (not force and self.clock.now - self._catalogue_t < CATALOGUE_FRESH_S):
+        if self._listing or (not force and self.clock.now - self._catalogue_t < STORE_FRESH_S):
             return
         self._listing = True
         down = self.clock.now < self.pod.store.down_until
@@ -157,7 +157,7 @@ class Hands(Owner):
             self._next_listing.cancel()
         self._next_listing = self.clock.after(again_s, lambda: self.catalogue(force=True), self)
         if self.clock.now < store.down_until:
-            self._catalogue_t = -CATALOGUE_FRESH_S
+            self._catalogue_t = -STORE_FRESH_S
             self._tell_fact(f.StoreSteps(reason="the store did not answer: 503 service unavailable."))
             return
         self._catalogue_t = self.clock.now
