@@ -222,8 +222,8 @@ def _check_claim(store: Store, run_id: str, generation: int, writer: str) -> tup
     if found.generation < generation:
         raise StoreError(
             "transient",
-            f"{store.url} does not list the claim of generation {generation} of run {run_id}, which this pod holds. If "
-            f"a person deleted {run_id}/{WRITERS}, start the daemon again",
+            f"{store.url} does not list the claim of generation {generation} of run {run_id}, which this pod holds: is "
+            f"its volume mounted? If a person deleted {run_id}/{WRITERS}, start the daemon again",
         )
     if found.generation > generation or found.writer != writer:
         raise FencedError(

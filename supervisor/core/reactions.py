@@ -267,9 +267,8 @@ def _restore_failed(before: State, state: State, fact: f.RestoreFailed) -> tuple
         sentence = f"Restoring step {fact.step} came to nothing: {fact.reason}"
         return state, [say("restore-failed", sentence, "warning", step=fact.step)]
     if fact.damaged:
-        sentence = (
-            f"Step {fact.step} in the store is damaged and is left as it is: {fact.reason} Trying the one before."
-        )
+        reason = fact.reason.rstrip(".")
+        sentence = f"Step {fact.step} in the store is damaged and is left as it is: {reason}. Trying the one before."
         state = enter(state, "surveying", sentence)
         return state, [say("restore-damaged", sentence, "error", step=fact.step)]
     if fact.permanent:

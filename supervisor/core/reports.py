@@ -24,7 +24,7 @@ def _report_failed_publish(before: State, state: State, fact: f.PublishFailed) -
         return []  # it is tried every few seconds then
     wait = "" if fact.step_changed else f" Next try in {span(state.publishing.after - state.now)}."
     level = "info" if fact.step_changed else ("error" if fact.permanent else "warning")
-    sentence = f"Publishing step {fact.step} failed: {fact.reason}{wait}"
+    sentence = f"Publishing step {fact.step} failed: {fact.reason.rstrip('.')}.{wait}"
     return [say("publish-failed", sentence, level, step=fact.step)]
 
 

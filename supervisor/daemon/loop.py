@@ -47,7 +47,7 @@ from supervisor.daemon.api_backend import ApiBackend
 from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.housekeeping import Housekeeping
 from supervisor.daemon.inbox import Inbox
-from supervisor.daemon.preemption import PreemptionWatch
+from supervisor.daemon.leaving import LeavingWatch
 from supervisor.daemon.sights import DaemonSights
 from supervisor.daemon.start_check import StartCheck
 from supervisor.daemon.upgrade import Launch, Orders, Upgrade, arrival_remark, arrive, busy_with, listen, orders_of
@@ -158,7 +158,7 @@ class Daemon:
             self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness
         )
         store = self.effects.store
-        self.preemption = PreemptionWatch(
+        self.leaving = LeavingWatch(
             run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
         )
         self.heartbeat = Heartbeat(
@@ -263,7 +263,7 @@ class Daemon:
 
     def run(self) -> int:
         """Watch the run until the core asks for the end; returns the exit code of the contract."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.preemption.signals):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *self.leaving.signals):
             signal.signal(number, self._on_signal)
         listen()
         self.api.start()
@@ -300,7 +300,7 @@ class Daemon:
         from supervisor.daemon.side_child import side_children
 
         self.housekeeping.start(side_children(self._path, self.context.run_file))
-        self.preemption.start()
+        self.leaving.start()
         self.heartbeat.start()
         self.messages.start()
         self.notifier.tell_ready(f"watching {self.context.run_file.run.id}")
@@ -407,7 +407,7 @@ class Daemon:
                     return action.code
                 self._act(action)
             self._follow(before, fact)
-            self.preemption.follow()
+            self.leaving.follow()
             self._show()
         return EXIT_TRY_AGAIN  # another one goes on; or no other program could be put here
 
@@ -567,12 +567,12 @@ class Daemon:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             return  # a terminal that went away is no reason to end
-        if number not in self.preemption.signals:
+        if number not in self.leaving.signals:
             self._signals += 1
         if self._signals > 1:
             self.effects.hurry()
             self.effects.store.claiming.ended.set()  # who asks twice does not wait for a store that is away
-        self._inbox.put((self.preemption.meaning_of(number), "signal"))
+        self._inbox.put((self.leaving.meaning_of(number), "signal"))
 
     def _hand_over(self) -> None:
         """Another program goes on here: take no further orders, and keep for it those that were taken.
@@ -600,8 +600,8 @@ class Daemon:
         self.messages.close()
         self.housekeeping.stop()
         now = self.clock.now()
-        self.effects.close(self.preemption.left_s(now), self.preemption.release_s(now))
-        self.preemption.close()
+        self.effects.close(self.leaving.left_s(now), self.leaving.release_s(now))
+        self.leaving.close()
         self.sensors.close()
         if self.context.machines is not None:
             self.context.machines.close(None if self.upgrade.is_going or code == EXIT_TRY_AGAIN else code)

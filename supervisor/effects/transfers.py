@@ -183,7 +183,8 @@ class _Child:
         self._complains.join(5)
         tail = self._complaint.decode(errors="replace").strip().splitlines()[-1:] or ["no word of why"]
         kind = ChildCrashedError if code > 0 else StoreError
-        raise kind("transient", f"The transfer process ended with status {code} without an answer: {tail[0]}")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        raise kind("transient", f"The transfer process {how} without an answer: {tail[0]}")
 
     def _listen(self) -> None:
         assert self.process.stdout is not None  # noqa: S101 - opened as a pipe above

@@ -301,7 +301,7 @@ def test_the_transfer_is_killed_in_the_middle_of_a_publish_which_completes_all_t
     assert killed
     b2.state.bytes_per_s = 0
     assert pod.wait_exit() == 0, pod.story()
-    assert pod.said_so("publish-failed", "ended with status -9 without an answer")
+    assert pod.said_so("publish-failed", "was killed by signal 9 without an answer")
     assert in_latest(b2)["step"] == "step_6"
     assert pod.resume_steps() == [None]
 

@@ -26,7 +26,7 @@ LEAST_RELEASE_S = 10.0
 LAST_S = 0.3  # of the time that is left: the journal, the interpreter
 
 
-class PreemptionWatch:
+class LeavingWatch:
     """The triggers of ``[leaving]``, and what follows once one of them has fired."""
 
     def __init__(
