@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from supervisor.core.launcher import failed_part
-from supervisor.diagnosis.clocks import APART_S, SLACK_S, last_time_of
 from supervisor.diagnosis.kinds import ENDED, FROM_OUTSIDE, LAST_WORDS, OFTEN, PART_ENDED, Kind, group_by_name
-from supervisor.diagnosis.seen import GAP_S, Event, Log, Place, Sighting
+from supervisor.diagnosis.seen import GAP_S, SLACK_S, Event, Log, Sighting, last_time_of
 from supervisor.diagnosis.step_worth import LEAST, takes_longer
-from supervisor.diagnosis.survived import is_ignored, is_survived
+from supervisor.diagnosis.survived import APART_S, is_ignored, is_survived
 
 SELDOM: Final = 10  # ordinary lines for each such error: then most requests, or rollouts, end well
 MOST_PERCENT: Final = 50.0  # of the rollouts: with fewer that fail a run learns
@@ -29,10 +28,6 @@ class Signs:
     suspects: list[Kind] = field(default_factory=list)  # what a healthy run has, too, and which weighs more here
 
     @property
-    def has_ended(self) -> bool:
-        return bool(self.hard or self.ends)
-
-    @property
     def names_no_cause(self) -> bool:
         """Does what failed say only that something did?"""
         return bool(self.hard) and all(kind.names_no_cause for kind in self.hard)
@@ -42,13 +37,13 @@ def read_signs(kinds: Iterable[Kind], logs: Sequence[Log]) -> Signs:
     """Sort what came in time by what it says of the end."""
     stop = next((kind.events[0] for kind in kinds if kind.name == PART_ENDED), None)
     in_time = [kind for kind in kinds if stop is None or not _came_with_the_stop(kind, *stop)]
-    mild = [kind for kind in in_time if kind.is_mild]
-    hard = [kind for kind in in_time if kind.is_hard]
-    signs = Signs(in_time, hard, ends=[kind for kind in in_time if not kind.is_mild and kind.link == "end"])
+    ends = [kind for kind in in_time if not kind.is_mild and kind.link == "end"]
+    signs = Signs(in_time, [kind for kind in in_time if kind.is_hard], ends)
     signs.suspects = [
         kind
-        for kind in mild
-        if _stands_still(kind, logs) or _fails_most_rollouts(kind, logs) or _ended_a_part(kind, signs, stop)
+        for kind in in_time
+        if kind.is_mild
+        and (_stands_still(kind, logs) or _fails_most_rollouts(kind, logs) or _ended_a_part(kind, signs, stop))
     ]
     return signs
 
@@ -93,9 +88,6 @@ def _came_with_the_stop(kind: Kind, stop_log: Log, stop: Event) -> bool:
     return all(log is stop_log and event.first.line > stop.first.line for log, event in kind.events)
 
 
-# ---------------------------------------------------------------- what a healthy run has, too
-
-
 def _stands_still(kind: Kind, logs: Sequence[Log]) -> bool:
     """Does it come again and again while no step is done?"""
     if kind.link == "end" or _is_loading(kind, logs):
@@ -127,32 +119,22 @@ def _fails_most_rollouts(kind: Kind, logs: Iterable[Log]) -> bool:
 
 
 def _ended_a_part(kind: Kind, signs: Signs, stop: Sighting | None) -> bool:
-    """Did it end a part of the job, and nothing that is worse says why?"""
-    if signs.names_no_cause:
-        # What failed after it has to stand in the same log.
-        beside = [log for other in signs.hard for log, _ in other.events]
-        return any(log is one for log, _ in _last_exceptions(kind, stop) for one in beside)
-    if signs.hard or all(end.name in FROM_OUTSIDE for end in signs.ends):
-        return False
-    return kind.count > 1 or bool(_last_exceptions(kind, stop))
-
-
-def _last_exceptions(kind: Kind, stop: Sighting | None) -> list[Sighting]:
-    """Where it was the exception after which its part did nothing more, and a known one: once is enough then.
+    """Did its part do nothing more after it, and nothing that is worse says why? Once is enough for a known exception.
 
     Environments raise what they like and live on: there the launcher must have said that the server ended.
     """
     env_ended = stop is not None and failed_part(stop[1].text) == "env"
-    return [
-        (log, event)
+    ended = [
+        log
         for log, event in kind.events
         if (event.signature is not None or (env_ended and event.role == "env"))
         and event.raised is not None
         and event.lives < LAST_WORDS
     ]
-
-
-# ---------------------------------------------------------------- where to look, in this order
+    if signs.names_no_cause:  # what failed after it has to stand in the same log
+        return any(log is beside for log in ended for other in signs.hard for beside, _ in other.events)
+    broken = not signs.hard and any(end.name not in FROM_OUTSIDE for end in signs.ends)
+    return broken and (kind.count > 1 or bool(ended))
 
 
 def _what_failed(signs: Signs, logs: Sequence[Log]) -> list[Kind]:
@@ -206,23 +188,23 @@ def _what_makes_steps_worthless(logs: Sequence[Log], lived: Iterable[Kind]) -> l
     broken = [(log, log.nan) for log in logs if log.nan is not None and log.nan.count >= LEAST]
     if broken:
         return group_by_name(broken)
-    unrewarded = [(log, log.unrewarded[1]) for log in logs if log.unrewarded and log.unrewarded[0] >= LEAST]
-    often = [kind for kind in lived if kind.comes_often and _goes_on_behind(kind, unrewarded)]
-    often += [kind for kind in lived if kind.is_known_cause and kind.count >= LEAST and _slows_steps(kind)]
+    zero = [(log, log.unrewarded[1]) for log in logs if log.unrewarded and log.unrewarded[0] >= LEAST]
+    often = [
+        kind
+        for kind in lived
+        if kind.comes_often
+        and any(log is not one or event.last.line > since.line for log, event in kind.events for one, since in zero)
+    ]
+    often += [
+        kind
+        for kind in lived
+        if kind.count >= LEAST
+        and kind.link == "cause"
+        and kind.signature is not None
+        and any(
+            takes_longer(steps) and steps.after_line(event.last.line) <= 1
+            for log, event in kind.events
+            for steps in log.steps.values()
+        )
+    ]
     return sorted(often, key=lambda kind: -kind.count)[:1]
-
-
-def _goes_on_behind(kind: Kind, unrewarded: Iterable[tuple[Log, Place]]) -> bool:
-    """Does it still come after the first of the steps whose reward is zero?"""
-    return any(
-        log is not other or event.last.line > place.line for log, event in kind.events for other, place in unrewarded
-    )
-
-
-def _slows_steps(kind: Kind) -> bool:
-    """Did it come until the last step, while each step took much longer than the one before?"""
-    return any(
-        takes_longer(steps) and steps.after_line(event.last.line) <= 1
-        for log, event in kind.events
-        for steps in log.steps.values()
-    )

@@ -10,19 +10,16 @@ from typing import Final
 from supervisor.core.launcher import failed_part, who
 from supervisor.diagnosis import standstill
 from supervisor.diagnosis.advice import where_to_look
-from supervisor.diagnosis.clocks import SLACK_S, last_time_of
 from supervisor.diagnosis.frames import Frame
-from supervisor.diagnosis.kinds import ENDED, PART_ENDED, Kind, time_key
+from supervisor.diagnosis.kinds import ENDED, PART_ENDED, UNREACHED, Kind, time_key
 from supervisor.diagnosis.own_words import in_its_words, missing_from, say_missing
 from supervisor.diagnosis.ranks import Ranks, ranks_in_words
-from supervisor.diagnosis.seen import Event, Log, Place, Sighting
+from supervisor.diagnosis.seen import SLACK_S, Event, Log, Place, Sighting, last_time_of
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import SOURCE, seen_in
 
 MOST_WAITS: Final = 4  # lines of parts that wait
 CALLED_UNKNOWN: Final = "unknown"
-NOT_REACHED: Final = ("connection-error", "connection-refused")
-MODULE_MISSING: Final = "module-missing"
 _COLLECTIVE: Final = frozenset({
     "nccl-timeout", "nccl-error", "nccl-dump", "nccl-remote", "nccl-watchdog-stuck", "killed", "child-failed",
     "aborted", "segfault", "bus-error", "collective-mismatch",
@@ -84,14 +81,14 @@ class Cause:
     began: str = ""  # the exception that it began with, where another was made of it
 
 
-def describe_kinds(kinds: Iterable[Kind]) -> list[Cause]:
+def describe_each(kinds: Iterable[Kind]) -> list[Cause]:
     """Describe each, in the order in which they came."""
-    return sorted(map(describe_kind, kinds), key=lambda cause: (*time_key(cause.first.t), cause.first.line))
+    return sorted(map(describe, kinds), key=lambda cause: (*time_key(cause.first.t), cause.first.line))
 
 
 def describe_root(root: Kind, waits: Sequence[Sighting]) -> Cause:
     """Describe the root cause: also what ``waits`` beside it, and since when it has been fatal."""
-    cause = describe_kind(root)
+    cause = describe(root)
     if any(root.event is event for _, event in waits):
         cause.more = tuple(event.text for _, event in waits[1:MOST_WAITS])
         if root.signature is None:
@@ -105,7 +102,7 @@ def describe_root(root: Kind, waits: Sequence[Sighting]) -> Cause:
     return cause
 
 
-def describe_kind(kind: Kind) -> Cause:
+def describe(kind: Kind) -> Cause:
     """Say what it is and what helps: in its signature's words, then with what its own lines add."""
     event = next((event for _, event in kind.events if event.fatal), kind.event)
     signature = event.signature
@@ -120,9 +117,7 @@ def describe_kind(kind: Kind) -> Cause:
         first=event.first,
         last=max(kind.events, key=lambda one: (one[0].at(one[1].last) or 0.0, one[1].last.line))[1].last,
         count=kind.count,
-        roles=tuple(
-            dict.fromkeys(str(one.role or ("kernel" if log.kernel else "unknown")) for log, one in kind.events)
-        ),
+        roles=tuple(dict.fromkeys(one.role or ("kernel" if log.kernel else "unknown") for log, one in kind.events)),
         more=tuple(event.more),
     )
     _add_to_remedy(cause, event)
@@ -170,7 +165,7 @@ def _add_own_code(cause: Cause, kind: Kind, event: Event) -> None:
 
 def _own_sentence(kind: Kind, event: Event) -> str:
     """The sentence where the error's own lines say more than its signature; "" where they do not."""
-    if kind.name == MODULE_MISSING:
+    if kind.name == "module-missing":
         return say_missing(event.text)
     if kind.name == PART_ENDED and (part := failed_part(event.text)) is not None:
         return f"{who(part)} died: the launcher saw its exit code, and ended all others."
@@ -183,12 +178,10 @@ def _own_sentence(kind: Kind, event: Event) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- notes
-
-
 def add_notes(cause: Cause, root: Kind, cascade: Iterable[Cause], logs: Sequence[Log]) -> None:
     """Add what the logs tell of the root beside its own line."""
-    if cause.name == CALLED_UNKNOWN and _is_last_half_line(cause, root, logs):
+    half = cause.name == CALLED_UNKNOWN and any(log.half_line and log.name == cause.last.file for log in logs)
+    if half and any(event.last.line == log.before + log.lines for log, event in root.events):
         cause.notes.append("The log's last line has no line end: it may be cut, and its rest may say more.")
     if root.name == PART_ENDED and (ended := _BY_SIGNAL.match(root.event.text)) and int(ended[1]) in _SIGNALS:
         cause.notes.append(f"Exit code -{ended[1]} is {_SIGNALS[int(ended[1])]}.")
@@ -197,17 +190,12 @@ def add_notes(cause: Cause, root: Kind, cascade: Iterable[Cause], logs: Sequence
     several = any(len(log.ranks.seen) > 1 for log, _ in root.events) and root.name not in _COLLECTIVE
     if several and not cause.notes and 0 < len(root.event.ranks) <= 8:
         cause.notes.append(f"It was said by {ranks_in_words(sorted(root.event.ranks)).lower()}.")
-    if root.name in NOT_REACHED and (engine := _silent_engine(root, logs)) is not None:
+    if root.name in UNREACHED and (engine := _silent_engine(root, logs)) is not None:
         at = f" at {engine.last_shown}" if engine.last_shown else ""
         cause.notes.append(
             f"The engine's own log ({engine.name}) ends{at} without an error: it died without a word, or was killed. "
             "Look at the kernel's log, the limit of open files, and the GPU's memory."
         )
-
-
-def _is_last_half_line(cause: Cause, root: Kind, logs: Iterable[Log]) -> bool:
-    half = any(log.half_line and log.name == cause.last.file for log in logs)
-    return half and any(event.last.line == log.before + log.lines for log, event in root.events)
 
 
 def _odd_ranks(logs: Sequence[Log]) -> Iterator[str]:

@@ -1,38 +1,29 @@
 """What of all that was seen is the root, what followed of it, and what the run survived.
 
-``clocks`` puts all times on one scale, ``survived`` sorts out what the run lived with, ``candidates`` chooses what may
-have ended it, ``root`` finds the root among these, and ``cause_words`` describes it for people.
+``survived`` sorts out what the run lived with, ``candidates`` chooses what may have ended it, ``root`` finds the root
+among these, and ``cause_words`` describes it for people.
 
-Three things decide: whether the run went on after it (steps that came later), what is known to follow from what
-(``after`` and ``link`` of the signatures), and time, where the logs tell it. Where they do not, a cause is still put
-before a failed part, that before what followed, and that before the end.
+Three things decide: whether the run went on after it, what is known to follow from what (``after`` and ``link`` of the
+signatures), and time. Where no time is told, a cause is still put before a failed part, that before what followed, and
+that before the end.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from supervisor.diagnosis.candidates import choose_candidates, choose_in_a_wait, read_signs
-from supervisor.diagnosis.cause_words import (
-    CALLED_UNKNOWN,
-    NOT_REACHED,
-    Cause,
-    add_notes,
-    describe_kind,
-    describe_kinds,
-    describe_root,
-)
-from supervisor.diagnosis.clocks import align_clocks
-from supervisor.diagnosis.kinds import ENDED, FROM_OUTSIDE, group_by_name
+from supervisor.diagnosis.cause_words import CALLED_UNKNOWN, Cause, add_notes, describe, describe_each, describe_root
+from supervisor.diagnosis.kinds import ENDED, FROM_OUTSIDE, UNREACHED, group_by_name
 from supervisor.diagnosis.root import find_root, may_follow
 from supervisor.diagnosis.seen import Log, Place
 from supervisor.diagnosis.standstill import who_waits
-from supervisor.diagnosis.survived import find_finish, sort_events
+from supervisor.diagnosis.survived import align_clocks, find_finish, sort_events
 
 __all__ = ["CALLED_UNKNOWN", "ENDED", "Cause", "Diagnosis", "diagnose"]
 
@@ -60,7 +51,7 @@ class Diagnosis:
         found = [one for one in (self.root, *self.cascade) if one is not None and one.name != CALLED_UNKNOWN]
         if any(one.link in ("cause", "failure") for one in found):
             return True
-        return self.root is not None and self.root.name in (*FROM_OUTSIDE, *NOT_REACHED)
+        return self.root is not None and self.root.name in (*FROM_OUTSIDE, *UNREACHED)
 
 
 def diagnose(
@@ -74,8 +65,7 @@ def diagnose(
     """
     _tell_jobs_apart(logs)
     attempts = dict.fromkeys(log.attempt for log in logs if not log.kernel)
-    if not attempts:
-        attempts = dict.fromkeys(log.attempt for log in logs)
+    attempts = attempts or dict.fromkeys(log.attempt for log in logs)
     found = []
     for attempt in sorted(attempts, key=_natural_order):
         mine = [log for log in logs if log.attempt == attempt or (log.kernel and log.attempt not in attempts)]
@@ -111,12 +101,14 @@ def _judge_attempt(attempt: str, logs: Sequence[Log]) -> Diagnosis:
     present, over = sort_events(logs)
     kinds, survived, lived = map(group_by_name, (present, over, [*over, *present]))
     signs = read_signs(kinds, logs)
-    told = Diagnosis(attempt, "unclear", step=_last_step(logs), logs=list(logs))
+    steps_done = [steps.numbers[-1] for log in logs for steps in log.steps.values() if steps.numbers]
+    told = Diagnosis(attempt, "unclear", step=max(steps_done, default=None), logs=list(logs))
     told.finish = find_finish(logs, signs.hard, signs.ends)
     if told.finish is not None:
-        told.outcome, told.survived = "finished", describe_kinds([*survived, *kinds])
+        told.outcome, told.survived = "finished", describe_each([*survived, *kinds])
         return told
-    if not signs.has_ended:
+    ended = bool(signs.hard or signs.ends)
+    if not ended:
         survived += [kind for kind in kinds if kind.is_mild and kind not in signs.suspects]
     candidates = choose_candidates(signs, logs, lived)
     waits = who_waits(logs) if all(kind.name in FROM_OUTSIDE for kind in candidates) else []
@@ -126,16 +118,11 @@ def _judge_attempt(attempt: str, logs: Sequence[Log]) -> Diagnosis:
         survived = [kind for kind in survived if kind.signature is None or kind.name not in names]
     if candidates:
         root = find_root(candidates, [*signs.kinds, *candidates], lived)
-        others = [kind for kind in kinds if kind is not root and (kind in candidates or signs.has_ended)]
+        others = [kind for kind in kinds if kind is not root and (kind in candidates or ended)]
         cascade = [kind for kind in others if kind not in signs.kinds or may_follow(kind, root)]
         survived += [kind for kind in candidates if kind is not root and kind not in cascade]
         told.outcome, told.root = "failed", describe_root(root, waits)
-        told.cascade = [describe_kind(kind) for kind in cascade]
+        told.cascade = [describe(kind) for kind in cascade]
         add_notes(told.root, root, told.cascade, logs)
-    told.survived = describe_kinds(survived)
+    told.survived = describe_each(survived)
     return told
-
-
-def _last_step(logs: Iterable[Log]) -> int | None:
-    numbers = [steps.numbers[-1] for log in logs for steps in log.steps.values() if steps.numbers]
-    return max(numbers, default=None)

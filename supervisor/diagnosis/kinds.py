@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from supervisor.diagnosis.seen import Event, Log, Sighting
+from supervisor.diagnosis.seen import Event, Sighting
 from supervisor.signatures import Signature
 from supervisor.signatures.registry import Link
 from supervisor.signatures.xids import seen_in
@@ -16,6 +16,7 @@ LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own e
 
 PART_ENDED: Final = "component-failed"
 ENDED: Final = "ended-from-outside"
+UNREACHED: Final = ("connection-error", "connection-refused")
 FROM_OUTSIDE: Final = (ENDED, "pod-evicted", "preempted", "time-limit-reached")
 
 _STAGES: Final = {link: place for place, link in enumerate(get_args(Link))}
@@ -60,7 +61,8 @@ class Kind:
     @property
     def is_mild(self) -> bool:
         """Does a healthy run have it, too?"""
-        if all(_is_after_the_end(log, event) for log, event in self.events):
+        # A thread may end by it after its program has said that it is done.
+        if all(one.in_thread and any(at.line < one.first.line for _, at in log.finishes) for log, one in self.events):
             return True
         if self.signature and self.signature.mild:
             return not any(event.fatal for _, event in self.events)
@@ -72,13 +74,9 @@ class Kind:
         return not self.is_mild and self.link != "end"
 
     @property
-    def is_known_cause(self) -> bool:
-        return self.link == "cause" and self.signature is not None
-
-    @property
     def comes_often(self) -> bool:
         """Is it a known error that came again and again while steps were made: of rollouts, judges, tools?"""
-        return self.count >= OFTEN and self.is_known_cause
+        return self.count >= OFTEN and self.link == "cause" and self.signature is not None
 
     @property
     def is_of_environment(self) -> bool:
@@ -88,9 +86,7 @@ class Kind:
     @property
     def ended_environment(self) -> bool:
         """Is it the exception after which an environment server did nothing more?"""
-        return any(
-            event.role == "env" and event.raised is not None and event.lives < LAST_WORDS for _, event in self.events
-        )
+        return any(one.role == "env" and one.raised is not None and one.lives < LAST_WORDS for _, one in self.events)
 
     @property
     def count(self) -> int:
@@ -98,39 +94,34 @@ class Kind:
 
     @property
     def first_t(self) -> float | None:
-        times = [t for log, event in self.events if (t := log.at(event.first)) is not None]
-        return min(times, default=None)
+        return min((t for log, event in self.events if (t := log.at(event.first)) is not None), default=None)
 
     @property
     def last_t(self) -> float | None:
-        times = [t for log, event in self.events if (t := log.at(event.last)) is not None]
-        return max(times, default=None)
-
-
-def _is_after_the_end(log: Log, event: Event) -> bool:
-    """Did a thread end by it after its program had said that it was done?"""
-    return event.in_thread and any(place.line < event.first.line for _, place in log.finishes)
+        return max((t for log, event in self.events if (t := log.at(event.last)) is not None), default=None)
 
 
 def group_by_name(sightings: Iterable[Sighting]) -> list[Kind]:
     """Make a kind of each name, and of each Xid code of the GPU's driver; the earliest comes first."""
     found: dict[str, list[Sighting]] = {}
     for log, event in sightings:
-        code = seen_in(event.text)
-        name = f"{event.name} {code[0]}" if code else event.name
+        name = f"{event.name} {code[0]}" if (code := seen_in(event.text)) else event.name
         found.setdefault(name, []).append((log, event))
-    return sorted(map(_make_kind, found.values()), key=by_time)
-
-
-def _make_kind(sightings: list[Sighting]) -> Kind:
-    # The launcher shows other logs' lines: where those are there, its own copies count for nothing. A terminal's
-    # last words are those of a program that has no other log.
-    real = [
-        (log, event)
-        for log, event in sightings
-        if not log.merged or (event.signature and event.signature.link == "end") or (event.fatal and log.role is None)
-    ]
-    return Kind(sorted(real or sightings, key=lambda one: (*time_key(one[0].at(one[1].first)), one[1].first.line)))
+    kinds = []
+    for pairs in found.values():
+        # The launcher shows other logs' lines: where those are there, its own copies count for nothing. A terminal's
+        # last words are those of a program that has no other log.
+        real = [
+            (log, event)
+            for log, event in pairs
+            if not log.merged
+            or (event.signature and event.signature.link == "end")
+            or (event.fatal and log.role is None)
+        ]
+        kinds.append(
+            Kind(sorted(real or pairs, key=lambda one: (*time_key(one[0].at(one[1].first)), one[1].first.line)))
+        )
+    return sorted(kinds, key=by_time)
 
 
 def time_key(t: float | None) -> tuple[bool, float]:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from supervisor.diagnosis.clocks import SLACK_S
 from supervisor.diagnosis.kinds import ENDED, FROM_OUTSIDE, OFTEN, Kind, by_time, time_key
-from supervisor.diagnosis.seen import GAP_S
+from supervisor.diagnosis.seen import GAP_S, SLACK_S
 from supervisor.primerl.logs import SIGNATURES
 
 NO_SAMPLES: Final = "batch-empty"
@@ -50,24 +49,23 @@ def _first_failure(candidates: Sequence[Kind]) -> Kind:
 
 
 def _known_causes(root: Kind, candidates: Container[Kind], kinds: Iterable[Kind], passed: Container[str]) -> list[Kind]:
-    """What is known to cause this very error, also if it came much earlier."""
+    """What is known to cause this very error, also if it came much earlier; any candidate where it names no cause."""
     known = [
         kind
         for kind in kinds
-        if kind.name not in passed and _may_cause(kind, root, candidates) and not _ended_before(root, kind)
+        if kind.name not in passed
+        and (
+            kind.stage <= root.stage
+            if kind.name in root.after
+            else root.names_no_cause and kind in candidates and kind.stage < root.stage
+        )
+        and not _ended_before(root, kind)
     ]
     in_time = [kind for kind in known if _came_in_time(kind, root)]
     if in_time or not (root.names_no_cause and root.is_hard):
         return in_time
     # It says only that something failed. A cause that is known goes before it, whatever the clocks say.
     return [kind for kind in known if kind.signature is not None]
-
-
-def _may_cause(kind: Kind, root: Kind, candidates: Container[Kind]) -> bool:
-    """Is it known to cause the root's error, or did it come with one that names no cause?"""
-    if kind.name in root.after:
-        return kind.stage <= root.stage
-    return root.names_no_cause and kind in candidates and kind.stage < root.stage
 
 
 def _came_in_time(kind: Kind, root: Kind) -> bool:
@@ -96,17 +94,12 @@ def _likely_causes(root: Kind, kinds: Iterable[Kind], lived: Iterable[Kind], pas
         if kind.signature is not None
         and kind.link == "cause"
         and (not kind.signature.mild or kind.count >= OFTEN)
-        and _came_before_steps(kind, root)
+        and any(
+            log is mine and event.last.line < begun.first.line and not any(steps.count for steps in log.steps.values())
+            for log, event in kind.events
+            for mine, begun in root.events
+        )
     ]
-
-
-def _came_before_steps(kind: Kind, root: Kind) -> bool:
-    """Does it stand above the root in a log of no steps?"""
-    return any(
-        log is other and event.last.line < begun.first.line and not any(steps.count for steps in log.steps.values())
-        for log, event in kind.events
-        for other, begun in root.events
-    )
 
 
 def _slack_of(kind: Kind) -> float:

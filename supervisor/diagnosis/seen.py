@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from supervisor.diagnosis.standstill import Wait
 
 GAP_S: Final = 600.0  # an error that comes again after so long is another story
+SLACK_S: Final = 120.0  # logs of several processes tell of one moment so far apart
 MOST_STEPS: Final = 100_000
 LAST_LINES: Final = 20  # of a log: what stands in them was not followed by much
 
@@ -145,5 +147,9 @@ class Log:
         return place.t + self.shift if place.t is not None else None
 
 
-Sighting = tuple[Log, Event]
-"""An event, with the log that it stands in."""
+Sighting = tuple[Log, Event]  # an event, with the log that it stands in
+
+
+def last_time_of(logs: Iterable[Log]) -> float | None:
+    """When the last line of all these logs was written."""
+    return max((t for log in logs if (t := log.ends_t) is not None), default=None)

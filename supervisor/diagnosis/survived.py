@@ -1,4 +1,4 @@
-"""Did the run go on after an error? Steps that came later show it, and so does the word that the run is done."""
+"""What did the run live with? Clocks are put beside each other: steps that came later show that it went on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,51 @@ from typing import Final
 
 from supervisor.core.facts import Role
 from supervisor.core.launcher import failed_part
-from supervisor.diagnosis.clocks import ONE_PROCESS, last_time_of
 from supervisor.diagnosis.kinds import FROM_OUTSIDE, PART_ENDED, Kind
-from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Sighting
+from supervisor.diagnosis.lines import DAY_S
+from supervisor.diagnosis.seen import GAP_S, LAST_LINES, Event, Log, Place, Sighting, last_time_of
 from supervisor.diagnosis.standstill import who_waits
 
-ENOUGH_STEPS: Final[dict[Role, int]] = {
-    "orchestrator": 2, "trainer": 4, "job": 2, "launcher": 4, "env": 4, "inference": 4,
-}  # fmt: skip
+APART_S: Final = 3.0  # times of two logs are whole seconds, and the launcher looks each second
+ENOUGH: Final[dict[Role, int]] = {"orchestrator": 2, "trainer": 4, "job": 2, "launcher": 4, "env": 4, "inference": 4}
 """Steps after an error that show that the run went on: the trainer may do a few with what it has already."""
 AFTER_S: Final = 3600.0  # that the kernel may tell of something after the last line of a log
+_ONE_PROCESS: Final = ("orchestrator", "trainer")  # what an engine or an environment started may write on
 _IGNORED: Final = ("CancelledError", "GeneratorExit", "SystemExit", "BrokenPipeError", "StopAsyncIteration")
 _OF_MODELS: Final = ("<string>", "<stdin>", "<python>", "<code>")  # files of code that a model wrote
+
+
+def align_clocks(logs: Sequence[Log]) -> None:
+    """Times without a day are put beside those that have one: an attempt's logs begin within hours of each other."""
+    timed = [log for log in logs if log.first_t is not None]
+    for log in timed:
+        log.shift = log.offset
+    begins = [log.begins_t for log in timed if log.dated and not log.kernel]
+    anchor = min((t for t in begins if t is not None), default=None)
+    # The kernel tells of days before the job: it is read up to the job's end.
+    kernels_end = last_time_of(log for log in timed if log.dated and log.kernel)
+    if anchor is None and timed and kernels_end is None:
+        anchor = timed[0].first_t
+    for log in timed:
+        if log.dated or log.first_t is None or log.last_t is None:
+            continue
+        if anchor is not None:
+            log.shift = round((anchor - log.first_t) / DAY_S) * DAY_S
+        elif kernels_end is not None:
+            log.shift = round((kernels_end - log.last_t) / DAY_S) * DAY_S
+    _put_back_launchers(logs)
+
+
+def _put_back_launchers(logs: Sequence[Log]) -> None:
+    """A launcher names a part that ended after its last word: where its clock says before, the clock is wrong."""
+    for launcher in logs:
+        said = next((event for event in launcher.events if event.name == PART_ENDED), None)
+        t = launcher.at(said.first) if said is not None and launcher.merged else None
+        if said is None or t is None or (part := failed_part(said.text)) not in _ONE_PROCESS:
+            continue
+        end = last_time_of(log for log in logs if log.role == part)
+        if end is not None and APART_S < end - t <= GAP_S:
+            launcher.shift += end - t
 
 
 def sort_events(logs: Sequence[Log]) -> tuple[list[Sighting], list[Sighting]]:
@@ -31,14 +64,15 @@ def sort_events(logs: Sequence[Log]) -> tuple[list[Sighting], list[Sighting]]:
         if _went_on_in_another(log, logs):
             continue
         for event in log.events:
-            if not _counts(log, event, logs):
-                continue
+            if event.start < log.starts or is_ignored(event) or (log.kernel and _is_of_another_time(log, event, logs)):
+                continue  # of a start before the last one in the same file, or of another time
+            if event.closing or _is_only_a_name(event):
+                continue  # an engine that is ended loses its own parts
             if _is_usual(log, event, logs):
                 event.weak = True
             else:
                 event.anew = None
-            ended_it = _ended_its_server(log, event, stops) or _ended_its_part(log, event, stops)
-            survived = is_survived(log, event, logs) and not ended_it
+            survived = is_survived(log, event, logs) and not _ended_its_part(log, event, stops)
             (over if survived else present).append((log, event))
     _weaken_familiar_events(present, over)
     return present, over
@@ -49,8 +83,11 @@ def _weaken_familiar_events(present: Iterable[Sighting], over: Iterable[Sighting
     times = Counter((id(log), event.name, event.role) for log, event in over)
     places = {_place_of(event) for _, event in over if event.signature is None}
     for log, event in present:
-        came_again = times[id(log), event.name, event.role] > 1 and event.raised is None
-        if came_again and not _something_fails_after(log, event):
+        fails_then = any(
+            one.first.line > event.last.line and one.signature is not None and one.signature.link != "cause"
+            for one in log.events
+        )
+        if times[id(log), event.name, event.role] > 1 and event.raised is None and not fails_then:
             event.weak = True
         is_known_here = event.signature is None and _place_of(event) in places
         if is_known_here and log.lines - event.last.line > LAST_LINES:
@@ -60,25 +97,6 @@ def _weaken_familiar_events(present: Iterable[Sighting], over: Iterable[Sighting
 def _place_of(event: Event) -> tuple[str, str]:
     """An exception and the line that raised it."""
     return event.name, str(event.raised and (event.raised.place or event.raised.last))
-
-
-def _something_fails_after(log: Log, event: Event) -> bool:
-    behind = [one for one in log.events if one.first.line > event.last.line]
-    return any(one.signature is not None and one.signature.link != "cause" for one in behind)
-
-
-# ---------------------------------------------------------------- what is of this attempt
-
-
-def _counts(log: Log, event: Event, logs: Iterable[Log]) -> bool:
-    """Does it say anything of this attempt?"""
-    return not (
-        event.start < log.starts  # it is of a start before the last one in the same file
-        or event.closing  # an engine that is ended loses its own parts
-        or is_ignored(event)
-        or _is_only_a_name(event)
-        or (log.kernel and _is_of_another_time(log, event, logs))
-    )
 
 
 def is_ignored(event: Event) -> bool:
@@ -118,9 +136,6 @@ def _went_on_in_another(log: Log, logs: Iterable[Log]) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- what shows that the run went on
-
-
 def is_survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
     """Does the same file show that it passed, or do enough steps that came after it?"""
     # A scheduler's last word has no time of its own, so that of the line before it: other logs go on from there.
@@ -139,42 +154,34 @@ def _is_usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
 
 def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int, int]]:
     """For each role's steps: how many came after a place of ``log``, and how many show that the run went on."""
-    found = [(steps.after_line(place.line), ENOUGH_STEPS[role]) for role, steps in log.steps.items()]
+    found = [(steps.after_line(place.line), ENOUGH[role]) for role, steps in log.steps.items()]
     t = log.at(place)
     if t is None or log.kernel:
         return found
     return found + [
-        (steps.after_time(t, other.shift), ENOUGH_STEPS[role] + 1)
+        (steps.after_time(t, other.shift), ENOUGH[role] + 1)
         for other in logs
-        if other is not log and _do_overlap(log, other)
+        if other is not log
+        and other.begins_t is not None
+        # Both were written at the same time, else their clocks differ, or they are of two runs.
+        and (log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
         for role, steps in other.steps.items()
     ]
 
 
-def _do_overlap(log: Log, other: Log) -> bool:
-    """Were both written at the same time? Else their clocks differ, or they are of two runs."""
-    return other.begins_t is not None and (log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
-
-
-def _ended_its_server(log: Log, event: Event, stops: Iterable[str]) -> bool:
-    """Is it the last that an environment server wrote which the launcher then named as ended?
-
-    A traceback has no time, and such servers say little: the time of the line before may be long before it.
-    """
-    name = log.name.rpartition("/")[2].partition(".log")[0].lower()
-    last = event.role == "env" and event.raised is not None and not (event.over or event.lives)
-    return last and any(f"env server {name} failed" in text for text in stops)
-
-
 def _ended_its_part(log: Log, event: Event, stops: Iterable[str]) -> bool:
-    """Is it the last that a part of the job did before the launcher named it as ended? Others go on for a few steps."""
-    if event.role not in ONE_PROCESS or event.over or event.lives or event.weak or event.raised is None:
+    """Is it the last that a part of the job did before the launcher named it as ended? Others go on for a few steps.
+
+    A traceback has no time, and an environment server says little: the time of the line before may be long before it.
+    """
+    if event.raised is None or event.over or event.lives:
         return False
-    own = any(steps.after_line(event.last.line) for steps in log.steps.values())
-    return not own and any(failed_part(text) == event.role for text in stops)
-
-
-# ---------------------------------------------------------------- that it is done
+    if event.role == "env":
+        name = log.name.rpartition("/")[2].partition(".log")[0].lower()
+        return any(f"env server {name} failed" in text for text in stops)
+    if event.role not in _ONE_PROCESS or event.weak or not any(failed_part(text) == event.role for text in stops):
+        return False
+    return not any(steps.after_line(event.last.line) for steps in log.steps.values())
 
 
 def find_finish(logs: Sequence[Log], failed: Sequence[Kind], ends: Iterable[Kind]) -> Place | None:
