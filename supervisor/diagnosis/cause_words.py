@@ -83,7 +83,7 @@ class Cause:
 
 def describe_each(kinds: Iterable[Kind]) -> list[Cause]:
     """Describe each, in the order in which they came."""
-    return sorted(map(describe, kinds), key=lambda cause: (*time_key(cause.first.t), cause.first.line))
+    return [describe(kind) for kind in sorted(kinds, key=lambda kind: (*time_key(kind.first_t), kind.event.first.line))]
 
 
 def describe_root(root: Kind, waits: Sequence[Sighting]) -> Cause:

@@ -118,9 +118,11 @@ def _judge_attempt(attempt: str, logs: Sequence[Log]) -> Diagnosis:
         survived = [kind for kind in survived if kind.signature is None or kind.name not in names]
     if candidates:
         root = find_root(candidates, [*signs.kinds, *candidates], lived)
-        others = [kind for kind in kinds if kind is not root and (kind in candidates or ended)]
+        others = [kind for kind in kinds if kind.event is not root.event and (kind in candidates or ended)]
         cascade = [kind for kind in others if kind not in signs.kinds or may_follow(kind, root)]
         survived += [kind for kind in candidates if kind is not root and kind not in cascade]
+        # What makes the steps worthless came while they were made: it is told of once.
+        survived = [kind for kind in survived if all(kind.event is not one.event for one in (root, *cascade))]
         told.outcome, told.root = "failed", describe_root(root, waits)
         told.cascade = [describe(kind) for kind in cascade]
         add_notes(told.root, root, told.cascade, logs)

@@ -90,7 +90,7 @@ def _weaken_familiar_events(present: Iterable[Sighting], over: Iterable[Sighting
         if times[id(log), event.name, event.role] > 1 and event.raised is None and not fails_then:
             event.weak = True
         is_known_here = event.signature is None and _place_of(event) in places
-        if is_known_here and log.lines - event.last.line > LAST_LINES:
+        if is_known_here and log.before + log.lines - event.last.line > LAST_LINES:
             event.weak = True
 
 
@@ -146,9 +146,10 @@ def is_survived(log: Log, event: Event, logs: Sequence[Log]) -> bool:
 def _is_usual(log: Log, event: Event, logs: Sequence[Log]) -> bool:
     """Did it come again and again between steps? Then the run lives with it, though the last one is not over yet."""
     of_first, of_last = (_steps_after(log, place, logs) for place in (event.first, event.last))
+    # Where only one of the two places has a time, the steps of its own log are known of both, and those come first.
     return any(
         event.count > enough and since - left >= enough
-        for (since, enough), (left, _) in zip(of_first, of_last, strict=True)
+        for (since, enough), (left, _) in zip(of_first, of_last, strict=False)
     )
 
 

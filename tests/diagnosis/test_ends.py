@@ -237,3 +237,37 @@ def test_a_closed_terminal_is_said_in_words() -> None:
     found = read("WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers")
     assert found.root is not None
     assert "SSH session was closed" in found.root.sentence
+
+
+# ---------------------------------------------------------------- what the run lived with
+
+REFUSED = "httpx.ConnectError: All connection attempts failed"
+
+
+def steps(first: int, last: int, told: str, more: str = "") -> str:
+    """Lines of a step a minute, with ``told`` in each and ``more`` ten seconds later."""
+    behind = f"2026-01-01 10:{{minute:02d}}:10 {more}\n" if more else ""
+    line = f"2026-01-01 10:{{minute:02d}}:00 SUCCESS Step {{minute}} | Time: 60.00s | {told}\n{behind}"
+    return "".join(line.format(minute=minute) for minute in range(first, last))
+
+
+def test_an_error_that_comes_long_before_the_first_time_and_again_behind_it_is_read() -> None:
+    """Its first line has no time and its last has one: only from the last are other logs' steps counted."""
+    orchestrator = f"{REFUSED}\n" + "an ordinary line of this program\n" * 1000
+    orchestrator += "".join(
+        f"2026-01-01 10:04:{told}\n" for told in ("00 INFO Starting", f"01 ERROR {REFUSED}", "30 INFO x")
+    )
+    logs = scan(io.BytesIO(orchestrator.encode()), "orchestrator.log", "orchestrator")
+    logs += scan(io.BytesIO(steps(5, 12, "Loss: 0.1 | Entropy: 0.2").encode()), "trainer.log", "trainer")
+    found = diagnose(logs)[-1]
+    assert found.root is None
+    assert [cause.name for cause in found.survived] == ["connection-error"]
+
+
+def test_what_makes_all_steps_worthless_is_not_also_told_as_survived() -> None:
+    log = steps(5, 30, "Reward: 0.0000 | Loss: 0.1", "WARNING CUDA out of memory")
+    found = diagnose(scan(io.BytesIO(log.encode()), "job.log", None))[-1]
+    assert found.root is not None
+    assert found.root.name == "cuda-oom"
+    assert not found.survived
+    assert not found.cascade
