@@ -132,7 +132,7 @@ def test_a_run_that_is_only_observed_starts_nothing_and_deletes_nothing(tmp_path
         "v0.6",
         settings={**OBSERVE, "disk": {"capacity_gb": 30 * size / 1e9, "prune_above": 0.2, "keep_local": 1}},
         max_steps=12,
-        step_s=1.0,
+        step_s=2.0,  # it is attached while it trains, on a busy machine too
         checkpoint_bytes=size,
     )
     pods.append(pod)

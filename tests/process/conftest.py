@@ -45,7 +45,7 @@ def sleep():
 T = TypeVar("T")
 
 
-def wait_for(look_again: Callable[[], T | None], what: str, limit_s: float = 10.0) -> T:
+def wait_for(look_again: Callable[[], T | None], what: str, limit_s: float = 30.0) -> T:
     """Poll until the answer is true; fails with ``what`` after the limit."""
     deadline = time.monotonic() + limit_s
     while not (answer := look_again()):
