@@ -298,6 +298,7 @@ class Controller:
             away=market.away,
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),
+            has_spot_pod=frozenset(machine for state in states for machine in _machines_of(state, spot_only=True)),
             spent=money.spent,
             spending=money.per_hour,
             creates=money.creates,
@@ -436,13 +437,14 @@ def _sum_owed(state: State, market: _Market) -> float:
     return sum(max(0.0, market.now - one.seen_at) / HOUR_S * price_now(one) for one in silent)
 
 
-def _machines_of(state: State) -> Iterator[str]:
+def _machines_of(state: State, *, spot_only: bool = False) -> Iterator[str]:
     """Where a pod of the run lives, or may soon."""
-    if state.intent is not None:
+    if state.intent is not None and state.intent.machine:
         yield state.intent.machine
     for one in state.rented:
-        if one.is_living:
-            yield name_machine(one.pod.provider, one.pod.instance.machine)
+        instance = one.pod.instance
+        if one.is_living and instance.machine and (instance.spot or not spot_only):
+            yield name_machine(one.pod.provider, instance.machine)
 
 
 def _pods_of(name: str, market: _Market) -> Iterator[Pod]:

@@ -545,8 +545,8 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
     machine = name_machine(rules.places[offered.place], offered.offer.machine)
     if state.taken.get(machine or offered.place, 0.0) > seen.now:
         return True
-    if offered.offer.spot and not offered.offer.is_kind and machine and machine in seen.occupied:
-        return True  # a higher bid would stop our own pod
+    if not offered.offer.is_kind and machine in (seen.occupied if offered.offer.spot else seen.has_spot_pod):
+        return True  # a higher bid would stop our own pod, and a pod on demand stops one that has bid
     # One bad machine says little of the others of its host, and two say more.
     of_host = state.faults.get(name_host(rules.places[offered.place], offered.offer.host), ())[1:]
     return _is_banned(state.faults.get(machine, ()), seen) or _is_banned(of_host, seen)

@@ -575,6 +575,31 @@ def test_two_runs_do_not_outbid_each_other_on_one_machine() -> None:
     )
 
 
+def test_no_machine_is_rented_on_demand_where_a_spot_pod_of_the_fleet_lives() -> None:
+    """Vast.ai stops the spot pod for it, also one of another run."""
+    world, book, first = train_world(65)
+    on_demand = [replace(one, spot=False) for one in world.find_machines() if one.machine in (first.machine, "m4")]
+    world.provider.find_offers = lambda want: on_demand  # type: ignore[method-assign]
+    controller = world.controller(book)
+    controller._runs = {
+        name: replace(controller._runs[RUN], rules=replace(default_rules(), run_id=name)) for name in (RUN, "other")
+    }
+    world.held.beat_at -= 700.0  # its pod is silent, and listed as running
+    controller.tick()
+    assert first.destroyed is None
+    rented = [one.machine for one in world.paid() if one is not first]
+    assert rented and set(rented) == {"m4"}
+
+
+def test_an_own_machine_is_used_again_where_a_pod_that_ended_is_kept() -> None:
+    kept = Pod("ssh/box1", 1, Instance("1", label_of(RUN, 1, "aaaaaa"), "stopped", 0.0, machine="box1"))
+    state = State(rented=(Rented(kept, 0.0, 0.0, 0.0, "own", held=True, unpublished=(12,)),))
+    offered = Offered("own", Offer("box1", "H100", 2, 0.0, False, "box1"))
+    seen = Seen(1000.0, Claim(), offers=(offered,), occupied=frozenset({"ssh/box1"}), pods=(kept,))
+    rules = replace(default_rules(), places={"own": "ssh/box1"})
+    assert isinstance(decide(state, rules, seen).action, Create)
+
+
 def test_a_search_that_is_refused_says_why_also_in_the_hour_after() -> None:
     world = World(45)
     book = VirtualBook(world)
