@@ -50,6 +50,24 @@ def test_an_offer_that_one_run_did_not_get_is_not_asked_for_by_the_next_one() ->
     assert asked == [machines[0].id, machines[1].id]
 
 
+@pytest.mark.parametrize("fault", ["", "worked"])
+def test_a_machine_that_one_run_got_is_not_given_to_the_next_one(fault: str) -> None:
+    """One ssh place of two runs, and a second place that is the same host: what was offered is offered once."""
+    world = World(64)
+    world.provider.faults["create"] = [fault]
+    own = Offer("box1", "H100", 2, 0.0, False, "box1")
+    world.provider.find_offers = lambda want: [] if world.living else [own]  # type: ignore[method-assign]
+    controller = control(world, VirtualBook(world), "one", "two")
+    controller._places = {name: replace(controller._places["spot"], name=name) for name in ("spot", "same")}
+    for name, run in controller._runs.items():
+        rules = replace(run.rules, places={"spot": "virtual", "same": "virtual"}, bids={})
+        controller._runs = {**controller._runs, name: replace(run, rules=rules)}
+    first, second = controller.tick()
+    assert first.did or first.failed
+    assert not second.did
+    assert len(world.pods) == 1
+
+
 def test_a_run_whose_holder_came_back_while_another_pod_was_rented_keeps_it() -> None:
     """Renting takes seconds to minutes: what is done for a run is decided on a look of that moment."""
     world = World(62)
