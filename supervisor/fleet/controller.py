@@ -360,7 +360,8 @@ class Controller:
         except PlaceError as error:
             failed = f"{provider.name}: {error}"
             if error.kind != "unsure":
-                market.put(name, note_bid(market.states[name], raised.pod, 0.0, market.now))
+                bid = None if error.kind in ("rate", "away") else 0.0
+                market.put(name, note_bid(market.states[name], raised.pod, bid, market.now))
                 self._book.write_state(name, market.states[name], failed)
             return Told(name, decision, failed=failed)
         return Told(name, decision, (decision.sentence,))

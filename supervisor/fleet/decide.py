@@ -185,11 +185,17 @@ def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     stopped_at = holder.missing_since if holder.pod.instance.phase == "stopped" else None
     if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder):
         return None
-    if holder.bid is not None:
-        age_s = seen.now - holder.bid_at
-        if holder.bid == 0 or age_s >= WAKES_WITHIN_S:
+    age_s = seen.now - holder.bid_at
+    if holder.bid:
+        told = f"${holder.bid:.2f} an hour was bid for pod {holder.id} {span(age_s)} ago: it may wake."
+        return Decision(state, told) if age_s < WAKES_WITHIN_S else None
+    if holder.bid == 0 and state.up_at <= holder.bid_at:
+        return None
+    if holder.bid is None and holder.bid_at > stopped_at:  # the last bid met no answer
+        if seen.now - stopped_at >= WAKES_WITHIN_S:
             return None
-        return Decision(state, f"${holder.bid:.2f} an hour was bid for pod {holder.id} {span(age_s)} ago: it may wake.")
+        if age_s < SECOND_LOOK_S:
+            return Decision(state, f"The bid for pod {holder.id} met no answer {span(age_s)} ago; bidding again.")
     bidding, lowest = rules.bids.get(holder.place), holder.pod.instance.lowest_bid
     if bidding is None or lowest is None or lowest + holder.disk_per_hour > bidding.most or _limit_reached(rules, seen):
         return None

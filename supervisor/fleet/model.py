@@ -150,8 +150,8 @@ class Rented:
     per_hour: float | None  # the last price that is known; None: never
     place: str = ""  # for which it was rented; "": unknown
     disk_per_hour: float = 0.0  # the part of its price that a bid does not include
-    bid: float | None = None  # to which its bid was raised since its last beat; 0 where the provider refused
-    bid_at: float = 0.0  # and when
+    bid: float | None = None  # to which its bid was raised since its last beat; 0: refused; None also: no answer came
+    bid_at: float = 0.0  # when that was asked for
     woke_at: float = 0.0  # when it was first listed as running again, since its last beat, after it was stopped
     unheard_s: float = 0.0  # of its time the store was away
     queued_at: float = 0.0  # the last look that found it waiting in a queue

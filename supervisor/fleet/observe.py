@@ -215,8 +215,8 @@ def note_not_destroyed(state: State, pod: Pod, now: float) -> State:
     )
 
 
-def note_bid(state: State, pod: Pod, bid: float, at: float) -> State:
-    """The pod's bid is raised; 0 where its provider refused that."""
+def note_bid(state: State, pod: Pod, bid: float | None, at: float) -> State:
+    """The pod's bid is raised; 0 where its provider refused that, None where it gave no answer."""
     return _change_pod(state, pod, lambda one: replace(one, bid=bid, bid_at=at))
 
 

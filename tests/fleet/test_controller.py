@@ -134,6 +134,36 @@ def test_a_bid_that_does_not_wake_the_pod_costs_minutes_and_the_next_pod_comes(f
     assert world.trouble == []
 
 
+@pytest.mark.parametrize("fault", ["rate", "away"])
+def test_a_bid_that_met_no_answer_is_made_again_for_three_minutes(fault: str) -> None:
+    world, book, first = train_world(66)
+    world.provider.faults["bid"] = [fault]
+    outbid_at(world, first, 3.0)
+    run_until(world, book, trains_again(world, first))
+    assert len(world.pods) == 1
+    assert [one for one, _ in world.provider.bids] == [first.id]
+    assert f"virtual: Vast was asked for a bid: {fault}" in book.said
+    world.provider.faults["bid"] = [fault] * 100
+    outbid_at(world, first, 4.0)
+    began = world.now
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert world.now - began <= 240 + 60
+    assert 3 <= 100 - len(world.provider.faults["bid"]) <= 6  # once a look, though a tick may look more often
+
+
+def test_a_bid_that_met_an_empty_account_is_made_again_after_fleet_up() -> None:
+    world, book, first = train_world(67)
+    world.provider.faults |= {"bid": ["credit"], "create": ["credit"]}
+    outbid_at(world, first, 3.0)
+    for _ in range(10):
+        world.controller(book).tick()
+        world.sleep(30)
+    assert not world.provider.faults["create"]  # other places are tried at once
+    book.states[RUN] = replace(book.states[RUN], up_at=world.now)
+    run_until(world, book, trains_again(world, first))
+    assert len(world.pods) == 1
+
+
 def test_a_pod_that_is_outbid_again_and_again_is_bid_for_until_it_is_too_dear() -> None:
     world, book, first = train_world(64)
     for generation, lowest in enumerate((3.0, 5.0, 8.0), 2):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from typing import cast
 
 from supervisor.base.errors import StoreError
 from supervisor.fleet.controller import Controller, Place, Run
 from supervisor.fleet.model import Bidding, Rules, State, Verdict
-from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want
+from supervisor.fleet.places.base import ErrorKind, Instance, Offer, Order, PlaceError, Want
 from supervisor.simulator import virtual_fleet
 from supervisor.simulator.virtual_fleet import BEAT_S, PATIENCE_S, RUN, JobTimes, VirtualFleet, VirtualPod
 
@@ -119,8 +120,8 @@ class VirtualProvider(virtual_fleet.VirtualProvider):
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
         fault = self.meet_fault("bid")
-        if fault == "refused":
-            raise PlaceError("refused", "Vast was asked for a bid: HTTP 400")
+        if fault in ("refused", "rate", "away", "credit"):
+            raise PlaceError(cast(ErrorKind, fault), f"Vast was asked for a bid: {fault}")
         pod = self.world.pods[instance.id]
         self.bids.append((pod.id, bid))
         assert pod.lowest_bid is not None
