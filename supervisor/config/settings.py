@@ -62,7 +62,8 @@ class Plain(Section):
     step_line: str | None = None
     """Regular expression of the step line: group `step`; optional: `duration`, `reward`, `loss`, `throughput`."""
     finish_line: str | None = None
-    """Regular expression of the line that says that training is done; exit 0 is needed as well."""
+    """Regular expression of the line that says that training is done; exit 0 is needed as well. Without it, exit 0
+    means finished, unless steps are left of `max_steps`."""
     log: list[str] = []
     """Log files to follow below `output_dir`, besides the captured output."""
     first_step: Literal[0, 1] = 0

@@ -7,6 +7,7 @@ systemd's watchdog. Everything that can hang runs beside this loop.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import json
 import os
@@ -52,7 +53,6 @@ from supervisor.daemon.sights import DaemonSights
 from supervisor.daemon.start_check import StartCheck
 from supervisor.daemon.upgrade import Launch, Orders, Upgrade, arrival_remark, arrive, busy_with, listen, orders_of
 from supervisor.daemon.witness import Witness, sentence
-from supervisor.effects import move_aside
 from supervisor.effects.before_start import NO_CHECK
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.heartbeat import Heartbeat
@@ -69,6 +69,8 @@ from supervisor.process.attempts import attempt_dir, read_snapshot
 from supervisor.process.survivors import Identity
 from supervisor.views import status
 
+FOR_A_PERSON = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""System errors that no other start of the daemon cures."""
 Item = f.Fact | Callable[[], None]
 """What waits for the loop: a fact for the core, or a small chore that must come after the facts before it."""
 STATUS_S = 5.0  # between two status lines when nothing of weight happened: they also tell ages
@@ -291,7 +293,7 @@ class Daemon:
             self.context.observed = _ATTACHED
         self.context.job = self._job_or_none()
         if self.context.job is not None and not self.context.observed:
-            move_aside.finish_deletions(self.context.job.output_dir)
+            self.effects.finish_deletions(self.context.job.output_dir)
         settings = self.settings(self.context.job)
         self.sensors.watch_pod(self.context.job)
         self._take_over(settings)
@@ -669,4 +671,10 @@ def main(path: Path, options: Options | None = None) -> int:
             logs.say("warning", "files", warning)
         return daemon.run()
     except OSError as error:
-        raise SupervisorError(f"{error.filename or 'The daemon'}: {error.strerror or error}") from error
+        raise explain_os_error(error) from error
+
+
+def explain_os_error(error: OSError) -> SupervisorError:
+    """How the daemon ends of it: to be started again, as after a crash, or not before a person has mended it."""
+    kind = SupervisorError if error.errno in FOR_A_PERSON else TryAgainError
+    return kind(f"{error.filename or 'The daemon'}: {error.strerror or error}")

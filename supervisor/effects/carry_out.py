@@ -147,6 +147,10 @@ class Effects:
         folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
         return any(look_at_component(folder, name).state == "running" for name in component_names(folder))
 
+    def finish_deletions(self, output_dir: Path) -> None:
+        """What an interrupted prune left goes beside the start, which a slow volume must not hold up."""
+        self._lanes.put("prune", lambda: move_aside.finish_deletions(output_dir))
+
     def hurry(self) -> None:
         """A second request to stop: no more patience."""
         self._hurry.set()

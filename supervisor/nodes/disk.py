@@ -95,8 +95,7 @@ class Disk:
 
     def watch(self) -> None:
         """Look again and again; for a thread of its own."""
-        with contextlib.suppress(OSError):
-            move_aside.finish_deletions(self.output_dir)
+        move_aside.finish_deletions(self.output_dir)
         while True:
             self.look()
             time.sleep(LOOK_S)

@@ -124,7 +124,7 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     reply = Path(f"{path}.reply")
     label = f"{run_id}/{attempt_dir.name}/{component.name}"
     try:
-        with tempfile.TemporaryFile() as complaints:
+        with os.fdopen(os.memfd_create("complaints"), "w+b") as complaints:  # no disk has to take it
             if unit is None:
                 start_forked(path, label, markers(attempt_dir, run_id), complaints)
             else:
@@ -140,14 +140,16 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
                 if group is not None:
                     own_cgroup.kill_group(group)
                 abandon(component, attempt_dir, run_id, unit)
-                raise PodUnfitError(no_answer(component, complaints, unit))
+                raise explain_no_answer(component, complaints, unit)
     finally:
         path.unlink(missing_ok=True)
         reply.unlink(missing_ok=True)
         if group is not None:
             own_cgroup.remove_group(group)  # stays where the job is in it
     if "error" in answer:
-        raise (TryAgainError if answer["kind"] == "try-again" else ConfigError)(answer["error"])
+        number = answer.get("errno", 0)
+        cause = OSError(number, os.strerror(number), str(attempt_dir)) if number else None
+        raise (TryAgainError if answer["kind"] == "try-again" else ConfigError)(answer["error"]) from cause
     return Launched(
         shim_pid=answer["shim_pid"],
         child_pid=answer["child_pid"],
@@ -342,16 +344,16 @@ def wait_for_answer(reply: Path, complaints: IO[bytes]) -> shim_records.Answer |
     return None
 
 
-def no_answer(component: Component, complaints: IO[bytes], unit: str | None) -> str:
-    """Why a start was given up, with the last thing the shim said."""
+def explain_no_answer(component: Component, complaints: IO[bytes], unit: str | None) -> SupervisorError:
+    """Why a start was given up. What the shim said speaks against the pod; silence, of a slow disk."""
     complaints.seek(0)
     said = complaints.read().decode(errors="replace").strip().splitlines()
     if said:
-        return f"the shim of {component.name} failed ({said[-1]}); nothing of the job was left running"
+        return PodUnfitError(f"the shim of {component.name} failed ({said[-1]}); nothing of the job was left running")
     where = f"; see journalctl -u {unit}" if unit else ""
-    return (
-        f"the shim of {component.name} gave no answer within {HANDSHAKE_S:.0f} s{where}; "
-        f"nothing of the job was left running"
+    return TryAgainError(
+        f"the shim of {component.name} gave no answer within {HANDSHAKE_S:.0f} s (is the disk of the state folder "
+        f"slow?){where}; nothing of the job was left running"
     )
 
 

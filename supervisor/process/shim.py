@@ -77,9 +77,10 @@ def reserve(path: str) -> str:
 class StartFailure(Exception):  # noqa: N818
     """The child could not be started. ``kind``: "config" (a person has to act) or "try-again"."""
 
-    def __init__(self, sentence: str, kind: str) -> None:
+    def __init__(self, sentence: str, kind: str, number: int = 0) -> None:
         super().__init__(sentence)
         self.kind = kind
+        self.number = number  # of the system's error, where it decides what the daemon does
 
 
 def prctl(option: int, value: int | bytes) -> bool:
@@ -187,7 +188,7 @@ class Shim:
         self.base = os.path.join(spec["attempt_dir"], spec["name"])
         self.child = 0
         self.code: int | None = None
-        self.unwritten: dict[str, Mapping[str, object]] = {}
+        self.unwritten: Mapping[str, object] | None = None  # how the child ended
         self.reserved = ""
         self.told_at: float | None = None
         self.orphans_told = False
@@ -240,7 +241,13 @@ class Shim:
             "init_start_ticks": start_ticks(1),
             "notes": self.notes,
         }
-        self.save("shim.json", record)
+        try:
+            write_atomically(f"{self.base}.shim.json", record)
+        except OSError as error:
+            os.close(go_write)  # the child waits for a word, and leaves without it
+            os.waitpid(self.child, 0)
+            told = f"{self.spec['name']} was not started: {self.base}.shim.json cannot be written ({error.strerror})"
+            raise StartFailure(told, "try-again", error.errno or 0) from error
         try:
             os.write(go_write, b"!")
         except BrokenPipeError:
@@ -274,8 +281,8 @@ class Shim:
         """Until the child has ended and nothing is left; returns the child's code."""
         while True:
             any_left = self.reap()
-            for name in tuple(self.unwritten):
-                self.save(name, self.unwritten[name])
+            if self.unwritten is not None:
+                self.save_end(self.unwritten)
             if self.code is not None:
                 if not any_left and (not self.unwritten or self.told_at is not None):
                     return self.code
@@ -313,21 +320,18 @@ class Shim:
             "wall": time.time(),
             "child_pid": self.child,
         }
-        self.save("exit.json", end)
+        self.save_end(end)
 
-    def save(self, name: str, data: Mapping[str, object]) -> None:
-        """Write one of the two records, or keep it for the next round."""
-        path = f"{self.base}.{name}"
-        reserved = self.reserved if name == "exit.json" else ""
+    def save_end(self, end: Mapping[str, object]) -> None:
+        """Write how the child ended, or keep it for the next round."""
+        self.unwritten = None
         try:
-            write_atomically(path, data, reserved=reserved)
+            write_atomically(f"{self.base}.exit.json", end, reserved=self.reserved)
         except OSError as error:
-            if reserved and error.errno == errno.ENOENT:
+            if self.reserved and error.errno == errno.ENOENT:
                 self.reserved = ""  # someone tidied up; the plain way is still open
-            if os.path.isdir(os.path.dirname(path)):
-                self.unwritten[name] = data
-                return
-        self.unwritten.pop(name, None)  # written, or the whole folder was removed and no daemon waits for it
+            if os.path.isdir(os.path.dirname(self.base)):  # else it was removed, and no daemon waits for it
+                self.unwritten = end
 
     def take(self, signum: int) -> None:
         """One signal that came to the shim."""
@@ -396,7 +400,7 @@ def main(words: list[str]) -> int:
     try:
         record = shim.start()
     except StartFailure as failure:
-        answer(spec, {"error": str(failure), "kind": failure.kind})
+        answer(spec, {"error": str(failure), "kind": failure.kind, "errno": failure.number})
         return 127
     answer(spec, record)
     spec["env"].clear()  # the secrets need not stay in this process

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         reply: str  # path of the answer to the launching daemon
 
     class Answer(TypedDict, total=False):
-        """The record, which is also the answer; or ``error`` and ``kind`` when the child could not be started."""
+        """The record, which is also the answer; or ``error``, ``kind`` and ``errno`` when nothing was started."""
 
         shim_pid: int
         shim_start_ticks: int | None
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         notes: list[str]
         error: str
         kind: str
+        errno: int
 
 
 def write_atomically(path: str, data: Mapping[str, object], *, reserved: str = "") -> None:

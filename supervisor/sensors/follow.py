@@ -7,8 +7,11 @@ where an event for each write would wake the daemon a hundred times. A step take
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import glob
 import os
+import signal
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +29,7 @@ BACKLOG_BYTES = 32 << 20  # more than this unread, and of it only the last RECEN
 RECENT_BYTES = 8 << 20
 LATE_BYTES = 128 << 10  # of a file's end, for a reader that comes late and does not know what was read before it
 MARK_BYTES = 32
-LINGER_S = 10.0  # how long a file without a name is read on after its last line: its writer may not know yet
+LINGER_S = 10.0  # how long a file without a name is read on after its last line, at least
 MAX_FILES = 400  # each costs a descriptor, of which a service has 1024 by default
 CLOCK_SLACK_S = 2.0  # a network volume stamps files with its server's clock
 
@@ -90,6 +93,19 @@ class Tail:
         self._mark = b""  # the bytes before _line_start
         self._recent = b""  # the bytes before _offset
         self._partial = bytearray()  # the beginning of that line, at most _cap of it
+
+    def has_writer(self) -> bool:
+        """Does a process write to it? Where the file system cannot say, one that was moved may have one.
+
+        The kernel gives a read lease only of a file that is open to no writer (fcntl(2), "Leases").
+        """
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_SETSIG, signal.SIGURG)  # nothing happens to us if one opens it this moment
+            fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError as error:
+            return error.errno == errno.EAGAIN or not self.deleted
+        return False
 
     def position(self) -> Position:
         """Where another reader would go on."""
@@ -250,7 +266,7 @@ class Follower:
                 found += [(tail.source, line) for line in lines]
                 tail.last_wanted = time.monotonic()
                 self._tails[key] = self._tails.pop(key)
-            elif tail.nameless and time.monotonic() - tail.last_wanted > LINGER_S:
+            elif tail.nameless and time.monotonic() - tail.last_wanted > LINGER_S and not tail.has_writer():
                 self._drop(tail)
                 self._places.pop(key[1], None)
         return found
@@ -303,13 +319,18 @@ class Follower:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # another could have put a FIFO there
         except OSError:
             return None  # gone between listing and opening, or not ours to read
-        look = os.fstat(fd)
-        position = self._places.get(look.st_ino)
-        if position is None and self._is_older(look):
-            position = _end(path, fd, look)
-        tail = self._tails[look.st_dev, look.st_ino] = Tail(path, fd, look, source, position)
-        if self._late and position is None:
-            tail.end_only(look.st_size)
+        try:
+            look = os.fstat(fd)
+            position = self._places.get(look.st_ino)
+            if position is None and self._is_older(look):
+                position = _end(path, fd, look)
+            tail = Tail(path, fd, look, source, position)
+            if self._late and position is None:
+                tail.end_only(look.st_size)
+        except OSError:
+            os.close(fd)
+            return None  # a stale handle, a bad block
+        self._tails[tail.key] = tail
         return tail
 
     def _is_older(self, look: os.stat_result) -> bool:

@@ -149,3 +149,24 @@ def test_a_checkpoint_of_the_last_step_that_is_there_already_is_no_loss() -> Non
     world.after(5)
     (last,) = (one for one in world.actions if isinstance(one, a.Exit))
     assert last.reason == "The run is finished: step 12 is the last one, and it is in the store."
+
+
+def test_exit_code_0_with_steps_left_is_no_end_of_a_job_without_a_line_of_success() -> None:
+    """`python train.py | tee log` ends with tee's code, whatever the trainer died of."""
+    world = ends_after(12, every=5, settings=replace(PLAIN, max_steps=5000))
+    world.see(f.ComponentExited(1, "job", 0))
+    world.after(60)
+    assert not world.said("finished")
+    assert [start.step for start in world.asked(a.Start)][-1] == 10
+    world.job_up()
+    world.see(f.ComponentExited(2, "job", 0))  # before a step: its steps are told, so none was done
+    world.after(60)
+    assert not world.said("finished")
+    assert world.state.attempt.number == 3
+
+
+def test_exit_code_0_of_a_job_that_never_tells_a_step_is_its_end() -> None:
+    world = World(replace(PLAIN, max_steps=5000))
+    world.boot()
+    world.job_up()
+    end(world)

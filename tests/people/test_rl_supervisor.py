@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import inspect
 import io
 import json
@@ -22,6 +23,7 @@ from supervisor.cli import main as cli
 from supervisor.cli import terminal
 from supervisor.cli.check import check
 from supervisor.config.settings import load
+from supervisor.daemon.loop import explain_os_error
 from supervisor.storage.base import StoreError
 from tests.b2server import B2Server, Key
 
@@ -278,6 +280,16 @@ def test_every_error_keeps_to_the_exit_contract(capsys: pytest.CaptureFixture[st
         assert terminal.run_cli(fail, "x", contract=True) == contract
         assert terminal.run_cli(fail, "x") == 1
     assert capsys.readouterr().err == "a\na\nb\nb\nc\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ESTALE, 75), (errno.EIO, 75), (errno.ENOSPC, 75), (errno.EACCES, 93), (errno.EROFS, 93)],
+    ids=errno.errorcode.get,
+)
+def test_a_daemon_that_a_file_ended_is_started_again_unless_a_person_has_to_mend_it(number: int, code: int) -> None:
+    told = explain_os_error(OSError(number, "It says so", "/mnt/nfs/run.log"))
+    assert (told.exit_code, str(told)) == (code, "/mnt/nfs/run.log: It says so")
 
 
 def test_a_clause_of_the_store_ends_as_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

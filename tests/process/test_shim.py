@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.secrets import mask_texts
+from supervisor.process import launch as launching
 from supervisor.process import shim, shim_records, survivors
+from supervisor.process.attempts import describe_full_disk
 from supervisor.process.launch import launch, look_at_component
 from tests.process.conftest import Attempt, gone, wait_for
 
@@ -296,6 +299,43 @@ def test_a_disk_that_filled_up_after_the_start_still_takes_the_exit_record(tmp_p
         assert json.loads(record.read_text()) == {"exit_code": 9}
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_job_whose_record_cannot_be_written_is_not_started(attempt: Attempt) -> None:
+    """By it the job is found again: without it nobody would see how it ends."""
+    attempt.folder.mkdir(parents=True, exist_ok=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(attempt.folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("needs a mount of its own")
+    try:
+        component = attempt.component("tell('up'); sleep()")
+        with pytest.raises(OSError, match="No space left"), (attempt.folder / "x").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+        with pytest.raises(TryAgainError, match=r"job\.shim\.json cannot be written \(No space left") as caught:
+            launch(component, attempt.folder, "fork", attempt.run_id)
+        assert describe_full_disk(caught.value, attempt.folder)
+        assert not attempt.alive()
+        assert not (attempt.folder / "up").exists()
+    finally:
+        subprocess.run(["umount", "-l", str(attempt.folder)], check=True)  # the shim may be ending
+
+
+def test_a_shim_that_is_silent_is_tried_again_and_one_that_complains_speaks_against_the_pod(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "HANDSHAKE_S", 0.2)
+    for words, error in ((b"", TryAgainError), (b"no Python here\n", PodUnfitError)):
+
+        def start(path: Path, label: str, markers: object, complaints: IO[bytes], words: bytes = words) -> None:
+            complaints.write(words)
+            complaints.flush()
+
+        monkeypatch.setattr(launching, "start_forked", start)
+        with pytest.raises(error, match="nothing of the job was left running"):
+            attempt.start("tell('up'); sleep()")
 
 
 # ---------------------------------------------------------------- identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -155,6 +156,47 @@ def test_a_deleted_file_is_let_go_of_so_that_its_space_comes_back(
     append(tmp_path / "a.log", b"3\n")
     assert look(follower) == [b"3"]
     follower.close()
+
+
+@pytest.mark.parametrize("lost", ["renamed", "deleted"])
+def test_a_file_that_lost_its_name_is_read_for_as_long_as_its_writer_holds_it(
+    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """logrotate renames the log and makes an empty one, and a trainer that takes minutes for a step writes on."""
+    monkeypatch.setattr(follow, "LINGER_S", 0.0)
+    log = tmp_path / "a.log"
+    follower = Follower([source(log)])
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"1\n")
+        assert look(follower) == [b"1"]
+        if lost == "renamed":
+            log.rename(tmp_path / "a.log.1")
+        else:
+            log.unlink()
+        log.touch()
+        assert look(follower) == look(follower) == []
+        writer.write(b"2\n")
+        assert look(follower) == [b"2"]
+    append(log, b"3\n")
+    assert look(follower) == [b"3"]
+    assert [tail.path for tail in follower._tails.values()] == [str(log)], "its writer let go of it, and so do we"
+    follower.close()
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale handle of NFS: each look at it fails, and a start must not end of it."""
+    for name in "ab":
+        append(tmp_path / f"{name}.log", b"1\n")
+    stale = (tmp_path / "a.log").stat().st_ino
+    real = os.pread
+
+    def read(fd: int, size: int, offset: int) -> bytes:
+        if os.fstat(fd).st_ino == stale:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", read)
+    assert [Path(position.path).name for position in follow.ends([source(tmp_path / "*.log")])] == ["b.log"]
 
 
 def test_a_backlog_in_one_file_does_not_hide_the_news_in_another(
