@@ -22,8 +22,8 @@ from supervisor.base import secrets
 from supervisor.base.errors import EXIT_TRY_AGAIN, StoreError
 from supervisor.checkpoints.manifest import run_folder
 from supervisor.fleet.controller import RunLook
-from supervisor.fleet.model import Rules, State
-from supervisor.fleet.observe import find_holder
+from supervisor.fleet.model import Rented, Rules, State
+from supervisor.fleet.observe import HOUR_S, find_holder
 from supervisor.fleet.places.base import LABEL, ErrorKind, Instance, PlaceError
 from supervisor.storage.backends import keys_of
 from supervisor.storage.base import Store
@@ -216,10 +216,17 @@ def name_key(label: str) -> str:
 
 
 def _name_keys(state: State) -> frozenset[str]:
-    """The keys of pods that live, and of those that were asked for and may come."""
-    labels = {one.pod.instance.label for one in state.rented if one.is_living}
+    """The keys of pods that live, and of those that were asked for and may come, or vanished before they began."""
+    labels = {one.pod.instance.label for one in state.rented if one.is_living or _may_come_back(one, state)}
     asked = {one.label for one in (state.intent, *state.given_up) if one is not None}
     return frozenset(map(name_key, labels | asked))
+
+
+def _may_come_back(one: Rented, state: State) -> bool:
+    """Did it vanish while it booted, within the last hour? A provider's list that was empty twice may have been wrong."""
+    if one.ended is None or one.destroyed_at or one.held:
+        return False
+    return state.heard_at - one.ended < HOUR_S
 
 
 def _stem_of_names(run_id: str) -> str:

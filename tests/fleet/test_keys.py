@@ -35,6 +35,7 @@ from supervisor.fleet.book import Orders
 from supervisor.fleet.controller import RunLook, Told
 from supervisor.fleet.keys import DAY_S, LONGEST_S, TO_MAKE, B2Keys, name_key
 from supervisor.fleet.model import Claim, Intent, Pod, Rented, Rules, State
+from supervisor.fleet.observe import HOUR_S
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
@@ -197,7 +198,7 @@ class Controlled:
 def fleet(tmp_path: Path, b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Controlled:
     """A second look comes at once, and what is not listed by then will never be."""
     for module in (decide, observe):
-        monkeypatch.setattr(module, "SECOND_LOOK_S", 0.0)
+        monkeypatch.setattr(module, "SECOND_LOOK_S", 1e-6)
     monkeypatch.setattr(observe, "SHOWN_BY_S", 0.0)
     monkeypatch.setattr(observe, "CONFIRMED_BY_S", 0.0)
     return Controlled(write_fleet(tmp_path, b2), b2)
@@ -337,14 +338,36 @@ def test_a_key_goes_with_its_pod_and_not_before(fleet: Controlled, b2: B2Server)
     assert not fleet.vast.living and made_keys(b2) == []
 
 
-def test_a_pod_that_vanished_leaves_no_key_beside_that_of_the_next(fleet: Controlled, b2: B2Server) -> None:
+def test_a_pod_that_vanished_leaves_no_key_beside_that_of_the_next_after_an_hour(
+    fleet: Controlled, b2: B2Server
+) -> None:
     fleet.tick()
     fleet.vast.living.clear()
     for _ in range(3):
         fleet.tick()
     [instance] = fleet.vast.living.values()
+    assert len(fleet.vast.orders) == len(made_keys(b2)) == 2
+    book = fleet.fleet.book()
+    book.begin()
+    state = book.read_state(RUN)
+    rented = tuple(one if one.ended is None else replace(one, ended=one.ended - HOUR_S) for one in state.rented)
+    book.write_state(RUN, replace(state, rented=rented), "An hour later.")
+    book.end()
+    fleet.tick()
     assert [key.name for key in made_keys(b2)] == [name_key(instance.label)]
+
+
+def test_a_pod_that_two_lists_lacked_while_it_boots_goes_on_with_its_key(fleet: Controlled, b2: B2Server) -> None:
+    """Its key was deleted, and then the next pod was destroyed, which had one."""
+    fleet.tick()
+    [first] = fleet.vast.living
+    hidden = fleet.vast.living.pop(first)
+    fleet.tick()
     assert len(fleet.vast.orders) == 2
+    fleet.vast.living[first] = hidden
+    fleet.tick()
+    assert list(fleet.vast.living) == [first]
+    assert [key.name for key in made_keys(b2)] == [name_key(hidden.label)]
 
 
 def test_nothing_is_asked_about_keys_while_nothing_changes(fleet: Controlled, b2: B2Server) -> None:
@@ -554,8 +577,9 @@ def living(*labels: str, provider: str = "vast") -> State:
     return State(rented=tuple(Rented(pod, NOW, NOW, 2.0) for pod in pods))
 
 
-def over(state: State) -> State:
-    return replace(state, rented=tuple(replace(one, ended=NOW, how="gone") for one in state.rented))
+def over(state: State, ago_s: float = HOUR_S, *, held: bool = False, destroyed_at: float = 0.0) -> State:
+    ended = (replace(one, ended=NOW - ago_s, how="gone", held=held, destroyed_at=destroyed_at) for one in state.rented)
+    return replace(state, rented=tuple(ended), heard_at=NOW)
 
 
 NONE: dict[str, list[Instance]] = {"vast": [], "ssh/box": []}
@@ -570,8 +594,9 @@ NONE: dict[str, list[Instance]] = {"vast": [], "ssh/box": []}
         (over(living(LABEL)), {"ssh/box": []}),
         (State(), {"vast": []}),
         (State(), {}),
+        (over(living(LABEL), HOUR_S - 1), NONE),
     ],
-    ids=["lives", "asked for", "still listed", "its provider is away", "any may have it", "all are away"],
+    ids=["lives", "asked for", "still listed", "its provider is away", "any may have it", "all are away", "vanished"],
 )
 def test_a_key_of_a_pod_that_may_live_is_kept(b2: B2Server, state: State, instances: dict[str, list[Instance]]) -> None:
     alone(b2).make_key(LABEL)
@@ -584,6 +609,8 @@ def test_a_key_of_a_pod_that_may_live_is_kept(b2: B2Server, state: State, instan
     [
         (State(), NONE),
         (over(living(LABEL)), NONE),
+        (over(living(LABEL), 60.0, destroyed_at=NOW), NONE),
+        (over(living(LABEL), 60.0, held=True), NONE),
         (living(OTHER), NONE),
         # It is known to have been at the provider that answers.
         (over(living(LABEL)), {"vast": []}),
