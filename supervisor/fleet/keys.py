@@ -223,7 +223,7 @@ def _name_keys(state: State) -> frozenset[str]:
 
 
 def _may_come_back(one: Rented, state: State) -> bool:
-    """Did it vanish while it booted, within the last hour? A provider's list that was empty twice may have been wrong."""
+    """Did it vanish while it booted, within the last hour? A list that was empty twice may have been wrong."""
     if one.ended is None or one.destroyed_at or one.held:
         return False
     return state.heard_at - one.ended < HOUR_S
