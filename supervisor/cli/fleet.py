@@ -293,24 +293,25 @@ def _order(fleet: Assembly, run_id: str, change: Callable[[Orders], Orders], *, 
     book = fleet.book()
     orders = change(book.read_orders(run_id))
     if dry_run:
-        return _pass(fleet, fleet.book({run_id: orders}), dry_run=True)
+        return _pass(fleet, fleet.book({run_id: orders}), only=run_id, dry_run=True)
     fleet.controller(book, time.sleep)  # where a key is missing nothing is written down
     book.write_orders(run_id, orders)
     try:
-        return _pass(fleet, book, dry_run=False)
+        return _pass(fleet, book, only=run_id, dry_run=False)
     except TryAgainError as error:
         print(*wrap(f"It is written down. {error}"), sep="\n")
         return 0
 
 
-def _pass(fleet: Assembly, book: StoreBook, *, dry_run: bool) -> int:
+def _pass(fleet: Assembly, book: StoreBook, *, only: str | None = None, dry_run: bool) -> int:
+    """One look at all runs. ``only``: the id of the one for which pods may be rented."""
     if not dry_run:
         book.begin()
     said: dict[str, str] = {}
     outbox: FleetOutbox | None = None
     try:
         outbox = None if dry_run else _open_outbox(fleet, book, said)
-        controller = fleet.controller(book, time.sleep, dry=dry_run)
+        controller = fleet.controller(book, time.sleep, only=only, dry=dry_run)
         tolds = controller.tick()
         for told in tolds:
             _say_news(told, said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -61,9 +61,16 @@ class Assembly:
         """The controller's memory. Raises StoreError."""
         return StoreBook(self._open(self.file.fleet.store, self.file.fleet.realm), self.file.fleet.name, supposed)
 
-    def controller(self, book: StoreBook, sleep: Callable[[float], None], *, dry: bool = False) -> Controller:
-        """A controller of all runs. Raises ConfigError when the environment lacks a key."""
+    def controller(
+        self, book: StoreBook, sleep: Callable[[float], None], *, only: str | None = None, dry: bool = False
+    ) -> Controller:
+        """A controller of all runs, which rents for all or for ``only`` one (an id).
+
+        Raises ConfigError when the environment lacks a key.
+        """
         runs = {self.files[name].run.id: self.run(name) for name in self.file.run}
+        if only is not None:
+            runs = {name: replace(run, rules=replace(run.rules, rents=name == only)) for name, run in runs.items()}
         return Controller(runs, self.places(), book, sleep=sleep, sweep=partial(self._sweep_keys, book), dry=dry)
 
     def key_notes(self) -> dict[str, str]:

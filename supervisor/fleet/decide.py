@@ -180,7 +180,7 @@ def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     holder = find_holder(list(state.rented), claim)
     if holder is None or holder.id in state.agreed or (claim.released and claim.code == EXIT_POD_UNFIT):
         return None
-    if _list_living(state) != [holder] or state.intent is not None:
+    if _list_living(state) != [holder] or state.intent is not None or not rules.rents:
         return None  # the next pod comes
     stopped_at = holder.missing_since if holder.pod.instance.phase == "stopped" else None
     if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder):
@@ -237,7 +237,7 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     where = f"pod {holder.id} ({holder.pod.provider})" if holder is not None else "a pod that this fleet did not rent"
     trains = f"trains at step {claim.step}" if claim.step is not None else "holds the run, and has trained no step yet"
     search = None
-    if seen.now - state.searched_at >= SEARCH_EVERY_S and seen.offers is None and not limit:
+    if seen.now - state.searched_at >= SEARCH_EVERY_S and seen.offers is None and rules.rents and not limit:
         search = FindOffers(tuple(place for place in rules.places if _find_closed(state, rules, seen, place) is None))
     return Decision(state, f"{where[0].upper()}{where[1:]} {trains}.{notes}", search, person=bool(notes))
 
@@ -361,6 +361,9 @@ _RULES: tuple[_Rule, ...] = (
 
 
 def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
+    if not rules.rents:
+        why = "This command rents for another run only; `fleet run` and `fleet tick` rent for this one."
+        return Decision(state, f"{_say_none(state)}. {why}{_say_billed(state, seen)}")
     reason = _limit_reached(rules, seen)
     if (fruitless := _count_fruitless(state)) >= MOST_FRUITLESS:
         reason = (

@@ -115,6 +115,7 @@ class Rules:
     creates_per_hour: int = 6
     until: float | None = None  # no pod is rented after that
     bids: Mapping[str, Bidding] = field(default_factory=dict)  # of places with spot machines
+    rents: bool = True  # False: this look is for the money and for what is rented, and nothing more is rented
 
 
 # ---------------------------------------------------------------- what is remembered

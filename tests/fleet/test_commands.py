@@ -148,6 +148,22 @@ def test_down_ends_what_is_rented_and_up_wants_it_again(say: Say, vast: FakeVast
     assert len(vast.living()) == 1
 
 
+def test_an_order_for_one_run_rents_nothing_for_another(say: Say, vast: FakeVast, tmp_path: Path) -> None:
+    vast.add_offer()
+    write_fleet(tmp_path, "swe", "other")
+    waits = "other-id: The run has no pod. This command rents for another run only; `fleet run` and `fleet tick` rent"
+    code, said = say("up", "swe", "--dry-run")
+    assert (code, waits in said) == (0, True)
+    code, said = say("up", "swe")
+    assert (code, waits in said) == (0, True)
+    [pod] = vast.living()
+    assert "swe-id: Renting 2 x H100 SXM in spot" in said
+    assert waits in say("destroy", f"vast/{pod.instance}")[1]
+    assert waits in say("down", "swe")[1]
+    assert vast.living() == []
+    assert "other-id: Renting 2 x H100 SXM in spot" in say("tick")[1]  # it is in the file, and so it is wanted
+
+
 def test_a_pod_gets_the_run_file_as_its_place_has_it(say: Say, vast: FakeVast, tmp_path: Path) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text(
