@@ -620,8 +620,8 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     if one.id in state.agreed:
         return True
     claim = seen.claim
-    if claim is not None and _is_published_whole(state, seen, claim):
-        return True
+    if one.place and claim is not None and _is_published_whole(state, seen, claim):
+        return True  # without a record of its place it may be another fleet's, with a run of the same id
     own = claim if claim is not None and one is find_holder(list(state.rented), claim) else None
     gave_back = own is not None and own.released
     fresh = own is not None and seen.now - own.beat_at < FRESH_S and not state.unheard_s
@@ -676,9 +676,11 @@ def _say_kept(state: State, one: Rented, seen: Seen) -> str:
     if _may_lose(state, one, seen):
         return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"
+    why = f"{what} may be nowhere else"
+    if not one.place and not one.held:
+        why = "this fleet has no record of it, and another fleet may have a run of this id"
     return (
-        f"Pod {one.id} is kept, and billed: {what} may be nowhere else. "
-        f"To lose it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
+        f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
     )
 
 

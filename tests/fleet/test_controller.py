@@ -621,6 +621,23 @@ def test_no_machine_is_rented_on_demand_where_a_spot_pod_of_the_fleet_lives() ->
     assert rented and set(rented) == {"m4"}
 
 
+def test_a_pod_without_a_record_is_not_destroyed_because_the_run_has_ended() -> None:
+    """Another fleet with a run of this id trains there, on the same account."""
+    theirs = Pod("virtual", 7, Instance("555", label_of(RUN, 7, "aaaaaa"), "running", 6.0, True))
+    own = label_of(RUN, 3, "bbbbbb")
+    ended = Claim(3, "m", 900.0, True, 0, "finished", own, 400, ())
+    state = State(generation=3, heard_at=950.0, beat_at=900.0)
+    decision = decide(state, default_rules(), Seen(1000.0, ended, published=400, pods=(theirs,)))
+    assert decision.action is None and decision.person
+    assert decision.sentence == (
+        "The run has ended: finished. Pod 555 is kept, and billed: this fleet has no record of it, and another fleet "
+        "may have a run of this id. To lose it: rl-supervisor fleet destroy virtual/555"
+    )
+    holder = Pod("virtual", 3, Instance("444", own, "running", 6.0, True))  # the claim says that it was this run's
+    decision = decide(state, default_rules(), Seen(1000.0, ended, published=400, pods=(holder,)))
+    assert decision.action == Destroy(holder)
+
+
 def test_an_own_machine_is_used_again_where_a_pod_that_ended_is_kept() -> None:
     kept = Pod("ssh/box1", 1, Instance("1", label_of(RUN, 1, "aaaaaa"), "stopped", 0.0, machine="box1"))
     state = State(rented=(Rented(kept, 0.0, 0.0, 0.0, "own", held=True, unpublished=(12,)),))
@@ -1071,5 +1088,8 @@ def test_a_pod_that_may_hold_a_step_and_never_began_is_not_in_the_way_of_the_nex
     book.states.clear()  # a controller that knows nothing of it
     run_until(world, book, lambda: world.held.code == 0)
     assert world.pods["i0"].destroyed is None
-    run_until(world, book, is_over(world))  # it cannot have more than the last step, which is published
+    told = world.controller(book).tick()[0]
+    assert told.decision.person and "Pod i0 is kept, and billed: this fleet has no record" in told.decision.sentence
+    book.states[RUN] = replace(book.states[RUN], agreed=("i0",))
+    run_until(world, book, is_over(world))
     assert len(world.pods) == 2
