@@ -299,6 +299,7 @@ class Controller:
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),
             has_spot_pod=frozenset(machine for state in states for machine in _machines_of(state, spot_only=True)),
+            faults=tuple(state.faults for state in states if state.faults),
             spent=money.spent,
             spending=money.per_hour,
             creates=money.creates,

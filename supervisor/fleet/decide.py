@@ -405,9 +405,10 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
     machine = name_machine(provider, chosen.offer.machine)
     offer = chosen.offer
     if offer.is_job:
-        banned = sorted(name for name, times in state.faults.items() if _is_banned(times, seen))
-        own = tuple(name.removeprefix(f"{provider}/") for name in banned if name.startswith(f"{provider}/"))
-        offer = replace(offer, without=own)
+        faults = (state.faults, *seen.faults)
+        banned = {name for one in faults for name, times in one.items() if _is_banned(times, seen)}
+        own = (name.removeprefix(f"{provider}/") for name in banned if name.startswith(f"{provider}/"))
+        offer = replace(offer, without=tuple(sorted(own)))
         chosen = replace(chosen, offer=offer)
     intent = Intent(label, chosen.place, provider, generation, seen.now, offer.per_hour, machine, offer.disk_per_hour)
     given_up = state.given_up if state.intent is None else (*state.given_up, state.intent)
@@ -556,9 +557,13 @@ def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bo
         return True
     if not offered.offer.is_kind and machine in (seen.occupied if offered.offer.spot else seen.has_spot_pod):
         return True  # a higher bid would stop our own pod, and a pod on demand stops one that has bid
-    # One bad machine says little of the others of its host, and two say more.
-    of_host = state.faults.get(name_host(rules.places[offered.place], offered.offer.host), ())[1:]
-    return _is_banned(state.faults.get(machine, ()), seen) or _is_banned(of_host, seen)
+    host = name_host(rules.places[offered.place], offered.offer.host)
+    # One bad machine says little of the others of its host, and two say more. Two runs may have met the same one, so
+    # what they remember is not added up.
+    return any(
+        _is_banned(one.get(machine, ()), seen) or _is_banned(one.get(host, ())[1:], seen)
+        for one in (state.faults, *seen.faults)
+    )
 
 
 def _is_banned(faults: tuple[float, ...], seen: Seen) -> bool:

@@ -76,6 +76,7 @@ class Seen:
     offers: tuple[Offered, ...] | None = None  # None: not asked for yet
     occupied: frozenset[str] = frozenset()  # machines on which a pod of the fleet lives, or is to live
     has_spot_pod: frozenset[str] = frozenset()  # those of them on which a spot pod lives, or any pod is to live
+    faults: tuple[Mapping[str, tuple[float, ...]], ...] = ()  # what each run of the fleet remembers of machines
     spent: float | None = 0.0  # by all runs of the fleet; None: a part of the memory cannot be read
     spending: float = 0.0  # an hour, by all runs of the fleet
     creates: int = 0  # by all runs of the fleet, within the last hour

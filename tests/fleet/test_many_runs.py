@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from supervisor.fleet.controller import Controller, RunLook
-from supervisor.fleet.model import Claim
+from supervisor.fleet.decide import decide
+from supervisor.fleet.model import Claim, Create, Offered, Seen, State
 from supervisor.fleet.places.base import Offer, Order, PlaceError
 from supervisor.simulator.virtual_fleet import RUN
 from tests.fleet.world import KilledError, VirtualBook, World, default_rules
@@ -66,6 +67,27 @@ def test_a_machine_that_one_run_got_is_not_given_to_the_next_one(fault: str) -> 
     assert first.did or first.failed
     assert not second.did
     assert len(world.pods) == 1
+
+
+def test_a_machine_that_failed_one_run_is_left_out_by_all() -> None:
+    world = World(65)
+    book = VirtualBook(world)
+    world.hosts = {"m1": "h", "m2": "h"}
+    at = (world.now - 60.0,)
+    book.states["one"] = State(wanted=False, faults={"virtual/m0": at})
+    # Two runs met one bad machine of host h each. It may be the same one, which says nothing of the others.
+    book.states["two"] = State(faults={"virtual/m1": at, "virtual/host h": at})
+    book.states["left"] = State(faults={"virtual/host h": at})
+    _, second = control(world, book, "one", "two").tick()
+    assert second.did
+    assert [pod.machine for pod in world.paid()] == ["m2"]
+
+
+def test_a_job_gets_no_machine_that_failed_another_run() -> None:
+    offered = Offered("spot", Offer("cluster", "", 2, 0.0, False, is_job=True))
+    bad = ({"virtual/n1": (900.0,)}, {"virtual/n2": (900.0,), "else/n3": (900.0,)})
+    action = decide(State(), default_rules(), Seen(1000.0, Claim(), offers=(offered,), faults=bad)).action
+    assert isinstance(action, Create) and action.offered.offer.without == ("n1", "n2")
 
 
 def test_a_run_whose_holder_came_back_while_another_pod_was_rented_keeps_it() -> None:
