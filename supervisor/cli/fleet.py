@@ -25,7 +25,7 @@ from supervisor.core.messages import VARIABLE
 from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.book import Orders, StoreBook
-from supervisor.fleet.controller import Place, Told
+from supervisor.fleet.controller import Controller, Place, Told
 from supervisor.fleet.fleet_file import PlaceTable
 from supervisor.fleet.model import Rented, State
 from supervisor.fleet.observe import find_useful_share, sum_dollars, sum_useful_s
@@ -191,6 +191,9 @@ def run(file: Path, observe: bool) -> int:
     try:
         while not ended.is_set():
             try:
+                if (newer := _renew(fleet, book, wait, said, dry=observe)) is not None:
+                    _close_outbox(outbox)
+                    (fleet, controller), outbox = newer, None
                 if not observe:
                     book.begin()
                     outbox = outbox or _open_outbox(fleet, book, said)
@@ -287,6 +290,23 @@ def _refuse_misfits(fleet: Assembly, name: str) -> None:
     if told:
         more = f"More: rl-supervisor fleet check {name}. To rent it anyway: [check] overrule in its run file."
         raise ConfigError("\n".join([*told, more]))
+
+
+def _renew(
+    fleet: Assembly, book: StoreBook, wait: Callable[[float], None], said: dict[str, str], *, dry: bool
+) -> tuple[Assembly, Controller] | None:
+    """The fleet and its controller by the files as they are now. None where none changed, or they cannot be used."""
+    if not fleet.is_stale():
+        said.pop(str(fleet.path), None)
+        return None
+    try:
+        newer = fleet.renew()
+        controller = newer.controller(book, wait, dry=dry)
+    except ConfigError as error:
+        _say(said, str(fleet.path), f"The files changed and cannot be used, so the old ones hold. {error}")
+        return None
+    _say(said, str(fleet.path), "The files changed, and are read anew.")
+    return newer, controller
 
 
 def _order(fleet: Assembly, run_id: str, change: Callable[[Orders], Orders], *, dry_run: bool) -> int:

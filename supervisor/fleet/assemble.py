@@ -51,11 +51,24 @@ class Assembly:
     files: Mapping[str, RunFile]  # run of fleet.toml -> its run file
     environ: Mapping[str, str]
     at_places: Mapping[str, Mapping[str, tuple[RunFile, bytes]]]  # run -> place -> its run file there
+    texts: Mapping[Path, bytes | None]  # of all these files, from just before they were read
     _stores: dict[tuple[str, str | None], Store] = field(default_factory=dict)
     _providers: dict[str, Provider] = field(default_factory=dict)
     _keys: dict[str, Keys] = field(default_factory=dict)
     _jobs: dict[str, SlurmJob] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
+
+    def is_stale(self) -> bool:
+        """Has one of the files changed since?"""
+        return any(_read_text(path) != text for path, text in self.texts.items())
+
+    def renew(self) -> Assembly:
+        """The same fleet by its files as they are now. Raises ConfigError where they cannot be used."""
+        newer = assemble(self.path, self.environ)
+        if newer.file.fleet != self.file.fleet:
+            raise ConfigError(f"{self.path}: [fleet] is not the same: restart `rl-supervisor fleet run`.")
+        newer._providers.update(self._providers)  # they know when they were asked last
+        return newer
 
     def book(self, supposed: Mapping[str, Orders] | None = None) -> StoreBook:
         """The controller's memory. Raises StoreError."""
@@ -218,7 +231,10 @@ def promised_by(offer: Offer, wants: PlaceTable) -> Promised:
 
 def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
     """Read ``fleet.toml`` and its run files. Raises ConfigError."""
+    text = _read_text(path)
     file = load(path)
+    run_files = {path.parent / table.file for table in file.run.values()}
+    texts = {path: text, **{one: _read_text(one) for one in run_files}}
     files = {name: load_run(path, name, table, file.fleet) for name, table in file.run.items()}
     for name, run_file in files.items():
         _check_label(path, file, name, run_file.run.id)
@@ -230,7 +246,15 @@ def assemble(path: Path, environ: Mapping[str, str]) -> Assembly:
         name: {one: adapt_run_file(path.parent / table.file, files[name], file.place[one]) for one in table.places}
         for name, table in file.run.items()
     }
-    return Assembly(path, file, files, environ, at_places)
+    return Assembly(path, file, files, environ, at_places, texts)
+
+
+def _read_text(path: Path) -> bytes | None:
+    """None where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _check_label(path: Path, file: FleetFile, name: str, run_id: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.config.run_file import parse_toml
-from supervisor.fleet.book import StoreBook
+from supervisor.fleet.book import Orders, StoreBook
 from supervisor.fleet.model import Trained
 from supervisor.fleet.places import vast as client
 from supervisor.fleet.places.rest import Endpoint
@@ -162,6 +162,60 @@ def test_an_order_for_one_run_rents_nothing_for_another(say: Say, vast: FakeVast
     assert waits in say("down", "swe")[1]
     assert vast.living() == []
     assert "other-id: Renting 2 x H100 SXM in spot" in say("tick")[1]  # it is in the file, and so it is wanted
+
+
+class Script:
+    """In place of the event that ends ``fleet run``: a step before each look, and then the end."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self._steps = list(steps)
+
+    def is_set(self) -> bool:
+        if self._steps:
+            self._steps.pop(0)()
+            return False
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """No time passes."""
+
+
+def test_files_that_change_count_at_the_next_look_and_those_that_cannot_be_used_do_not(
+    say: Say, vast: FakeVast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vast.add_offer()
+    fleet, run = tmp_path / "fleet.toml", tmp_path / "other.toml"
+
+    def edit(file: Path, old: str, new: str) -> None:
+        file.write_text(file.read_text().replace(old, new))
+
+    def add_a_run() -> None:
+        write_fleet(tmp_path, "swe", "other")
+        edit(fleet, "me/image:1", "me/image:2")
+
+    def end_the_second() -> None:
+        edit(run, 'start = ["a"]', 'start = ["mended"]')
+        book = StoreBook(open_store((tmp_path / "store").as_uri(), None, {}), "fleet")
+        book.write_orders("other-id", Orders(agreed=(str(vast.ledger[1].instance),)))
+
+    steps = (
+        lambda: None,
+        lambda: edit(fleet, "gpus = 2", "gpus = "),
+        lambda: None,
+        add_a_run,
+        end_the_second,
+        lambda: edit(fleet, "[fleet]", '[fleet]\nname = "another"'),
+    )
+    monkeypatch.setattr("supervisor.cli.fleet.Event", lambda: Script(*steps))
+    monkeypatch.setattr("supervisor.cli.fleet.signal.signal", lambda *_: None)
+    said = say("run")[1]
+    assert said.count("cannot be used, so the old ones hold") == 2
+    assert "fleet.toml: The files changed, and are read anew." in said
+    assert "[fleet] is not the same: restart `rl-supervisor fleet run`" in said
+    images = [body["image"] for route, body in vast.asked if route == "create"]
+    assert images == ["me/image:1", "me/image:2", "me/image:2"]
+    text = base64.b64decode(vast.ledger[-1].env["RL_SUPERVISOR_RUN_FILE_B64"]).decode()
+    assert 'start = ["mended"]' in text
 
 
 def test_a_pod_gets_the_run_file_as_its_place_has_it(say: Say, vast: FakeVast, tmp_path: Path) -> None:
