@@ -122,11 +122,9 @@ def _nothing_good(state: State) -> Choice:
     spoiled = state.list_spoiled_steps()
     lost = [f"stored step {step} ({why})" for step, why in (*state.store.damaged.items(), *spoiled.items())]
     set_aside = [f"step {step} (quarantined)" for step in state.store.quarantined]
-    set_aside += [
-        f"stored step {s.step} ({s.left})"
-        for s in state.store.steps
-        if s.left and str(s.step) not in state.store.quarantined
-    ]
+    set_aside += [f"step {step} (the run went back behind it)" for step in state.local.left]
+    ours = state.store.quarantined
+    set_aside += [f"stored step {s.step} ({s.left})" for s in state.store.steps if s.left and str(s.step) not in ours]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
     if (lost or set_aside or broken) and not nothing_yet:

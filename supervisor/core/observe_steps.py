@@ -71,20 +71,24 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     if fact.reason:
         return replace(state, local=replace(state.local, reason=fact.reason))
     state = _save_over(state, fact)
-    # A quarantined step that was written anew since is another checkpoint: another lineage's.
-    written = {
-        str(s.step) for s in fact.steps if s.changed_wall > state.store.quarantined.get(str(s.step), float("inf"))
-    }
+    # A step that was quarantined, or left, and was written anew since is another checkpoint: another lineage's.
+    bad = {**state.local.left, **state.store.quarantined, str(state.local.restored): float("inf")}
+    written = {str(s.step) for s in fact.steps if s.changed_wall > bad.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.store.quarantined.items() if step not in written}
-    quarantined |= fencing.left_here(state.lineage.known, fact.steps)
     outdated = tuple(sorted({*state.local.outdated, *map(int, written)}))
     stored = tuple(s for s in state.store.steps if s.step not in outdated)
     steps = fact.steps if fact.settled or state.live else _still_whole(state.local.steps, fact.steps)
     state = replace(
         state,
-        local=replace(state.local, steps=steps, reason=""),
+        local=replace(
+            state.local,
+            steps=steps,
+            reason="",
+            left={step: since for step, since in state.local.left.items() if step not in written},
+        ),
         store=replace(state.store, quarantined=quarantined, steps=stored),
     )
+    state = _find_left(state)
     state = _explain_by_save(replace(state, local=replace(state.local, outdated=outdated)))
     best = max(state.good_local(), default=None)
     if best is None or (state.recovery.best_complete is not None and best <= state.recovery.best_complete):
@@ -159,7 +163,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
             reason="",
             permanent=False,
             t=state.now,
-            quarantined={**quarantined, **fencing.left_here(fact.happened, state.local.steps)},
+            quarantined=quarantined,
             rolled_back=None,
         ),
         pins=replace(
@@ -171,7 +175,19 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         ),
         lineage=replace(state.lineage, known=fact.happened),
     )
+    state = _find_left(state)
     return replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
+
+
+def _find_left(state: State) -> State:
+    """Which steps on this disk the run has left; what the store has of them is judged by the store's own word.
+
+    What was found once stays: a listing may be older than what this pod wrote down.
+    """
+    left = {**state.local.left, **fencing.left_here(state.lineage.known, state.local.steps)}
+    whole = {s.step for s in state.store.steps if s.committed and not s.left}
+    keep = str(state.local.restored) if state.local.restored in whole else ""
+    return replace(state, local=replace(state.local, left={step: t for step, t in left.items() if step != keep}))
 
 
 def remember_begun(state: State, *steps: int) -> State:
@@ -297,10 +313,15 @@ def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
 
 def _observe_restore(state: State, fact: f.Restored) -> State:
     local = tuple(s for s in state.local.steps if s.step != fact.step)
-    step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=0.0)
+    step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=state.wall)
     return replace(
         state,
-        local=replace(state.local, steps=tuple(sorted((*local, step), key=lambda s: s.step))),
+        local=replace(
+            state.local,
+            steps=tuple(sorted((*local, step), key=lambda s: s.step)),
+            left={name: t for name, t in state.local.left.items() if name != str(fact.step)},
+            restored=fact.step,
+        ),
         store=replace(
             state.store, verified=_newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
         ),

@@ -93,9 +93,7 @@ class Settings(DeadlineSettings, RecoverySettings, DiskSettings, StoreSettings):
     max_steps: int | None = None
     first_step_at: int = 0  # 0 or 1: the number of the first training step in this dialect
     has_engine: bool = True
-    has_finish_line: bool = (
-        True  # False: no line says success, so exit 0 means finished, unless steps are left
-    )
+    has_finish_line: bool = True  # False: no line says success, so exit 0 means finished, unless steps are left
     fresh: bool = False  # --fresh: a person said that starting from scratch is meant
     pin_step: int | None = None  # --step N by hand
     fencing: bool = False  # the store is one that other pods reach, too: nothing is started before the run is claimed

@@ -541,6 +541,8 @@ class Local:
     reason: str = NOT_LISTED
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     asked: float | None = None
+    left: dict[str, float] = field(default_factory=dict)  # step of a lineage that was left -> Unix time since when
+    restored: int | None = None  # the step that was fetched last: it is the store's, whatever the clocks say
     writing: tuple[int, float] = (-1, 0.0)  # a step saved without a log line, and when its files came
 
     def being_listed(self, now: float) -> Local:
@@ -718,9 +720,8 @@ class State:
 
     def good_local(self) -> list[int]:
         """Complete local steps that may be resumed from, ascending."""
-        return sorted(
-            s.step for s in self.local.steps if s.state == "complete" and str(s.step) not in self.store.quarantined
-        )
+        bad = self.store.quarantined.keys() | self.local.left.keys()
+        return sorted(s.step for s in self.local.steps if s.state == "complete" and str(s.step) not in bad)
 
     def list_spoiled_steps(self) -> dict[int, str]:
         """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.

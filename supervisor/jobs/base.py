@@ -234,9 +234,7 @@ class JobFacts:
     name: str  # "prime-rl, as of 2026-06-22 (v0.6)": for people
     revision: str = ""  # git commit of the installed trainer, when it can be read without running it
     first_step: int = 0
-    finish_line: bool = (
-        True  # False: no line says success, so exit code 0 means finished, unless steps are left
-    )
+    finish_line: bool = True  # False: no line says success, so exit code 0 means finished, unless steps are left
     notes: Sequence[str] = field(default_factory=tuple)  # limits a person must know ("no way to set the W&B id")
 
 

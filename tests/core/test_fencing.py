@@ -556,3 +556,39 @@ def test_claims_and_lineages_survive_the_journal() -> None:
     one.see(f.StoreSteps((f.StoredStep(5, True, GIB, left="x"),), 5, happened=(Happened("take", 5, 1.0, "w"),)))
     assert decode(encode(one.state)) == one.state
     assert isinstance(one.state, State)
+
+
+def pod_that_was_away(wall_ahead: float = 0.0) -> World:
+    """Steps 20, 40 and 60 are here. Another pod went back to 20 meanwhile, and published 40 and 60 of its own."""
+    one = World(replace(SETTINGS, fencing=True))
+    one.local = dict.fromkeys((20, 40, 60), "complete")
+    one.changed = {step: 1.7e9 + one.t + step for step in one.local}
+    one.stored, one.latest = dict.fromkeys((20, 40, 60), GIB), 60
+    one.happened = (Happened("rollback", 20, 1.7e9 + one.t + 100 + wall_ahead),)
+    one.t += 1000
+    return one
+
+
+def test_a_pod_that_was_away_goes_on_at_the_stores_step_and_not_at_its_own_of_that_number() -> None:
+    one = pod_that_was_away()
+    one.boot()
+    one.see(f.Claimed(3))
+    one.after(30)
+    assert [restore.step for restore in one.asked(a.Restore)] == [60]
+    assert one.asked(a.Start)[-1].step == 60
+    assert "40" in one.state.local.left, "its own copy is of what was left"
+
+
+def test_a_step_that_was_just_restored_is_the_stores_though_the_clocks_of_two_pods_are_hours_apart() -> None:
+    one = pod_that_was_away(wall_ahead=7200.0)
+    one.local, one.answer = {}, False
+    one.boot()
+    one.see(f.Claimed(3))
+    one.survey()
+    one.see(f.Restored(60, GIB, 60.0))
+    one.local, one.changed = {60: "complete"}, {60: 1.7e9 + one.t}
+    one.survey()
+    one.survey()
+    assert one.state.good_local() == [60]
+    assert not one.state.local.outdated
+    assert not one.asked(a.Publish)
