@@ -75,17 +75,13 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
     bad = {**state.local.left, **state.store.quarantined, str(state.local.restored): float("inf")}
     written = {str(s.step) for s in fact.steps if s.changed_wall > bad.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.store.quarantined.items() if step not in written}
+    left = {step: since for step, since in state.local.left.items() if step not in written}
     outdated = tuple(sorted({*state.local.outdated, *map(int, written)}))
     stored = tuple(s for s in state.store.steps if s.step not in outdated)
     steps = fact.steps if fact.settled or state.live else _still_whole(state.local.steps, fact.steps)
     state = replace(
         state,
-        local=replace(
-            state.local,
-            steps=steps,
-            reason="",
-            left={step: since for step, since in state.local.left.items() if step not in written},
-        ),
+        local=replace(state.local, steps=steps, reason="", left=left),
         store=replace(state.store, quarantined=quarantined, steps=stored),
     )
     state = _find_left(state)
@@ -312,20 +308,12 @@ def _newest_verified(state: State, steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _observe_restore(state: State, fact: f.Restored) -> State:
-    local = tuple(s for s in state.local.steps if s.step != fact.step)
     step = f.LocalStep(fact.step, "complete", "", fact.size_bytes, changed_wall=state.wall)
-    return replace(
-        state,
-        local=replace(
-            state.local,
-            steps=tuple(sorted((*local, step), key=lambda s: s.step)),
-            left={name: t for name, t in state.local.left.items() if name != str(fact.step)},
-            restored=fact.step,
-        ),
-        store=replace(
-            state.store, verified=_newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
-        ),
-    )
+    here = tuple(sorted((*(s for s in state.local.steps if s.step != fact.step), step), key=lambda s: s.step))
+    left = {name: t for name, t in state.local.left.items() if name != str(fact.step)}
+    verified = _newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
+    local = replace(state.local, steps=here, left=left, restored=fact.step)
+    return replace(state, local=local, store=replace(state.store, verified=verified))
 
 
 def _restore_failed(state: State, fact: f.RestoreFailed) -> State:

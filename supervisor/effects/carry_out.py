@@ -115,6 +115,7 @@ class Effects:
             case a.Sweep():
                 self._lanes.put("publish", self.store.sweep)  # no upload of our own is under way on this lane
             case a.KeepLineage():
+                self.store.end_left_publish(action)
                 self._lanes.put("publish", lambda: self.store.keep_lineage(action))
             case a.Publish():
                 self._lanes.put("publish", lambda: self.store.publish(action))

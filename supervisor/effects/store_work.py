@@ -84,6 +84,7 @@ class StoreWork:
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
         self._unkept = ""  # why the store does not know yet which steps are left
+        self._publishing = -1  # the step that is being published, or was last
         self._kept = threading.Event()  # with the next two: what the end waits for, set when nothing is under way
         self._kept.set()
         self._given_back = threading.Event()
@@ -270,7 +271,7 @@ class StoreWork:
 
         Is it in the store now?
         """
-        job, began = self._run.job, time.monotonic()
+        job, began, self._publishing = self._run.job, time.monotonic(), action.step
         if job is None:
             self._run.post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
             return False
@@ -376,9 +377,8 @@ class StoreWork:
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
             damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
-            self._run.post(
-                f.RestoreFailed(action.step, str(error), damaged=damaged, permanent=error.kind == "permanent")
-            )
+            kinds = {"damaged": damaged, "permanent": error.kind == "permanent", "no_room": error.kind == "quota"}
+            self._run.post(f.RestoreFailed(action.step, str(error), **kinds))
             return
         except (SupervisorError, OSError) as error:
             permanent = isinstance(error, (ConfigError, UnknownDialectError))
@@ -446,6 +446,12 @@ class StoreWork:
             self._run.post(f.HoldsKept(action.steps, action.holds, str(error), permanent))
             return
         self._run.post(f.HoldsKept(action.steps, action.holds))
+
+    def end_left_publish(self, action: a.KeepLineage) -> None:
+        """End the publish of a step that the run leaves: a pod that vanishes meanwhile would leave it as the newest."""
+        step, happened = self._publishing, [(one.kind, one.step) for one in action.happened]
+        if ("quarantine", step) in happened or any(kind == "rollback" and step > last for kind, last in happened):
+            self.transfers.cancel("publish", "The run has left that step.")
 
     def keep_lineage(self, action: a.KeepLineage) -> None:
         """Write down which steps were left, and why; no step is published before that is known there."""

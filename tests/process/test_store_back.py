@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from supervisor.config.run_file import load
+from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.records import Happened
 from supervisor.effects import store_work
 from supervisor.effects.lanes import Lanes
 from supervisor.effects.store_work import StoreWork
@@ -110,3 +112,22 @@ def test_an_end_that_waits_for_the_store_says_so_and_why(work: StoreWork, monkey
     work.claiming.unreturned = "The run could not be given back in the store: the folder is gone."
     work.close(release_s=0.1)
     assert said == [f"{work.claiming.unreturned} It is tried for 0.1 s more."]
+
+
+def test_what_the_run_leaves_is_published_no_further(work: StoreWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written down of it waits behind that publish, perhaps for an hour, and the pod may go meanwhile."""
+    ended: list[int] = []
+    monkeypatch.setattr(work.transfers, "cancel", lambda what, why: ended.append(step), raising=False)
+    leaves = {
+        Happened("rollback", 20, 1.7e9): [60],
+        Happened("rollback", 60, 1.7e9): [],
+        Happened("quarantine", 60, 1.7e9): [60],
+        Happened("quarantine", 40, 1.7e9): [],
+        Happened("take", 20, 1.7e9): [],
+    }
+    step = 60
+    work.publish(a.Publish(step))
+    for happened, expected in leaves.items():
+        ended.clear()
+        work.end_left_publish(a.KeepLineage((happened,)))
+        assert ended == expected, happened
