@@ -129,6 +129,7 @@ def claim(
     label: str = "",
     over: Standing | None = None,
     take_over: bool = False,
+    held: int = 0,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Standing:
@@ -136,7 +137,8 @@ def claim(
 
     A run that another pod holds is claimed only when its standing is still ``over`` (its heartbeat has been seen to
     stand still since), or with ``take_over``, by a person. ``label``: of the pod, as a fleet named it, so that a
-    controller knows the holder before its first beat. Raises StoreError.
+    controller knows the holder before its first beat. ``held``: the highest generation that this pod held before: a
+    folder that knows of none is what a volume leaves that is not mounted. Raises StoreError.
     """
     pointed: int | None = None  # read once: with a pointer that rotted that alone may take longer than a claim may
     for _ in range(TRIES):
@@ -153,6 +155,12 @@ def claim(
                 if clock() - began > settle_s / 2:
                     continue
             target = 1 + max(seen.generation, pointed)
+            if target == 1 and held and not take_over and store.url.startswith("file:"):
+                raise StoreError(
+                    "transient",
+                    f"{store.url} knows nothing of run {run_id}, which this pod held there: is its volume mounted? If "
+                    "the store is new, or was emptied, type: supervisorctl start --take-over",
+                )
             if target >= MOST_GENERATIONS:
                 raise StoreError(
                     "permanent", f"{store.url} names a generation that no run has: look at {run_id}/writers"

@@ -299,10 +299,8 @@ def _look_at_claim(verb: verbs.LookAtClaim, run: _Run) -> Answer:
 @_carry_out.register
 def _claim(verb: verbs.Claim, run: _Run) -> Answer:
     over = claims.Standing(**verb.over) if verb.over is not None else None
-    held = claims.claim(
-        run.store, run.id, verb.writer, verb.settle_s, label=verb.label, over=over, take_over=verb.take_over
-    )
-    return asdict(held)
+    more = {"label": verb.label, "over": over, "take_over": verb.take_over, "held": verb.held}
+    return asdict(claims.claim(run.store, run.id, verb.writer, verb.settle_s, **more))
 
 
 @_carry_out.register

@@ -130,6 +130,7 @@ class Claim(Verb, do="claim"):
     settle_s: float
     label: str = ""  # of this pod, as a fleet named it
     take_over: bool = False
+    held: int = 0  # the highest generation that this pod held before
     over: dict[str, Any] | None = None  # what "standing" answered
 
 

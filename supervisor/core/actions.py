@@ -190,9 +190,11 @@ class Claim(Action):
     """Claim the run for this pod, and keep trying while another one holds it.
 
     ``Claimed``, ``ClaimHeld`` (again and again) or ``ClaimFailed`` follow, and later perhaps ``Fenced``.
+    ``held``: the highest generation that this journal held, 0 for none.
     """
 
     take_over: bool = False
+    held: int = 0
 
 
 @dataclass(frozen=True)

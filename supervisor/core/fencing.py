@@ -97,7 +97,7 @@ def ask(state: State, *, take_over: bool) -> tuple[State, Actions]:
     """Ask for the run, before anything is started or published."""
     if not state.settings.fencing:
         return state, []
-    return replace(state, fence=_fence_while_asked(state)), [a.Claim(take_over)]
+    return replace(state, fence=_fence_while_asked(state)), [a.Claim(take_over, state.fence.once or 0)]
 
 
 def _fence_while_asked(state: State) -> Fence:

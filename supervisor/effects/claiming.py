@@ -152,7 +152,7 @@ class Claiming:
         self._lock = threading.Lock()
         self._session = secrets.token_hex(4)
         self._wanted = False
-        self._take_over = False
+        self._take_over, self._held = False, 0
         self._leaving = False  # this pod is about to go
         self._marked = False  # and the store knows it
         self._under_way = False
@@ -203,13 +203,13 @@ class Claiming:
 
     # ------------------------------------------------------------ asked for by the core
 
-    def want(self, *, take_over: bool) -> None:
-        """Claim the run, and go on trying."""
+    def want(self, *, take_over: bool, held: int = 0) -> None:
+        """Claim the run, of which this pod ``held`` a generation before, and go on trying."""
         with self._lock:
             if self.generation is not None:
                 self._session = secrets.token_hex(4)  # it was lost: this is another claim than that one
             self._wanted, self._take_over, self.generation, self._due = True, take_over, None, 0.0
-            self._leaving = self._marked = False
+            self._leaving, self._marked, self._held = False, False, held
         self.tick()
 
     def leave(self) -> None:
@@ -310,6 +310,7 @@ class Claiming:
 
     def _try_to_claim(self) -> None:
         asked: dict[str, Any] = {"writer": self.writer, "settle_s": settle_time(self._patience_s), "label": self._label}
+        asked["held"] = self._held
         if self._take_over:
             asked["take_over"] = True
         elif self._seen is not None and self._clock() - self._since >= self._patience_with(self._seen):

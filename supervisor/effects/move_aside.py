@@ -95,10 +95,8 @@ def delete_set_aside(output_dir: Path, keep: str) -> int:
 
 
 def finish_deletions(output_dir: Path) -> int:
-    """Delete what an interrupted :func:`delete_trees` left, as far as it goes; returns the bytes freed. For a start.
-
-    What cannot be deleted is no reason to start nothing, and the delete that left it has told of it.
-    """
+    """Delete what an interrupted :func:`delete_trees` left, as far as it goes; returns the bytes freed. For a start."""
+    # What cannot be deleted is no reason to start nothing, and the delete that left it has told of it.
     with contextlib.suppress(OSError, SupervisorError):
         return _delete_doomed(list(_find_leftovers(output_dir.resolve(), SEARCH_DEPTH)))
     return 0

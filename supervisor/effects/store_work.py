@@ -170,7 +170,7 @@ class StoreWork:
         if idle and not self._looked:
             self._lanes.put("catalogue", self._look_at_host)  # the claim waits for it there
         self._looked = True
-        self.claiming.want(take_over=action.take_over)
+        self.claiming.want(take_over=action.take_over, held=action.held)
 
     def _look_at_host(self) -> None:
         settings = self._run.run_file.model_dump_json(exclude_unset=True)

@@ -351,10 +351,8 @@ def explain_no_answer(component: Component, complaints: IO[bytes], unit: str | N
     if said:
         return PodUnfitError(f"the shim of {component.name} failed ({said[-1]}); nothing of the job was left running")
     where = f"; see journalctl -u {unit}" if unit else ""
-    return TryAgainError(
-        f"the shim of {component.name} gave no answer within {HANDSHAKE_S:.0f} s (is the disk of the state folder "
-        f"slow?){where}; nothing of the job was left running"
-    )
+    told = f"the shim of {component.name} gave no answer within {HANDSHAKE_S:.0f} s (a slow disk?){where}"
+    return TryAgainError(f"{told}; nothing of the job was left running")
 
 
 def abandon(component: Component, attempt_dir: Path, run_id: str, unit: str | None) -> None:

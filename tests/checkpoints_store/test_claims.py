@@ -21,6 +21,7 @@ from supervisor.checkpoints.records import read_latest
 from supervisor.checkpoints.writers import FencedError, host_of, writer_name
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
+from supervisor.storage.file import FileStore
 from tests.b2server import B2Server
 
 from .conftest import QUICK, RUN, Step, Transfers, b2_store, quiet
@@ -193,6 +194,18 @@ def test_claims_that_were_deleted_by_hand_do_not_begin_again_below_the_pointer(s
     pointer = Latest(20, RUN, generation=7, writer=A, manifest_file_id="x", manifest_sha256="0" * 64)
     store.put_bytes(f"{RUN}/latest.json", pointer.to_bytes())
     assert held(store, B) == 8
+
+
+def test_a_volume_that_is_not_mounted_is_no_store_without_claims(tmp_path: Path) -> None:
+    """The mount point is an empty folder, on the pod's own disk: what is published there is lost with it."""
+    store = FileStore(tmp_path / "volume" / "store")
+    (tmp_path / "volume").mkdir()
+    with pytest.raises(StoreError, match="is its volume mounted") as caught:
+        claim(store, RUN, A, 0.2, held=7)
+    assert caught.value.kind == "transient"
+    assert not list((tmp_path / "volume").iterdir()), "nothing is written there"
+    assert held(store, A, held=7, take_over=True) == 1, "a person says that it is another store"
+    assert held(store, A, held=7) == 1, "which is known now"
 
 
 def test_a_pointer_that_rotted_keeps_no_pod_from_claiming_the_run(b2: B2Server) -> None:
