@@ -299,8 +299,17 @@ def _look_at_claim(verb: verbs.LookAtClaim, run: _Run) -> Answer:
 @_carry_out.register
 def _claim(verb: verbs.Claim, run: _Run) -> Answer:
     over = claims.Standing(**verb.over) if verb.over is not None else None
-    more = {"label": verb.label, "over": over, "take_over": verb.take_over, "held": verb.held}
-    return asdict(claims.claim(run.store, run.id, verb.writer, verb.settle_s, **more))
+    found = claims.claim(
+        run.store,
+        run.id,
+        verb.writer,
+        verb.settle_s,
+        label=verb.label,
+        over=over,
+        take_over=verb.take_over,
+        held=verb.held,
+    )
+    return asdict(found)
 
 
 @_carry_out.register

@@ -565,16 +565,12 @@ class Restored(Fact):
 
 @dataclass(frozen=True)
 class RestoreFailed(Fact):
-    """A step could not be restored. ``damaged``: its bytes are wrong or missing, the one before is next.
-
-    ``no_room``: it does not fit on this disk.
-    """
+    """A step could not be restored. ``damaged``: its bytes are wrong or missing, the one before is next."""
 
     step: int
     reason: str
     damaged: bool = False
     permanent: bool = False
-    no_room: bool = False
 
 
 @dataclass(frozen=True)

@@ -236,11 +236,11 @@ def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
         return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")
     sentence = f"The job could not be launched: {fact.reason.rstrip('.')}."
     if fact.no_room:
-        return wait_for_room(state, sentence)
+        return _wait_for_room(state, sentence)
     return after_failure(note_failure(state, "start-failed"), sentence)
 
 
-def wait_for_room(state: State, sentence: str) -> tuple[State, Actions]:
+def _wait_for_room(state: State, sentence: str) -> tuple[State, Actions]:
     """Not the run's failure: its budget stays, and only the patience is counted, from the end of the last job."""
     told: Actions = []
     if state.incidents.open is None:

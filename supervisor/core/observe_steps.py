@@ -72,7 +72,7 @@ def _local_steps(state: State, fact: f.LocalSteps) -> State:
         return replace(state, local=replace(state.local, reason=fact.reason))
     state = _save_over(state, fact)
     # A step that was quarantined, or left, and was written anew since is another checkpoint: another lineage's.
-    bad = {**state.local.left, **state.store.quarantined, str(state.local.restored): float("inf")}
+    bad = {**state.local.left, **state.store.quarantined}
     written = {str(s.step) for s in fact.steps if s.changed_wall > bad.get(str(s.step), float("inf"))}
     quarantined = {step: since for step, since in state.store.quarantined.items() if step not in written}
     left = {step: since for step, since in state.local.left.items() if step not in written}
@@ -181,9 +181,9 @@ def _find_left(state: State) -> State:
     What was found once stays: a listing may be older than what this pod wrote down.
     """
     left = {**state.local.left, **fencing.left_here(state.lineage.known, state.local.steps)}
-    whole = {s.step for s in state.store.steps if s.committed and not s.left}
-    keep = str(state.local.restored) if state.local.restored in whole else ""
-    return replace(state, local=replace(state.local, left={step: t for step, t in left.items() if step != keep}))
+    if any((s.step, s.manifest) == state.local.restored and s.committed and not s.left for s in state.store.steps):
+        left.pop(str(state.local.restored[0]), None)
+    return replace(state, local=replace(state.local, left=left))
 
 
 def remember_begun(state: State, *steps: int) -> State:
@@ -312,7 +312,8 @@ def _observe_restore(state: State, fact: f.Restored) -> State:
     here = tuple(sorted((*(s for s in state.local.steps if s.step != fact.step), step), key=lambda s: s.step))
     left = {name: t for name, t in state.local.left.items() if name != str(fact.step)}
     verified = _newest_verified(state, (fact.step,)) if fact.verified else state.store.verified
-    local = replace(state.local, steps=here, left=left, restored=fact.step)
+    manifest = next((s.manifest for s in state.store.steps if s.step == fact.step), "")
+    local = replace(state.local, steps=here, left=left, restored=(fact.step, manifest))
     return replace(state, local=local, store=replace(state.store, verified=verified))
 
 

@@ -436,7 +436,7 @@ def _leave_higher(state: State, step: int | None) -> State:
     stored = tuple(replace(s, left="") if s.step == step else s for s in state.store.steps)
     state = replace(
         state,
-        local=replace(state.local, left={}, restored=None),  # what is higher is quarantined now
+        local=replace(state.local, left={}, restored=(-1, "")),  # what is higher is quarantined now
         store=replace(state.store, quarantined=quarantined, steps=stored),
         recovery=replace(state.recovery, best_complete=None, stepped_back=False, left_step=None),
         attempt=replace(state.attempt, began_fresh=False),

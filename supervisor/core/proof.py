@@ -53,9 +53,11 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
     early = step is not None and settings.max_steps is not None and not reached
     others = ("launcher", "orchestrator") if early else ("launcher",)
     own = [role for role in finish if role not in others or settings.max_steps is None]
-    # A pipe hides the exit code of what fails in it: where steps are known to be left, exit code 0 is not enough.
+    # A pipe hides the exit code of what fails in it: where steps are known to be left, exit code 0 is not enough. But
+    # twice without a new checkpoint is a job that stops early, or says less than it does.
     resumed = settings.max_steps is not None and state.attempt.resume_step is not None
     left = early or (resumed and step is None and state.progress.highest is not None)
+    left = left and all(one.signature != "exit-0" for one in state.recovery.failures)
     if ended.exit_code == 0 and (own or reached or not (settings.has_finish_line or left)):
         return Verdict("finished", "finished", f"The job finished: exit code 0 {where}.", act=True)
     if finish and reached:

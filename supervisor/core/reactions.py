@@ -41,7 +41,6 @@ from supervisor.core.moves import (
     stop,
     survey,
     try_again,
-    wait_for_room,
     with_all,
     with_first,
 )
@@ -274,8 +273,6 @@ def _restore_failed(before: State, state: State, fact: f.RestoreFailed) -> tuple
         return state, [say("restore-damaged", sentence, "error", step=fact.step)]
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"Step {fact.step} cannot be restored: {fact.reason}")
-    if fact.no_room:
-        return wait_for_room(state, f"Step {fact.step} cannot be restored: {fact.reason.rstrip('.')}.")
     state = replace(state, recovery=replace(state.recovery, backoff_until=state.now + 30, backoff_outside=True))
     sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
     return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]

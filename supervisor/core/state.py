@@ -542,7 +542,7 @@ class Local:
     outdated: tuple[int, ...] = ()  # steps that were reached anew: the store's copy is of a lineage that was left
     asked: float | None = None
     left: dict[str, float] = field(default_factory=dict)  # step of a lineage that was left -> Unix time since when
-    restored: int | None = None  # the step that was fetched last: it is the store's, whatever the clocks say
+    restored: tuple[int, str] = (-1, "")  # fetched last, and its manifest: the store's, whatever the clocks say
     writing: tuple[int, float] = (-1, 0.0)  # a step saved without a log line, and when its files came
 
     def being_listed(self, now: float) -> Local:

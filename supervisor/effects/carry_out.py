@@ -118,7 +118,7 @@ class Effects:
                 self.store.end_left_publish(action)
                 self._lanes.put("publish", lambda: self.store.keep_lineage(action))
             case a.Publish():
-                self._lanes.put("publish", lambda: self.store.publish(action))
+                self.store.ask_to_publish(action)
             case a.PruneLocal():
                 self._lanes.put("prune", lambda: self._prune_local(action))
             case a.PruneStale():

@@ -84,7 +84,8 @@ class StoreWork:
         self._described = ""  # digest of the run's files that are in the store
         self._unswept = False  # is there something half-sent of other pods in the store?
         self._unkept = ""  # why the store does not know yet which steps are left
-        self._publishing = -1  # the step that is being published, or was last
+        self._publishing = -1  # the step that was asked for last
+        self._left = -1  # that step, once the run has left it
         self._kept = threading.Event()  # with the next two: what the end waits for, set when nothing is under way
         self._kept.set()
         self._given_back = threading.Event()
@@ -266,12 +267,17 @@ class StoreWork:
 
     # ------------------------------------------------------------ steps
 
+    def ask_to_publish(self, action: a.Publish) -> None:
+        """Send a step once what is under way on that lane is done."""
+        self._publishing, self._left = action.step, -1
+        self._lanes.put("publish", lambda: self.publish(action))
+
     def publish(self, action: a.Publish) -> bool:
         """Send a step, and the run's files beside it, once nothing that comes before any step is left to do there.
 
         Is it in the store now?
         """
-        job, began, self._publishing = self._run.job, time.monotonic(), action.step
+        job, began = self._run.job, time.monotonic()
         if job is None:
             self._run.post(f.PublishFailed(action.step, "the trainer is not installed.", step_changed=True))
             return False
@@ -299,6 +305,8 @@ class StoreWork:
                     "reward": action.reward,
                 },
             }
+            if self._left == action.step:
+                raise StoreError("changed", "The run has left that step.")
             answer = self.claiming.write(
                 lambda signed: self._move_step(self._ask_store("publish", **more, **signed), "publish")
             )
@@ -377,8 +385,7 @@ class StoreWork:
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
             damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
-            kinds = {"damaged": damaged, "permanent": error.kind == "permanent", "no_room": error.kind == "quota"}
-            self._run.post(f.RestoreFailed(action.step, str(error), **kinds))
+            self._run.post(f.RestoreFailed(action.step, str(error), damaged, error.kind == "permanent"))
             return
         except (SupervisorError, OSError) as error:
             permanent = isinstance(error, (ConfigError, UnknownDialectError))
@@ -451,6 +458,7 @@ class StoreWork:
         """End the publish of a step that the run leaves: a pod that vanishes meanwhile would leave it as the newest."""
         step, happened = self._publishing, [(one.kind, one.step) for one in action.happened]
         if ("quarantine", step) in happened or any(kind == "rollback" and step > last for kind, last in happened):
+            self._left = step  # it may still wait for its turn
             self.transfers.cancel("publish", "The run has left that step.")
 
     def keep_lineage(self, action: a.KeepLineage) -> None:

@@ -12,7 +12,15 @@ from typing import Protocol
 
 from supervisor.base.errors import StoreError
 from supervisor.base.secrets import mask_secrets, printable
-from supervisor.fleet.decide import decide, decide_removed, note_created, note_not_created, note_not_found
+from supervisor.fleet.decide import (
+    MOST_FRUITLESS,
+    count_fruitless,
+    decide,
+    decide_removed,
+    note_created,
+    note_not_created,
+    note_not_found,
+)
 from supervisor.fleet.model import (
     Claim,
     Create,
@@ -299,7 +307,8 @@ class Controller:
             keyless=frozenset(market.keyless),
             occupied=frozenset(machine for state in states for machine in _machines_of(state)),
             has_spot_pod=frozenset(machine for state in states for machine in _machines_of(state, spot_only=True)),
-            faults=tuple(state.faults for state in states if state.faults),
+            # Where pod after pod of a run fails, its image or its file is wrong, and not the machines.
+            faults=tuple(one.faults for one in states if one.faults and count_fruitless(one) < MOST_FRUITLESS),
             spent=money.spent,
             spending=money.per_hour,
             creates=money.creates,

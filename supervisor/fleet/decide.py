@@ -365,7 +365,7 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
         why = "This command rents for another run only; `fleet run` and `fleet tick` rent for this one."
         return Decision(state, f"{_say_none(state)}. {why}{_say_billed(state, seen)}")
     reason = _limit_reached(rules, seen)
-    if (fruitless := _count_fruitless(state)) >= MOST_FRUITLESS:
+    if (fruitless := count_fruitless(state)) >= MOST_FRUITLESS:
         reason = (
             f"{fruitless:g} pods in a row ended or fell silent before they trained (an outbid or an unfit one counts "
             f"half). Look at "
@@ -463,7 +463,7 @@ def _close(state: State, place: str, error: PlaceError, now: float, count: int) 
     return replace(state, closed={**state.closed, place: closed})
 
 
-def _count_fruitless(state: State) -> float:
+def count_fruitless(state: State) -> float:
     """How many pods ended, one after the other, before they trained, since a person wanted the run.
 
     One that claimed the run and then fell silent is such a pod, too. One that was outbid or unfit counts half: a wrong

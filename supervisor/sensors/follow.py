@@ -30,6 +30,7 @@ RECENT_BYTES = 8 << 20
 LATE_BYTES = 128 << 10  # of a file's end, for a reader that comes late and does not know what was read before it
 MARK_BYTES = 32
 LINGER_S = 10.0  # how long a file without a name is read on after its last line, at least
+LONGEST_LINGER_S = 3600.0  # and at most: NFS says of each file that it has a writer
 MAX_FILES = 400  # each costs a descriptor, of which a service has 1024 by default
 CLOCK_SLACK_S = 2.0  # a network volume stamps files with its server's clock
 
@@ -266,7 +267,11 @@ class Follower:
                 found += [(tail.source, line) for line in lines]
                 tail.last_wanted = time.monotonic()
                 self._tails[key] = self._tails.pop(key)
-            elif tail.nameless and time.monotonic() - tail.last_wanted > LINGER_S and not tail.has_writer():
+            elif (
+                tail.nameless
+                and (silent_s := time.monotonic() - tail.last_wanted) > LINGER_S
+                and (silent_s > LONGEST_LINGER_S or not tail.has_writer())
+            ):
                 self._drop(tail)
                 self._places.pop(key[1], None)
         return found

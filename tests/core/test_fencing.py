@@ -571,6 +571,7 @@ def pod_that_was_away(wall_ahead: float = 0.0) -> World:
     one.local = dict.fromkeys((20, 40, 60), "complete")
     one.changed = {step: 1.7e9 + one.t + step for step in one.local}
     one.stored, one.latest = dict.fromkeys((20, 40, 60), GIB), 60
+    one.manifests = {step: f"m{step}" for step in one.stored}
     one.happened = (Happened("rollback", 20, 1.7e9 + one.t + 100 + wall_ahead),)
     one.t += 1000
     return one
@@ -599,3 +600,23 @@ def test_a_step_that_was_just_restored_is_the_stores_though_the_clocks_of_two_po
     assert one.state.good_local() == [60]
     assert not one.state.local.outdated
     assert not one.asked(a.Publish)
+    # Another pod leaves that step, too, and makes it anew.
+    one.happened = (*one.happened, Happened("quarantine", 60, 1.7e9 + one.t + 100))
+    one.manifests = {60: "another"}
+    one.survey()
+    assert one.state.good_local() == []
+    assert one.state.good_stored() == [20, 40, 60]
+
+
+def test_a_restored_step_that_is_quarantined_and_made_anew_counts_again() -> None:
+    one = running(12)
+    one.see(f.Restored(10, GIB, 60.0))
+    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 1))
+    one.step(11)
+    one.see(f.ComponentExited(one.state.attempt.number, "launcher", 1))
+    one.after(60)
+    assert set(one.state.store.quarantined) == {"10"}
+    one.local[10], one.changed = "complete", {10: 1.7e9 + one.t + 1}
+    one.after(5)
+    one.survey()
+    assert one.state.store.quarantined == {}

@@ -303,23 +303,6 @@ def test_a_restore_that_fails_again_and_again_is_one_wait() -> None:
     assert ages(world.said("waiting"), "here for ", ",")[:2] == ["10 min", "60 min"]
 
 
-def test_a_restore_that_does_not_fit_on_the_disk_waits_an_hour_for_room_and_then_calls_a_person() -> None:
-    world = World()
-    world.answer = False
-    world.boot()
-    for _ in range(80):
-        world.see(f.LocalSteps((), settled=True))
-        world.see(f.StoreSteps((f.StoredStep(10, True, GIB),), 10))
-        if world.state.mode == "gave-up":
-            break
-        world.see(f.RestoreFailed(10, "/ckpt has 1 GB free and needs 47 GB.", no_room=True))
-        world.after(61, tick=5)
-    (last,) = world.asked(a.Exit)
-    assert last.code == 93
-    assert "/ckpt has 1 GB free and needs 47 GB. Nothing became free in 60 min" in last.reason
-    assert 55 <= len(world.asked(a.Restore)) <= 62, "each minute"
-
-
 def test_a_pod_that_waits_for_another_one_says_so_again() -> None:
     world = World(replace(SETTINGS, fencing=True))
     world.boot()

@@ -159,10 +159,28 @@ def test_exit_code_0_with_steps_left_is_no_end_of_a_job_without_a_line_of_succes
     assert not world.said("finished")
     assert [start.step for start in world.asked(a.Start)][-1] == 10
     world.job_up()
-    world.see(f.ComponentExited(2, "job", 0))  # before a step: its steps are told, so none was done
+    for number in range(11, 18):
+        world.step(number)
+    world.checkpoint(15)
+    world.see(f.ComponentExited(2, "job", 0))
     world.after(60)
-    assert not world.said("finished")
-    assert world.state.attempt.number == 3
+    assert not world.said("finished"), "it came further"
+    assert [start.step for start in world.asked(a.Start)][-1] == 15
+
+
+@pytest.mark.parametrize("more", [0, 2], ids=["at once", "after two steps"])
+def test_a_job_that_ends_with_exit_code_0_twice_without_a_new_checkpoint_is_finished(more: int) -> None:
+    """It stops early, or tells each tenth step only: nothing is quarantined for it, and no person is called."""
+    world = ends_after(12, every=5, settings=replace(PLAIN, max_steps=5000))
+    world.see(f.ComponentExited(1, "job", 0))
+    world.after(60)
+    world.job_up()
+    for number in range(11, 11 + more):
+        world.step(number)
+    world.see(f.ComponentExited(2, "job", 0))
+    world.after(60)
+    assert world.said("finished")
+    assert not world.state.store.quarantined
 
 
 def test_exit_code_0_of_a_job_that_never_tells_a_step_is_its_end() -> None:

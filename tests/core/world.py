@@ -55,6 +55,7 @@ class World:
         self.publish_works = True
         self.publish_s = 1.0
         self.damaged: set[int] = set()
+        self.manifests: dict[int, str] = {}  # of stored steps
         self.spoiled: dict[int, str] = {}  # stored steps of which the listing shows that something is wrong
         self.memory = {"GPU-0": 70 * GIB, "GPU-1": 60 * GIB}
         self.shared = False
@@ -151,7 +152,10 @@ class World:
         if self.store_reason:
             self.see(f.StoreSteps(reason=self.store_reason, permanent=self.store_permanent))
         else:
-            stored = [f.StoredStep(step, True, size) for step, size in self.stored.items()]
+            stored = [
+                f.StoredStep(step, True, size, manifest=self.manifests.get(step, ""))
+                for step, size in self.stored.items()
+            ]
             stored += [
                 f.StoredStep(step, False, GIB, manifest=f"m{step}", problem=what) for step, what in self.spoiled.items()
             ]

@@ -53,6 +53,6 @@ def test_the_hooks_run_what_make_lint_runs() -> None:
 
 
 def test_the_workflow_calls_the_ci_that_anyone_can_run_and_at_night_all_soaks() -> None:
-    asks = "\n      - run: ${{ github.event_name == 'schedule' && 'make soak' || '.ci/run' }}\n"
+    asks = "\n      - run: ${{ github.event_name == 'schedule' && 'SWEEP= .ci/run' || '.ci/run' }}\n"
     assert asks in (ROOT / ".github/workflows/ci.yml").read_text()
     assert (ROOT / ".ci/run").exists()

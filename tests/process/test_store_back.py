@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,7 +115,9 @@ def test_an_end_that_waits_for_the_store_says_so_and_why(work: StoreWork, monkey
     assert said == [f"{work.claiming.unreturned} It is tried for 0.1 s more."]
 
 
-def test_what_the_run_leaves_is_published_no_further(work: StoreWork, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_run_leaves_is_published_no_further(
+    work: StoreWork, told: list[f.Fact], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is written down of it waits behind that publish, perhaps for an hour, and the pod may go meanwhile."""
     ended: list[int] = []
     monkeypatch.setattr(work.transfers, "cancel", lambda what, why: ended.append(step), raising=False)
@@ -125,9 +128,24 @@ def test_what_the_run_leaves_is_published_no_further(work: StoreWork, monkeypatc
         Happened("quarantine", 40, 1.7e9): [],
         Happened("take", 20, 1.7e9): [],
     }
-    step = 60
-    work.publish(a.Publish(step))
+    step, busy = 60, threading.Event()
+    work._lanes.put("publish", busy.wait)  # a sweep, say: the publish waits for its turn
     for happened, expected in leaves.items():
         ended.clear()
+        work.ask_to_publish(a.Publish(step))
         work.end_left_publish(a.KeepLineage((happened,)))
         assert ended == expected, happened
+    job = SimpleNamespace(
+        check_step=lambda step, settled: SimpleNamespace(state="complete"), step_files=lambda step: []
+    )
+    job.facts = lambda: SimpleNamespace(name="plain", revision="", first_step=0)
+    monkeypatch.setattr(work._run, "job", job)
+    monkeypatch.setattr(work, "_describe_run", lambda job: None)
+    work._unswept = False
+    work.ask_to_publish(a.Publish(step))
+    work.end_left_publish(a.KeepLineage((Happened("quarantine", 60, 1.7e9),)))
+    told.clear()
+    assert not work.publish(a.Publish(step))
+    busy.set()
+    failed = next(fact for fact in told if isinstance(fact, f.PublishFailed))
+    assert (failed.reason, failed.step_changed) == ("The run has left that step.", True)

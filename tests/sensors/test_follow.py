@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from supervisor.jobs.base import LogSource
 from supervisor.sensors import follow
-from supervisor.sensors.follow import Follower, Position, ends
+from supervisor.sensors.follow import Follower, Position, Tail, ends
 from tests.fuzz.profiles import tries
 
 
@@ -180,6 +180,21 @@ def test_a_file_that_lost_its_name_is_read_for_as_long_as_its_writer_holds_it(
     append(log, b"3\n")
     assert look(follower) == [b"3"]
     assert [tail.path for tail in follower._tails.values()] == [str(log)], "its writer let go of it, and so do we"
+    follower.close()
+
+
+def test_a_file_without_a_name_is_not_kept_for_ever_where_the_file_system_says_that_each_has_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tail, "has_writer", lambda tail: True)
+    append(tmp_path / "a.log", b"1\n")
+    follower = Follower([source(tmp_path / "a.log")])
+    assert look(follower) == [b"1"]
+    (tmp_path / "a.log").unlink()
+    monkeypatch.setattr(follow, "LINGER_S", 0.0)
+    assert look(follower) == [] and follower._tails
+    monkeypatch.setattr(follow, "LONGEST_LINGER_S", 0.0)
+    assert look(follower) == [] and not follower._tails
     follower.close()
 
 
