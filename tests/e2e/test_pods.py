@@ -351,8 +351,8 @@ def test_a_daemon_without_its_journal_takes_over_the_living_job(tmp_path: Path, 
 
 @pytest.mark.soak
 def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_path: Path, pods: list[Pod]) -> None:
-    faults, patient = [{"kind": "trainer-crash", "at_step": 7}], {"deadlines": {"engine_grace": 3}}
-    pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=10, step_s=1.5)
+    faults, patient = [{"kind": "trainer-crash", "at_step": 13}], {"deadlines": {"engine_grace": 3}}
+    pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=16, step_s=1.5)
     pods.append(pod)
     pod.start()
     pod.wait_for(lambda: pod.sentences("step"), "a step is done")
@@ -362,8 +362,8 @@ def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_
     pod.start()
     assert pod.wait_exit() == 0, pod.story()
     assert pod.said_so("verdict", "The job ended with exit code 1"), pod.sentences("verdict")
-    assert pod.resume_steps() == [None, 6]
-    assert pod.latest()["step"] == "step_10"
+    assert pod.resume_steps() == [None, 12]
+    assert pod.latest()["step"] == "step_16"
 
 
 @pytest.mark.soak
