@@ -265,7 +265,7 @@ def went_back(state: State, step: int | None) -> State:
     why = state.orders.asked_why[:LONGEST_WHY]
     happened: tuple[Happened, ...] = (Happened("rollback", -1 if step is None else step, state.wall, why),)
     stored_left = any(s.step == step and s.left for s in state.store.steps)
-    if step is not None and (stored_left or str(step) in state.store.quarantined.keys() | state.local.left.keys()):
+    if step is not None and (stored_left or str(step) in state.set_aside()):
         happened = (*happened, Happened("take", step, state.wall))
     return replace(state, lineage=replace(state.lineage, unwritten=(*state.lineage.unwritten, *happened)))
 

@@ -720,8 +720,12 @@ class State:
 
     def good_local(self) -> list[int]:
         """Complete local steps that may be resumed from, ascending."""
-        bad = self.store.quarantined.keys() | self.local.left.keys()
+        bad = self.set_aside()
         return sorted(s.step for s in self.local.steps if s.state == "complete" and str(s.step) not in bad)
+
+    def set_aside(self) -> set[str]:
+        """Steps that no start takes from this disk, though they are complete: quarantined, or of a lineage left."""
+        return self.store.quarantined.keys() | self.local.left.keys()
 
     def list_spoiled_steps(self) -> dict[int, str]:
         """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.

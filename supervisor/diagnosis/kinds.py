@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, get_args
 
+from supervisor.core.launcher import FAILED
 from supervisor.diagnosis.seen import Event, Sighting
 from supervisor.signatures import Signature
 from supervisor.signatures.registry import Link
@@ -14,7 +15,7 @@ from supervisor.signatures.xids import seen_in
 OFTEN: Final = 5  # times that an error which a healthy run has, too, comes before it explains that nothing moves
 LAST_WORDS: Final = 5  # ordinary lines that a part may still write of its own end
 
-PART_ENDED: Final = "component-failed"
+PART_ENDED: Final = FAILED
 ENDED: Final = "ended-from-outside"
 UNREACHED: Final = ("connection-error", "connection-refused")
 FROM_OUTSIDE: Final = (ENDED, "pod-evicted", "preempted", "time-limit-reached")

@@ -327,7 +327,7 @@ class Follower:
         try:
             look = os.fstat(fd)
             position = self._places.get(look.st_ino)
-            if position is None and self._is_older(look):
+            if position is None and look.st_mtime < (self._since_wall or 0.0) - CLOCK_SLACK_S:
                 position = _end(path, fd, look)
             tail = Tail(path, fd, look, source, position)
             if self._late and position is None:
@@ -337,9 +337,6 @@ class Follower:
             return None  # a stale handle, a bad block
         self._tails[tail.key] = tail
         return tail
-
-    def _is_older(self, look: os.stat_result) -> bool:
-        return self._since_wall is not None and look.st_mtime < self._since_wall - CLOCK_SLACK_S
 
     def _find_renamed(self, position: Position, now: float) -> None:
         """A file that was rotated while no daemon read it: its last lines are under a name that no source knows."""

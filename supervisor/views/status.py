@@ -172,7 +172,7 @@ def status(state: State) -> dict[str, Any]:
         "pinned": sorted({*state.pins.steps, *(int(s) for s, on in state.pins.wishes.items() if on)}),
         "held": sorted(held_steps(state)),
         "damaged": dict(state.store.damaged),
-        "quarantined": sorted(int(step) for step in state.store.quarantined.keys() | state.local.left.keys()),
+        "quarantined": sorted(map(int, state.set_aside())),
         "gpus": [
             _pick_fields(memory.gpu, "index", "uuid", "used_bytes", "total_bytes", "role", "host")
             for memory in sorted(state.gpus.by_uuid.values(), key=lambda memory: (memory.gpu.host, memory.gpu.index))

@@ -348,8 +348,8 @@ def test_gpu_memory_that_a_stranger_holds_is_said_with_who_and_ends_with_the_pod
     assert sentence.endswith(f"left alone, but on its GPUs: {holder}. End that, or replace the pod.")
 
 
-def test_a_rollback_goes_by_a_listing_of_the_store_that_is_no_older_than_the_stop(world: World) -> None:
-    """Step 20 went from the store while the run trained: by hand, or by another pod. The disk answers first."""
+def ordered_back_to_20(world: World) -> None:
+    """The job is stopped for it, and this disk, which answers first, has later steps only."""
     world.running_at(30)
     world.t += 600
     mute(world)
@@ -358,6 +358,11 @@ def test_a_rollback_goes_by_a_listing_of_the_store_that_is_no_older_than_the_sto
     assert world.asked(a.Survey)
     here = tuple(f.LocalStep(step, "complete", "", GIB) for step in (25, 30))
     world.see(f.LocalSteps(here, settled=True))
+
+
+def test_a_rollback_goes_by_a_listing_of_the_store_that_is_no_older_than_the_stop(world: World) -> None:
+    """Step 20 went from the store while the run trained: by hand, or by another pod. The disk answers first."""
+    ordered_back_to_20(world)
     assert not world.asked(a.Restore), "what is known of the store is ten minutes old"
     assert "listed anew" in world.state.why
     world.see(f.StoreSteps(tuple(f.StoredStep(step, True, GIB) for step in (25, 30)), 30))
@@ -367,11 +372,6 @@ def test_a_rollback_goes_by_a_listing_of_the_store_that_is_no_older_than_the_sto
 
 
 def test_a_rollback_is_carried_out_once_the_store_is_listed_anew(world: World) -> None:
-    world.running_at(30)
-    world.t += 600
-    mute(world)
-    world.see(f.Command("rollback", "api", ("20",)))
-    world.see(f.AttemptStopped(1, 1.0, gpu_free=True))
-    world.see(f.LocalSteps((f.LocalStep(30, "complete", "", GIB),), settled=True))
+    ordered_back_to_20(world)
     world.see(f.StoreSteps(tuple(f.StoredStep(step, True, GIB) for step in (20, 30)), 30))
     assert [restore.step for restore in world.asked(a.Restore)] == [20]

@@ -9,8 +9,8 @@ import pytest
 
 from supervisor.fleet.controller import Controller, RunLook
 from supervisor.fleet.decide import decide
-from supervisor.fleet.model import Claim, Create, Offered, Seen, State
-from supervisor.fleet.places.base import Offer, Order, PlaceError
+from supervisor.fleet.model import Claim, Create, Offered, Pod, Rented, Seen, State
+from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError
 from supervisor.simulator.virtual_fleet import RUN
 from tests.fleet.world import KilledError, VirtualBook, World, default_rules
 
@@ -81,6 +81,21 @@ def test_a_machine_that_failed_one_run_is_left_out_by_all() -> None:
     _, second = control(world, book, "one", "two").tick()
     assert second.did
     assert [pod.machine for pod in world.paid()] == ["m2"]
+
+
+@pytest.mark.parametrize(("failed", "machine"), [(2, "m1"), (3, "m0")])
+def test_machines_that_a_run_failed_on_three_times_in_a_row_are_not_left_out_by_the_others(
+    failed: int, machine: str
+) -> None:
+    """Then its image, its key or its file is wrong, and not the machines."""
+    world = World(65)
+    book = VirtualBook(world)
+    at = world.now - 60.0
+    pods = (Pod("virtual", 1, Instance(f"i{number}", f"rls-one-{number}", "gone", 2.0)) for number in range(failed))
+    ended = tuple(Rented(pod, at, at, 2.0, ended=at, how="no-boot") for pod in pods)
+    book.states["one"] = State(wanted=False, rented=ended, faults={"virtual/m0": (at,)})
+    control(world, book, "one", "two").tick()
+    assert [pod.machine for pod in world.paid()] == [machine]
 
 
 def test_a_job_gets_no_machine_that_failed_another_run() -> None:
