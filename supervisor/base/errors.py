@@ -51,13 +51,14 @@ class PodUnfitError(SupervisorError):
     exit_code = EXIT_POD_UNFIT
 
 
-Kind = Literal["transient", "permanent", "quota", "missing", "damaged", "changed", "fenced"]
+Kind = Literal["transient", "permanent", "quota", "no-room", "missing", "damaged", "changed", "fenced"]
 
 
 class StoreError(SupervisorError):
     """An operation on the store failed. ``kind`` decides what happens next.
 
     transient: back off and try again; permanent: a person must act (key, bucket); quota: likewise, after cleaning;
+    no-room: this pod's own disk is full;
     missing: no such object, an expected answer; damaged: bytes that came back are not those that were sent;
     changed: the local source vanished or changed during the transfer; fenced: another pod holds the run now, so
     nothing more is written or deleted by this one.

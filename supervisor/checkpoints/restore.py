@@ -98,8 +98,8 @@ def restore(  # noqa: PLR0917
 
     A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it (or with
     ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when no such
-    step is listed or committed, "quota" when the local disk is too small, "transient" to call again: verified bytes are
-    kept.
+    step is listed or committed, "no-room" when the local disk is too small, "transient" to call again: verified bytes
+    are kept.
     """
     return _Restore(store, run_id, step, place, output_dir, report, allow_unverified, in_part).run()
 

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from supervisor.base.durable import make_folders, sync_folder
-from supervisor.checkpoints.placement import REPLACED, RESTORING, Spot, Tree
+from supervisor.checkpoints.placement import Spot, Tree
+from supervisor.checkpoints.verbs import REPLACED, RESTORING
 from supervisor.storage.base import Kind, StoreError
 
 MARGIN_BYTES = 16 << 20
@@ -117,7 +118,7 @@ class Staging:
             free = status.f_bavail * status.f_frsize
             if size and free < size + MARGIN_BYTES:
                 raise StoreError(
-                    "quota",
+                    "no-room",
                     f"step {self.step} needs {_amount_in_words(size + MARGIN_BYTES)} more at {path}, where "
                     f"{_amount_in_words(free)} are free: delete something there, or restore to a larger disk",
                 )
@@ -268,8 +269,8 @@ def local_disk(tried: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind: Kind = "quota" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permanent"
-        advice = "delete something there" if kind == "quota" else "see that this user may write there"
+        kind: Kind = "no-room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "permanent"
+        advice = "delete something there" if kind == "no-room" else "see that this user may write there"
         raise StoreError(
             kind,
             f"could not {tried}: {error.strerror or error} ({error.filename or 'local disk'}). First {advice}",

@@ -220,7 +220,14 @@ def status(file: Path) -> int:
     rows = [("run", "pod", "since", "$/hour", "$ so far", "$/useful hour", "step")]
     notes = []
     for name, run_id in _known_runs(fleet, book).items():
-        page = book.read_page(run_id)
+        try:
+            page = book.read_page(run_id)
+        except StoreError as error:
+            if error.kind != "damaged":
+                raise
+            rows.append((name, "unknown", "", "", "?", "?", ""))
+            notes += wrap(f"{name}: {error}.")
+            continue
         living = [one for one in page.state.rented if one.is_living]
         dollars, each = sum_dollars(page.state), _price_useful_hour(page.state)
         if not living and name not in fleet.files:

@@ -565,12 +565,13 @@ class Restored(Fact):
 
 @dataclass(frozen=True)
 class RestoreFailed(Fact):
-    """A step could not be restored. ``damaged``: its bytes are wrong or missing, the one before is next."""
+    """A step could not be restored. ``damaged``: the one before is next; ``no_room``: the local disk is full."""
 
     step: int
     reason: str
     damaged: bool = False
     permanent: bool = False
+    no_room: bool = False
 
 
 @dataclass(frozen=True)

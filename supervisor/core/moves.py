@@ -186,10 +186,12 @@ def after_failure(state: State, sentence: str) -> tuple[State, Actions]:
     return try_again(state, wait, f"{sentence} Next try in {span(wait)}.", outside=state.recovery.waits > 0)
 
 
-def try_again(state: State, wait_s: float, text: str, *, outside: bool) -> tuple[State, Actions]:
+def try_again(
+    state: State, wait_s: float, text: str, *, outside: bool, event: str = "backing-off"
+) -> tuple[State, Actions]:
     """Start anew after ``wait_s``. ``outside``: sooner, where what lay outside of the run is well again."""
-    recovery = replace(state.recovery, backoff_until=state.now + wait_s, backoff_outside=outside)
-    return enter(replace(state, recovery=recovery), "backing-off", text), [say("backing-off", text, "warning")]
+    recovery = replace(state.recovery, backoff_until=state.now + wait_s, backoff_outside=outside, full_since=None)
+    return enter(replace(state, recovery=recovery), "backing-off", text), [say(event, text, "warning")]
 
 
 def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
@@ -236,18 +238,19 @@ def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
         return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")
     sentence = f"The job could not be launched: {fact.reason.rstrip('.')}."
     if fact.no_room:
-        return _wait_for_room(state, sentence)
+        return wait_for_room(state, sentence)
     return after_failure(note_failure(state, "start-failed"), sentence)
 
 
-def _wait_for_room(state: State, sentence: str) -> tuple[State, Actions]:
-    """Not the run's failure: its budget stays, and only the patience is counted, from the end of the last job."""
+def wait_for_room(state: State, sentence: str) -> tuple[State, Actions]:
+    """Not the run's failure: its budget stays, and only the patience is counted, from the first of such waits."""
     told: Actions = []
     if state.incidents.open is None:
         state, first = open_incident(state, "disk-full", sentence)
         told.append(first)
-    if (one := state.incidents.open) and state.now - (one.stopped or one.opened) > DISK_PATIENCE_S:
+    since = state.now if state.recovery.full_since is None else state.recovery.full_since
+    if state.now - since > DISK_PATIENCE_S:
         sentence = f"{sentence} Nothing became free in {span(DISK_PATIENCE_S)}: a person has to make room."
         return end(state, "gave-up", EXIT_PERSON, sentence)
-    state, acts = try_again(state, ROOM_AGAIN_S, f"{sentence} The start is tried again each minute.", outside=True)
-    return state, [*told, *acts]
+    state, acts = try_again(state, ROOM_AGAIN_S, f"{sentence} It is tried again each minute.", outside=True)
+    return replace(state, recovery=replace(state.recovery, full_since=since)), [*told, *acts]

@@ -134,11 +134,14 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
             store=replace(state.store, reason=fact.reason, permanent=fact.permanent),
             publishing=replace(state.publishing, held=fact.reason),
         )
-    quarantined = state.store.quarantined
+    anew = _published_anew(state.store.steps, fact.steps)
+    # Of a quarantined step that another pod made anew, only the copy on this disk is left still.
+    good = anew - {str(s.step) for s in fact.steps if s.left}
+    quarantined = {step: since for step, since in state.store.quarantined.items() if step not in good}
+    left = {**state.local.left, **{s: t for s, t in state.store.quarantined.items() if s in good}}
     if state.store.rolled_back is not None:
         step, wall = state.store.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
-    anew = _published_anew(state.store.steps, fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
     state = remember_begun(
         state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare)
@@ -149,6 +152,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         )
     state = replace(
         state,
+        local=replace(state.local, left=left),
         store=replace(
             state.store,
             steps=tuple(s for s in fact.steps if s.step not in state.local.outdated),

@@ -41,6 +41,7 @@ from supervisor.core.moves import (
     stop,
     survey,
     try_again,
+    wait_for_room,
     with_all,
     with_first,
 )
@@ -120,6 +121,7 @@ def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tup
         return state, []
     if state.mode != "starting":
         return state, []  # it is being stopped already
+    state = replace(state, recovery=replace(state.recovery, full_since=None))
     if state.incidents.open is not None:
         again = replace(state.incidents.open, relaunched=state.now, resume_step=fact.step)
         state = replace(state, incidents=replace(state.incidents, open=again))
@@ -273,9 +275,10 @@ def _restore_failed(before: State, state: State, fact: f.RestoreFailed) -> tuple
         return state, [say("restore-damaged", sentence, "error", step=fact.step)]
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"Step {fact.step} cannot be restored: {fact.reason}")
-    state = replace(state, recovery=replace(state.recovery, backoff_until=state.now + 30, backoff_outside=True))
+    if fact.no_room:
+        return wait_for_room(state, f"Step {fact.step} cannot be restored: {fact.reason.rstrip('.')}.")
     sentence = f"Restoring step {fact.step} failed, next try in 30 s: {fact.reason}"
-    return enter(state, "backing-off", sentence), [say("restore-failed", sentence, "warning", step=fact.step)]
+    return try_again(state, 30.0, sentence, outside=True, event="restore-failed")
 
 
 def _root_seen(before: State, state: State, fact: f.RootSeen) -> tuple[State, Actions]:

@@ -619,6 +619,7 @@ class Recovery:
     waits: int = 0  # for the network, since the last progress
     backoff_until: float = 0.0
     backoff_outside: bool = False  # it waits for the network, the store or room, not after crashes of the job
+    full_since: float | None = None  # it waits for room, start by start
     draws: int = 0  # random numbers drawn so far
 
 

@@ -385,7 +385,9 @@ class StoreWork:
             move_aside.move_aside([Path(path) for path in answer.get("moved_aside", [])], job.output_dir, "replaced")
         except StoreError as error:
             damaged = error.kind == "damaged" or (error.kind == "missing" and self._still_missing(action.step))
-            self._run.post(f.RestoreFailed(action.step, str(error), damaged, error.kind == "permanent"))
+            self._run.post(
+                f.RestoreFailed(action.step, str(error), damaged, error.kind == "permanent", error.kind == "no-room")
+            )
             return
         except (SupervisorError, OSError) as error:
             permanent = isinstance(error, (ConfigError, UnknownDialectError))

@@ -357,7 +357,7 @@ def test_a_step_larger_than_the_disk_says_so_before_anything_is_fetched(store: S
     plant(store, {"shard": b"x"}, sizes={"shard": 1 << 49})
     with pytest.raises(StoreError, match=r"step 20 needs 56\d{4}\.\d GB more at .* free") as caught:
         fetch(store, tmp_path / "pod-b")
-    assert caught.value.kind == "quota"
+    assert caught.value.kind == "no-room"
 
 
 def test_trees_are_replaced_as_a_whole_and_single_files_as_files(tmp_path: Path) -> None:

@@ -349,9 +349,9 @@ def test_a_step_that_the_disk_has_no_room_for_is_refused_before_a_byte_is_fetche
     store = b2_store(b2)
     publish(store, Step(tmp_path / "pod-a").fill(shard=8_000_000).plan(tmp_path / "state"), quiet)
     error = refused(store, small_disk)
-    assert error.kind == "quota" and re.search(r"needs [0-9.]+ MB more at .*, where [0-9.]+ MB are free", str(error)), (
-        error
-    )
+    assert error.kind == "no-room" and re.search(
+        r"needs [0-9.]+ MB more at .*, where [0-9.]+ MB are free", str(error)
+    ), error
     assert not b2.journal("download", "distcp")
 
 
@@ -372,7 +372,7 @@ def test_a_disk_that_somebody_else_fills_meanwhile_is_said_and_the_restore_goes_
 
     with pytest.raises(StoreError, match="First delete something there") as caught:
         restore(store, RUN, 20, Place("checkpoints/step_20"), small_disk, fill)
-    assert caught.value.kind == "quota"
+    assert caught.value.kind == "no-room"
     assert not (small_disk / "checkpoints/step_20").exists()
     filler.unlink()
     fetch(store, small_disk)

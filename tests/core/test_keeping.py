@@ -10,7 +10,7 @@ from supervisor.core import facts as f
 from supervisor.core.evolve import replace
 from supervisor.core.retention import victims_in_store
 from supervisor.core.state import Pins, State, Store
-from tests.core.world import SETTINGS, World
+from tests.core.world import GIB, SETTINGS, World
 from tests.fuzz.profiles import tries
 
 steps = st.lists(st.integers(0, 60), unique=True, max_size=12)
@@ -266,3 +266,27 @@ def test_a_step_that_the_store_holds_and_nobody_resumes_at_is_no_published_one()
     world.changed[15] = 1.7e9 + world.t
     world.survey()
     assert world.state.good_local() == [5, 10, 15], "written anew"
+
+
+def test_a_quarantined_step_that_another_pod_made_anew_is_good_in_the_store_and_left_on_this_disk() -> None:
+    world = World(SETTINGS)
+    world.answer = False
+    world.boot()
+    whole = (
+        f.LocalStep(5, "complete", "", GIB, world.state.wall - 90),
+        f.LocalStep(10, "complete", "", GIB, world.state.wall - 60),
+    )
+    world.see(f.LocalSteps(whole, settled=True))
+    listed(world, "m5", "m10")
+    store = replace(world.state.store, quarantined={"10": world.state.wall})
+    world.state = replace(world.state, store=store)
+    listed(world, "m5", "m10")
+    assert (world.state.good_stored(), world.state.good_local()) == ([5], [5])
+    left = f.StoredStep(10, True, 1, manifest="m10-anew", left="it is quarantined")
+    world.see(f.StoreSteps((f.StoredStep(5, True, 1, manifest="m5"), left), 5))
+    assert world.state.good_stored() == [5], "what the store itself says was left stays left"
+    world.state = replace(world.state, store=store)
+    listed(world, "m5", "m10-anew")
+    assert (world.state.good_stored(), world.state.good_local()) == ([5, 10], [5])
+    world.see(f.LocalSteps(whole, settled=True))
+    assert world.state.good_local() == [5]

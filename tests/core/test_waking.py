@@ -9,6 +9,7 @@ import pytest
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from supervisor.core.state import Incident, Incidents
 
 from .world import GIB, SETTINGS, World
 
@@ -263,3 +264,32 @@ def test_steps_from_while_no_daemon_ran_or_another_pod_held_the_run_are_no_slow_
     assert sentence.startswith(
         "Step 15 is sent next, and 5, 10 are skipped, since nothing could be published meanwhile"
     )
+
+
+@pytest.mark.parametrize("before", ["on a fresh pod", "hours after a crash"])
+def test_a_restore_that_never_fits_waits_an_hour_for_room_and_then_for_a_person(before: str) -> None:
+    world = World()
+    world.stored, world.latest = {5: GIB}, 5
+    world.answer = False
+    world.boot()
+    if before != "on a fresh pod":
+        world.see(f.LocalSteps((), settled=True))
+        world.see(f.StoreSteps(reason="the store did not answer."))
+        world.state = replace(
+            world.state, incidents=Incidents(open=Incident(1, "engine-died", "It died.", 0.0, 0.0, 1, 5, stopped=1.0))
+        )
+        world.after(2 * 3600, tick=60)
+    began, tries = world.t, 0
+    while world.state.mode != "gave-up" and world.t < began + 2 * 3600:
+        if world.state.mode == "surveying":
+            world.see(f.LocalSteps((), settled=True))
+            world.see(f.StoreSteps((f.StoredStep(5, True, GIB),), 5))
+        if world.state.mode == "restoring":
+            tries += 1
+            world.see(f.RestoreFailed(5, "step 5 needs 47.0 GB more at /ckpt, where 3.0 GB are free.", no_room=True))
+        world.after(5, tick=5)
+    assert world.state.mode == "gave-up" and world.state.ending.code == 93
+    assert 3600 <= world.t - began <= 3700 and 50 <= tries <= 62
+    [told] = world.said("gave-up")
+    assert told.startswith("Step 5 cannot be restored: step 5 needs 47.0 GB more at /ckpt, where 3.0 GB are free. No")
+    assert told.endswith("Nothing became free in 60 min: a person has to make room.")

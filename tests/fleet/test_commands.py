@@ -117,6 +117,16 @@ def test_status_history_and_explain_tell_of_the_pod_and_of_an_hour_that_was_usef
     assert "spot 2 x H100 SXM 1.60 3.20 yes 10010 SE 2000 Mbit/s 1500 Mbit/s" in said
 
 
+def test_a_record_that_is_damaged_hides_no_other_run(say: Say, vast: FakeVast, tmp_path: Path) -> None:
+    write_fleet(tmp_path, "other", "swe")
+    say("tick")
+    open_store((tmp_path / "store").as_uri(), None, {}).put_bytes("fleet/state/other-id.json", b"{")
+    code, said = say("status")
+    assert code == 0
+    assert "other unknown ? ?" in said and "other: " in said and "is no record of this controller" in said
+    assert "swe none" in said
+
+
 def test_a_pod_is_destroyed_by_its_name_also_when_its_run_left_the_file(
     say: Say, vast: FakeVast, tmp_path: Path
 ) -> None:

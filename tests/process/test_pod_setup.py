@@ -185,7 +185,7 @@ def test_half_of_a_step_that_was_fetched_ahead_reaches_no_folder_of_the_job(tmp_
         half = Path(asked[-1]) / ".restoring-step_4"
         half.mkdir()
         (half / "a").write_text("half")
-        raise StoreError("quota", "no room")
+        raise StoreError("no-room", "no room")
 
     effects.store.transfers.run = fetch  # type: ignore[method-assign]
     if cut == "in the fetch":

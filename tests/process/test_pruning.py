@@ -51,6 +51,30 @@ def test_a_pruning_while_a_start_opens_the_job_anew_is_done_and_told(tmp_path: P
     assert not torn.exists() and not step.exists()
 
 
+def test_what_a_killed_restore_left_is_set_aside_by_a_start_and_goes_first_when_room_is_short(
+    tmp_path: Path, told: list[f.Fact]
+) -> None:
+    steps = tmp_path / "out/checkpoints"
+    for name in ("step_5", ".restoring-step_7", ".replaced-step_3-1"):
+        (steps / name).mkdir(parents=True)
+        (steps / name / "shard").write_bytes(bytes(9000))
+    (steps / ".restoring-step_7.journal").write_text("[]")
+    job: Any = SimpleNamespace(
+        output_dir=tmp_path / "out",
+        steps=lambda: [5],
+        above_trees=lambda step: [],
+        stale_trees=lambda kept, below: [],
+        place=lambda step, name: Path(f"checkpoints/step_{step}/{name}"),
+    )
+    here = effects(tmp_path, told, lambda: job)
+    here._set_aside(job, a.Start(2, 5))
+    assert [path.name for path in steps.iterdir()] == ["step_5"]
+    assert len(list((tmp_path / "out/.set-aside/attempt-0002/checkpoints").iterdir())) == 3
+    here._prune_stale(a.PruneStale(0))
+    assert isinstance(told[-1], f.Pruned) and told[-1].freed_bytes >= 18000
+    assert not list((tmp_path / "out/.set-aside").iterdir())
+
+
 def test_a_pruning_without_a_trainer_to_ask_is_told_as_failed(tmp_path: Path, told: list[f.Fact]) -> None:
     def missing() -> Any:
         raise SupervisorError("the trainer is gone")

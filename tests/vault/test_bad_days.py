@@ -29,7 +29,7 @@ from tests.b2server import B2Server, Key
 from tests.checkpoints_store.conftest import quiet
 from tests.vault.pod import PART, RUN, Pod
 
-KINDS = {"transient", "permanent", "quota", "missing", "damaged", "changed"}
+KINDS = {"transient", "permanent", "quota", "no-room", "missing", "damaged", "changed"}
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_restore_is_said_and_the_rest_is_fe
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(StoreError, match="No space left on device") as caught:
         restore(pod.open(), RUN, 20, Place("checkpoints/step_20"), target, quiet)
-    assert caught.value.kind == "quota" and "delete something there" in str(caught.value)
+    assert caught.value.kind == "no-room" and "delete something there" in str(caught.value)
     assert not (target / "checkpoints/step_20").exists()
     monkeypatch.undo()
     restore(pod.open(), RUN, 20, Place("checkpoints/step_20"), target, quiet)
