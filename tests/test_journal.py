@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -299,6 +300,23 @@ def test_a_full_disk_releases_the_ballast_and_never_raises(tmp_path: Path) -> No
     state = Journal(tmp_path).rebuild()[0]
     assert state.progress.reward_step == 50
     assert state.job.work is not None, "what could not be written is in the snapshot that follows"
+
+
+def test_a_disk_that_turns_read_only_ends_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    journal, world = Journal(tmp_path), _long_run()
+    journal._db.execute("PRAGMA query_only = ON")
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", refuse)
+        last = _replayed(world, journal)
+        assert "cannot be written: attempt to write a readonly database" in journal.failure
+    journal._db.execute("PRAGMA query_only = OFF")
+    journal.snapshot(last)
+    assert journal.failure == ""
+    assert journal.rebuild()[0] == last
+    journal.close()
 
 
 def test_the_write_ahead_log_is_emptied_beside_the_loop_and_never_by_its_writes(tmp_path: Path) -> None:

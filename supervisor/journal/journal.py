@@ -433,7 +433,8 @@ class Journal:
             except (sqlite3.Error, OSError) as error:
                 self.failure = f"The journal {self.path} cannot be written: {error}. Make room on its disk."
                 if not last:
-                    self._ballast.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # a disk that turned read-only keeps it
+                        self._ballast.unlink(missing_ok=True)
             else:
                 if self.failure:
                     self.failure = ""
