@@ -116,14 +116,11 @@ class _Child:
     """One transfer process. It carries out one request after another."""
 
     def __init__(self, environ: Mapping[str, str], ended: Callable[[_Child], None]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor.checkpoints.transfer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environ,
-            cwd="/",
-        )
+        words, pipe = [sys.executable, "-m", "supervisor.checkpoints.transfer"], subprocess.PIPE
+        try:
+            self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environ, cwd="/")
+        except OSError as error:
+            raise StoreError("transient", f"No transfer process could be started: {error.strerror}") from error
         self._ended = ended
         self._requests = 0
         self._answered = threading.Event()  # or it has ended

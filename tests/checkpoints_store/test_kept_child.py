@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,20 @@ def test_the_next_request_is_carried_out_by_the_same_process(kept: Kept, tmp_pat
     assert kept.waiting() == [pid]
     assert psutil.Process(pid).nice() == min(19, psutil.Process().nice() + 10), "it has stepped back once"
     assert (kept.children(), kept.moving) == ([], {})
+
+
+def test_a_moment_without_room_for_a_process_is_a_transient_failure_of_the_store(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as full:
+        full.setattr(subprocess, "Popen", refuse)
+        with pytest.raises(StoreError, match="No transfer process could be started: Resource temporarily") as told:
+            kept.catalogue(tmp_path)
+    assert told.value.kind == "transient"
+    assert kept.catalogue(tmp_path)["steps"] == []
 
 
 @pytest.mark.soak
