@@ -28,6 +28,7 @@ from supervisor.core.messages import (
     message_of_end,
     message_of_lag,
 )
+from supervisor.core.pinned_steps import findings
 from supervisor.core.state import State
 from supervisor.core.wellness import Tolerance
 from supervisor.core.words import span
@@ -57,7 +58,7 @@ class Outbox:
         self._lock, self._wake, self._over = threading.Lock(), threading.Event(), threading.Event()
         self._waiting: dict[str, list[dict[str, Any]]] = {}  # by the target's name, oldest first
         self._sent: dict[str, list[float]] = {}  # by the target's name, Unix times of the last hour
-        self._sending: dict[str, threading.Thread] = {}  # by the target's name
+        self._senders: dict[threading.Thread, threading.Event] = {}  # one a target, and what wakes it
         self.told: set[str] = set()  # threads that were told and are not over
         self._failed: dict[str, tuple[int, float, str]] = {}  # by target: how often, when to try again, why
         self._all_at_end = True
@@ -66,7 +67,12 @@ class Outbox:
             self._read()
 
     def start(self) -> None:
-        """Begin to send."""
+        """Begin to send. No thread is begun later: there may be no room for one when a message matters most."""
+        for target in self.targets:
+            wake = threading.Event()
+            sender = threading.Thread(target=self._send_to, args=(target, wake), name="notify", daemon=True)
+            self._senders[sender] = wake
+            sender.start()
         if self.targets:
             self._thread.start()
 
@@ -142,76 +148,82 @@ class Outbox:
             self._wake.clear()
             ends = self._over.is_set()
             self.tend()
-            for target in self.targets:
-                before = self._sending.get(target.name)
-                if ends or before is None or not before.is_alive():
-                    words = target, before, ends and self._all_at_end
-                    self._sending[target.name] = threading.Thread(target=self._send_to, args=words, daemon=True)
-                    self._sending[target.name].start()
-        for sending in self._sending.values():
-            sending.join()
+            for wake in self._senders.values():
+                wake.set()
+        for sender in self._senders:
+            sender.join()
         self.tend()
 
-    def _send_to(self, target: Target, before: threading.Thread | None, last: bool) -> None:
-        if before is not None:
-            before.join()  # what is under way would be told twice
-        if self._send_waiting(target, last=last):
-            self._wake.set()  # more may have come meanwhile
+    def _send_to(self, target: Target, wake: threading.Event) -> None:
+        ends = False
+        while not ends:
+            wake.wait()
+            wake.clear()
+            ends = self._over.is_set()
+            if self._send_waiting(target, last=ends and self._all_at_end):
+                self._wake.set()  # more may have come meanwhile
 
     def _send_waiting(self, target: Target, *, last: bool) -> bool:
         """Was it tried?"""
         count, again_at, _ = self._failed.get(target.name, (0, 0.0, ""))
         with self._lock:
             now, waiting = time.time(), self._waiting.setdefault(target.name, [])
-            waiting[:] = [one for one in waiting if now - one["at"] < GIVE_UP_S]
+            if old := [Message(**one["message"]) for one in waiting if now - one["at"] >= GIVE_UP_S]:
+                self._take_out(waiting, old)
             messages = [_with_age(Message(**one["message"]), now - one["at"]) for one in waiting]
             urgent = [one for one in messages if one.severity == "error"]
-            sent = self._sent[target.name] = [at for at in self._sent.get(target.name, ()) if now - at < HOUR_S]
+            sent = self._sent[target.name] = [at for at in self._sent.get(target.name, ()) if abs(now - at) < HOUR_S]
             left = self._per_hour - len(sent)
             may_all = left > 0 and not is_asleep(self._asleep, now)
+        if old:
+            told = f"Messages that waited for {target.name} for {span(GIVE_UP_S)} are dropped: {len(old)}."
+            self._tell("notify-failed", told, "warning")
         chosen = messages if may_all or last else urgent
-        if not chosen or (now < again_at and not last):
+        if not chosen or (time.monotonic() < again_at and not last):
             return False
+        digest = make_digest(chosen, max(1, left) if may_all or last else 1, self._digest)
         try:
-            for message in make_digest(chosen, max(1, left) if may_all or last else 1, self._digest):
+            for number, message in enumerate(digest):
                 target.send(message)
                 with self._lock:
                     sent.append(time.time())
+                    self._take_out(waiting, chosen[number:] if message is digest[-1] else [message])
         except SendError as error:
-            self._failed[target.name] = (count + 1, now + AGAIN_S[min(count, len(AGAIN_S) - 1)], str(error))
+            again_at = time.monotonic() + AGAIN_S[min(count, len(AGAIN_S) - 1)]
+            self._failed[target.name] = (count + 1, again_at, str(error))
             if not count:
-                self._tell(
-                    "notify-failed", f"Messages do not reach {target.name}: {error}. It is tried again.", "warning"
-                )
+                told = f"Messages do not reach {target.name}: {error}. It is tried again."
+                self._tell("notify-failed", told, "warning")
             return True
         if self._failed.pop(target.name, None):
             self._tell("notify", f"Messages reach {target.name} again.", "info")
-        with self._lock:
-            # What was joined with a newer message meanwhile is still to be told.
-            gone = {(one.thread, one.is_over) for one in chosen}
-            waiting[:] = [one for one in waiting if (one["message"]["thread"], one["message"]["is_over"]) not in gone]
-            for message in (one["message"] for one in waiting):
-                if message["is_over"] and (message["thread"], False) in gone:
-                    message["severity"] = "info"  # the worse has been told by itself
-            self._write()
         return True
+
+    def _take_out(self, waiting: list[dict[str, Any]], sent: Sequence[Message]) -> None:
+        """Forget what a target has. What was joined with a newer message meanwhile is still to be told."""
+        gone = {(one.thread, one.is_over) for one in sent}
+        waiting[:] = [one for one in waiting if (one["message"]["thread"], one["message"]["is_over"]) not in gone]
+        for message in (one["message"] for one in waiting):
+            if message["is_over"] and (message["thread"], False) in gone:
+                message["severity"] = "info"  # the worse has been told by itself
+        self._write()
 
 
 class Notifier(Outbox):
     """The messages of one daemon."""
 
     def __init__(self, run_file: RunFile, post: Callable[[f.Fact], None], state: Callable[[], State]) -> None:
-        def tell(event: str, sentence: str, level: str) -> None:
-            post(f.Remark(event, sentence, level))
-
         self._state, beat = state, run_file.heartbeat
         self._tolerance = Tolerance(beat.behind_s, beat.behind_steps, run_file.job.saves_every)
         self._path = run_file.state_dir / "messages.json"
-        super().__init__(run_file.run.id, run_file.notify, tell, "supervisorctl incidents")
+        super().__init__(run_file.run.id, run_file.notify, lambda *one: post(f.Remark(*one)), "supervisorctl incidents")
 
     def start(self) -> None:
         """Begin; what an earlier daemon could not send, or had no time to note, is sent."""
-        self.put(list_messages(State(), self._state()))
+        state = self._state()
+        standing = {f"worth-{name}" for name in findings(state)}
+        self.told -= {thread for thread in self.told - standing if thread.startswith("worth-")}  # it ended meanwhile
+        self.put(list_messages(State(), state))
         super().start()
 
     def note(self, before: State, after: State) -> None:

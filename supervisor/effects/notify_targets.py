@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 SLACK, DISCORD = "hooks.slack.com", "discord.com"
 CHILD_S = 30.0
 PASSED = ("PATH", "HOME", "LC_ALL", "PYTHONPATH", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
-LONGEST_TEXT = 3000  # ntfy takes 4096 bytes, Discord 2000 characters of what is shown first
+LONGEST_TEXT = 1700  # ntfy takes 4096 bytes, Discord 2000 characters with the title and the command
 PRIORITY = {"info": 2, "warning": 4, "error": 5}  # of ntfy
 TYPES = {"info": "info", "warning": "warning", "error": "failure"}  # of apprise
 

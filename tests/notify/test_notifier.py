@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +22,7 @@ from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.messages import Message
 from supervisor.core.state import Incident, State
+from supervisor.core.training_health import Streak, Worth
 from supervisor.effects import notify, notify_targets
 from supervisor.effects.notify import Notifier
 from supervisor.effects.notify_targets import SendError, open_targets
@@ -59,6 +62,10 @@ class Desk:
         assert incidents.open is not None
         over = replace(incidents.open, closed=130.0, closed_step=41)
         self.turn(replace(self.state, incidents=replace(incidents, open=None, closed=(*incidents.closed, over)[-50:])))
+
+    def send_with(self, send: Callable[[Message], None]) -> None:
+        """In place of its one target's way of sending."""
+        object.__setattr__(self.notifier.targets[0], "send", send)
 
 
 MakeDesk = Callable[..., Desk]
@@ -102,8 +109,7 @@ def test_one_incident_is_a_message_and_its_end_another_in_the_same_thread(make_d
 def test_what_ends_while_its_message_is_under_way_ends_as_a_note(make_desk: MakeDesk) -> None:
     with Service("ntfy") as ntfy:
         desk = make_desk(f"ntfy://{ntfy.place}/{TOPIC}")
-        target = desk.notifier.targets[0]
-        send, sent = target.send, []
+        send, sent = desk.notifier.targets[0].send, []
 
         def send_and_end(message: Message) -> None:
             send(message)
@@ -111,7 +117,7 @@ def test_what_ends_while_its_message_is_under_way_ends_as_a_note(make_desk: Make
             if len(sent) == 1:
                 desk.close()
 
-        object.__setattr__(target, "send", send_and_end)
+        desk.send_with(send_and_end)
         desk.notifier.start()
         desk.open(1)
         until(lambda: len(sent) == 2)
@@ -257,7 +263,7 @@ def test_what_a_killed_daemon_did_not_send_the_next_one_sends_once(make_desk: Ma
         first.notifier.start()
         first.open(1)
         until(lambda: first.notifier.note_for_status)
-        first.notifier.targets = []  # it is gone, and says no more
+        first.notifier.close(all_at_end=False)
         plain.heal()
         second = make_desk(f"http://{plain.place}/")
         second.state = first.state
@@ -267,6 +273,130 @@ def test_what_a_killed_daemon_did_not_send_the_next_one_sends_once(make_desk: Ma
         assert len(plain.got) == 1
         second.close()
         until(lambda: len(plain.got) == 2)
+
+
+def test_a_moment_without_room_for_a_thread_silences_no_message(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    desk = make_desk("http://127.0.0.1:9/")
+    sent: list[Message] = []
+    desk.send_with(sent.append)
+    desk.notifier.start()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        desk.open(1)
+        until(lambda: sent)
+    desk.close()
+    until(lambda: len(sent) == 2)
+
+
+def test_a_message_that_is_refused_makes_no_other_go_out_again(make_desk: MakeDesk, tmp_path: Path) -> None:
+    sent: list[str] = []
+    refused: list[str] = []
+
+    def send(message: Message) -> None:
+        (refused if message.thread == "incident-2" else sent).append(message.thread)
+        if message.thread == "incident-2":
+            raise SendError("it answers with status 400")
+
+    desk = make_desk("http://127.0.0.1:9/")
+    desk.send_with(send)
+    desk.notifier.put([Message("incident-1", "warning", "vLLM died."), Message("incident-2", "warning", "x")])
+    desk.notifier.start()
+    until(lambda: len(refused) > 2)
+    assert sent == ["incident-1"]
+    [waiting] = json.loads((tmp_path / "messages.json").read_bytes())["waiting"].values()
+    assert [one["message"]["thread"] for one in waiting] == ["incident-2"], "nor does the next daemon send it again"
+
+
+def test_of_a_digest_everything_is_told(make_desk: MakeDesk) -> None:
+    sent: list[str] = []
+    desk = make_desk("http://127.0.0.1:9/", per_hour=2)
+    desk.send_with(lambda message: sent.append(message.sentence))
+    desk.notifier.put([Message(f"incident-{number}", "error", f"Number {number}.") for number in range(4)])
+    desk.notifier.start()
+    until(lambda: len(sent) == 2)
+    desk.notifier.close()
+    assert sent == ["Number 0.", "3 messages:\nNumber 1.\nNumber 2.\nNumber 3."]
+
+
+def test_what_was_found_bad_and_ended_unnoted_is_told_when_it_comes_again(make_desk: MakeDesk, tmp_path: Path) -> None:
+    kept = {"waiting": {}, "sent": {}, "open": ["worth-loss-nan", "worth-reward-flat"]}
+    (tmp_path / "messages.json").write_text(json.dumps(kept))  # the disk was full when the first of them ended
+    sent: list[str] = []
+    flat = Streak(10, said="The reward is flat.")
+    desk = make_desk("http://127.0.0.1:9/")
+    desk.state = replace(State(), worth=Worth(rows={"reward-flat": flat}))
+    desk.send_with(lambda message: sent.append(message.thread))
+    desk.notifier.start()
+    nan = Streak(2, said="The loss is NaN.")
+    desk.turn(replace(desk.state, worth=Worth(rows={"reward-flat": flat, "loss-nan": nan})))
+    until(lambda: sent)
+    assert sent == ["worth-loss-nan"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the clock of the notifier is off, in seconds."""
+    off = [0.0]
+    told = SimpleNamespace(time=lambda: time.time() + off[0], monotonic=time.monotonic, gmtime=time.gmtime)
+    monkeypatch.setattr(notify, "time", told)
+    return off
+
+
+def test_a_clock_that_is_set_back_holds_no_message_up(make_desk: MakeDesk, clock: list[float]) -> None:
+    sent: list[str] = []
+    refuses = [True]
+
+    def send(message: Message) -> None:
+        if refuses[0]:
+            raise SendError("its host's name is not known here")
+        sent.append(message.thread)
+
+    clock[0] = 8 * 3600.0
+    desk = make_desk("http://127.0.0.1:9/", per_hour=1)
+    desk.send_with(send)
+    desk.notifier.start()
+    desk.open(1)
+    until(lambda: desk.notifier.note_for_status)
+    refuses[0] = False
+    until(lambda: sent == ["incident-1"])
+    clock[0], refuses[0] = 0.0, True
+    desk.notifier.note_end(93, "the disk is broken")
+    until(lambda: desk.notifier.note_for_status)
+    clock[0], refuses[0] = -8 * 3600.0, False
+    until(lambda: sent == ["incident-1", "end"])
+    desk.open(2)  # what was sent at a time to come fills no hour
+    clock[0] = -16 * 3600.0
+    until(lambda: sent == ["incident-1", "end", "incident-2"])
+
+
+def test_what_waited_for_a_day_is_dropped_and_that_is_told(make_desk: MakeDesk, clock: list[float]) -> None:
+    def send(message: Message) -> None:
+        raise SendError("it answers with status 500")
+
+    desk = make_desk("http://127.0.0.1:9/")
+    desk.send_with(send)
+    desk.notifier.start()
+    desk.open(1)
+    until(lambda: desk.notifier.note_for_status)
+    clock[0] = 25 * 3600.0
+    until(lambda: len(desk.told) == 2)
+    assert desk.told[1] == "Messages that waited for target 1 (http://...) for 24 h are dropped: 1."
+
+
+def test_the_longest_message_is_one_that_discord_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Service() as service:
+        monkeypatch.setattr(notify_targets, "DISCORD", "127.0.0.1")
+        run = "r" * 100
+        [target], _ = open_targets(f"http://{service.place}/api/webhooks/1/x", run)
+        target.send(Message("incident-12345", "warning", "x" * 5000, f"supervisorctl incidents 12345 {run}"))
+        [(_, value, _)] = service.got
+        assert value["content"].endswith(f"x\n$ supervisorctl incidents 12345 {run}")
+        assert len(value["content"]) <= 2000
 
 
 def test_an_incident_that_opened_while_no_daemon_could_note_it_is_told(make_desk: MakeDesk) -> None:
