@@ -147,14 +147,14 @@ def plan_of(store: Store, step: Step, folder: Path, writer: str, generation: int
 def test_the_holder_cancels_what_a_fenced_pod_began_after_the_take_over(b2: B2Server, tmp_path: Path) -> None:
     ours = open_store("b2://the-bucket/team", b2.url, b2.environ(), streams=1, retry=QUICK)
     theirs = b2_store(b2)
-    claims.claim(ours, RUN, A, 0.1)
+    claims.claim(ours, RUN, A, 60.0, sleep=lambda _: None)
     step = large(tmp_path)
     step.write("second.bin", random.Random(2).randbytes(3 * PART))
     taken: list[int] = []
 
     def take_over(moved: Any) -> None:
         if moved.phase == "sending" and b2.journal("b2_start_large_file") and not taken:
-            taken.append(claims.claim(theirs, RUN, B, 0.1, take_over=True).generation)
+            taken.append(claims.claim(theirs, RUN, B, 60.0, sleep=lambda _: None, take_over=True).generation)
             sweep_run(theirs, RUN)
 
     with pytest.raises(StoreError):  # its upload is cancelled; meanwhile it may begin the next, which B never saw
@@ -169,10 +169,10 @@ def test_a_pod_that_is_fenced_at_the_very_end_cancels_nothing_of_the_holder(
     b2: B2Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, settle = b2_store(b2), publishing.settle_pointer
-    claims.claim(ours, RUN, A, 0.1)
+    claims.claim(ours, RUN, A, 60.0, sleep=lambda _: None)
 
     def lose(store: Store, run_id: str) -> bool:
-        claims.claim(b2_store(b2), RUN, B, 0.1, take_over=True)
+        claims.claim(b2_store(b2), RUN, B, 60.0, sleep=lambda _: None, take_over=True)
         half_sent(b2, tmp_path / "b", 10)
         return settle(store, run_id)
 

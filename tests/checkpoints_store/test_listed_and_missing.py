@@ -157,7 +157,7 @@ def test_one_404_of_the_manifest_does_not_publish_a_step_again(b2: B2Server, tmp
 
 def test_one_404_of_its_own_claim_fences_no_healthy_pod(b2: B2Server) -> None:
     store = b2_store(b2)
-    assert claims.claim(store, RUN, POD, 0.3).writer == POD
+    assert claims.claim(store, RUN, POD, 60.0, sleep=lambda _: None).writer == POD
     not_found(b2, "writers/")
     assert claims.check(store, RUN, 1, POD).writer == POD
 
@@ -184,7 +184,7 @@ def test_what_is_listed_and_never_found_is_no_answer_and_is_asked_for_later(
     store = published(b2_store(b2), tmp_path, 10, 20)
     quarantine(store, 20)
     set_pin(store, RUN, 10, pinned=True)
-    claims.claim(store, RUN, POD, 0.3)
+    claims.claim(store, RUN, POD, 60.0, sleep=lambda _: None)
     put_record(store, RUN, JOURNAL, b"record")
     sent = len(b2.journal("b2_upload_.*"))
     not_found(b2, name, times=1000)
