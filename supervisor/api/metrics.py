@@ -99,11 +99,15 @@ def list_families(status: Mapping[str, Any]) -> list[Family]:
     family("time_seconds", "gauge", about, [({"category": name}, seconds) for name, seconds in times.items()])
     family("incident_open", "gauge", "1 while an incident is open.", [({}, int(bool(incident)))])
     family("incident_seconds", "gauge", "Age of the open incident, in seconds.", [({}, incident.get("seconds"))])
-    complete, committed = _count_steps(local, "state", "complete"), _count_steps(stored, "committed", True)
-    family("local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, complete)])
-    family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
-    held = sum(int(step.get("size_bytes") or 0) for step in local)
-    family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, held)])
+    listing = status.get("listing") or {}
+    if local or not listing.get("local"):
+        complete = sum(step.get("state") == "complete" for step in local)
+        family("local_steps", "gauge", "Complete checkpoints on the local disk.", [({}, complete)])
+        held = sum(int(step.get("size_bytes") or 0) for step in local)
+        family("local_checkpoint_bytes", "gauge", "Size of all local checkpoints.", [({}, held)])
+    if stored or not listing.get("store"):
+        committed = sum(step.get("committed") is True for step in stored)
+        family("stored_steps", "gauge", "Published checkpoints in the store.", [({}, committed)])
     family("disk_free_bytes", "gauge", "Free space of the checkpoint volume.", [(path, disk.get("free_bytes"))])
     needed = [(path, status.get("disk_needed_bytes"))]
     family("disk_needed_bytes", "gauge", "Free space that the next checkpoint needs, with the reserve.", needed)
@@ -139,10 +143,6 @@ def _wait_lines(run: Labels, waits: Mapping[str, Any]) -> Iterable[str]:
 def _gpu_labels(gpu: Mapping[str, Any]) -> Labels:
     host = ("host",) if gpu.get("host") else ()
     return {name: str(gpu.get(name, "")) for name in ("index", "uuid", "role", *host)}
-
-
-def _count_steps(steps: Iterable[Mapping[str, Any]], key: str, value: object) -> int:
-    return sum(step.get(key) == value for step in steps)
 
 
 def _number_text(value: object) -> float | None:

@@ -225,7 +225,9 @@ def _checkpoints_row(status: Mapping[str, Any]) -> str:
     local = status.get("local_steps") or []
     complete = [step["step"] for step in local if step.get("state") == "complete"]
     others = [f"{step['step']} {step.get('state')}" for step in local if step.get("state") != "complete"]
-    parts = [f"here {_steps_in_words(complete)}" if complete else "none complete here", *others]
+    unlisted = not local and (status.get("listing") or {}).get("local")
+    none = f"here unknown: {unlisted}" if unlisted else "none complete here"
+    parts = [f"here {_steps_in_words(complete)}" if complete else none, *others]
     if status.get("last_good_step") is not None:
         parts.append(f"last good step {status['last_good_step']}")
     return ", ".join(parts)

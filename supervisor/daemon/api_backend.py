@@ -198,4 +198,5 @@ class ApiBackend:
 
     def ready(self) -> tuple[bool, str]:
         """Is the job running and making steps?"""
-        return self._house.state.mode == "running", status.headline(self._house.state)
+        now = status.status(self._house.state)
+        return now["state"] == "running", now["sentence"]

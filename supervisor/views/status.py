@@ -161,6 +161,7 @@ def status(state: State) -> dict[str, Any]:
         "worthless": list(pinned_steps.findings(state).values()),
         "last_good_step": state.last_good,
         "published_step": state.store.published,
+        "listing": {"local": state.local.reason, "store": state.store.reason},  # why it failed, or ""
         "local_steps": _local_steps(state),
         "stored_steps": [
             _pick_fields(one, "step", "committed", "size_bytes", "left", "problem") for one in state.store.steps
@@ -196,7 +197,8 @@ def _engine(state: State) -> dict[str, Any] | None:
     silent = {name for name, one in state.machines.items() if one.silent_since is not None}
     looks = [one.look for one in state.engines.values() if one.look is not None and one.look.host not in silent]
     odd = [look for look in looks if look.health != "ok"]
-    sums = {name: sum(getattr(look, name) or 0.0 for look in looks) for name in ("running", "waiting")}
+    known = {name: [n for one in looks if (n := getattr(one, name)) is not None] for name in ("running", "waiting")}
+    sums = {name: sum(numbers) if numbers else None for name, numbers in known.items()}
     told = [f"{who('inference', look.host, look.index)}: {look.health}" for look in odd]
     health = odd[0].health if odd else "ok"
     return {"health": health, "liveness": None, **sums, "engines": len(looks), "odd": told} if looks else None

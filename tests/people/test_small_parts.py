@@ -8,13 +8,23 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from supervisor.api import metrics
 from supervisor.base import sd_notify, secrets
+from supervisor.cli import render
+from supervisor.core import facts as f
+from supervisor.core.state import EngineMemory, State
+from supervisor.daemon.api_backend import ApiBackend, House
+from supervisor.daemon.attach_requests import AttachRequests
 from supervisor.daemon.inbox import Inbox, Waits
+from supervisor.views import status
+from tests.core.world import World
 from tests.people.desk import GIB, FakeDesk
 
 # ---------------------------------------------------------------- secrets
@@ -197,6 +207,53 @@ def test_what_is_unknown_has_no_sample_and_odd_text_stays_a_label() -> None:
     assert got['incident_seconds{run="a\\"b\\\\c\\nd"}'] == 12.5
     assert got['state{run="a\\"b\\\\c\\nd",state="odd"}'] == 1
     assert got['loss{run="a\\"b\\\\c\\nd"}'] == float("inf")
+
+
+def test_a_listing_that_failed_counts_no_checkpoint_and_one_that_found_none_counts_zero() -> None:
+    names = {"local_steps", "local_checkpoint_bytes", "stored_steps"}
+
+    def counted(world: World) -> dict[str, float]:
+        got = samples(metrics.render(status.status(world.state)))
+        return {name: value for key, value in got.items() if (name := key.split("{")[0]) in names}
+
+    world = World()
+    world.answer = False
+    world.boot()
+    assert counted(world) == {}, "nothing is listed yet"
+    world.see(f.LocalSteps(reason="/data cannot be read: Stale file handle", settled=True))
+    world.see(f.StoreSteps(reason="the store does not answer"))
+    assert counted(world) == {}
+    told = "\n".join(render.status_block(status.status(world.state)))
+    assert "here unknown: /data cannot be read: Stale file handle" in told
+    world.see(f.LocalSteps(settled=True))
+    world.see(f.StoreSteps())
+    assert counted(world) == dict.fromkeys(names, 0)
+    assert "none complete here" in "\n".join(render.status_block(status.status(world.state)))
+
+
+def test_engines_that_do_not_say_how_busy_they_are_are_not_idle() -> None:
+    def look(host: str, running: float | None) -> EngineMemory:
+        return EngineMemory(look=f.EngineLook(f"http://{host}:8000", "ok", running=running, host=host))
+
+    silent, busy = look("b", None), look("c", 5.0)
+    told = status.status(replace(State(), mode="running", engines={"b/0": silent}))
+    assert render.engine_in_words(told["engine"]) == "1 of 1 answer"
+    assert not [key for key in samples(metrics.render(told)) if key.startswith("engine_requests")]
+    told = status.status(replace(State(), mode="running", engines={"b/0": silent, "c/0": busy}))
+    assert render.engine_in_words(told["engine"]) == "2 of 2 answer, 5 running"
+
+
+def test_ready_is_what_status_calls_running() -> None:
+    world = World()
+    world.running_at(7)
+    backend = ApiBackend(cast(House, SimpleNamespace(state=world.state)), cast(AttachRequests, None))
+    assert backend.ready()[0]
+    world.see(f.Command("pause", "root"))
+    world.engine_process_dies()
+    world.after(120)
+    backend = ApiBackend(cast(House, SimpleNamespace(state=world.state)), cast(AttachRequests, None))
+    ready, sentence = backend.ready()
+    assert not ready and sentence.startswith("paused, so nothing is done about it until you run")
 
 
 def test_the_poorest_status_is_valid_too() -> None:
