@@ -145,7 +145,7 @@ def _place_of_key(subject: Subject, path: tuple[str | int, ...]) -> Where:
     tried += [names[:end] for end in range(len(names) - 1, 0, -1)]
     for one in tried:
         dotted = ".".join(one)
-        if subject.settings.has(dotted) and (place := subject.where(dotted)).line:
+        if subject.settings.get(dotted) is not None and (place := subject.where(dotted)).line:
             return replace(place, key=".".join(names))
     return subject.file(".".join(names))
 
@@ -156,7 +156,7 @@ def _mentioned_key(subject: Subject, told: str) -> Where:
         if f"'{one.id}'" in told or f'"{one.id}"' in told:
             return environments.where(subject, one)
     for dotted in re.findall(r"[a-z_]+(?:\.[a-z_]+)+", told):
-        if subject.settings.has(dotted) and (place := subject.where(dotted)).line:
+        if subject.settings.get(dotted) is not None and (place := subject.where(dotted)).line:
             return place
     named = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b|(?<=[`'\"])[\w/@.\-]+(?=[`'\"])", told))
     hits = []

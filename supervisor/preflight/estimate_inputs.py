@@ -89,7 +89,7 @@ def trainer_memory(subject: Subject) -> Memory | None:
         "lora": adapter,
         "every": every,
         "logit_bytes": 16.0 if subject.kind == "rl" else 18.0,
-        "fsdp_cpu_offload": subject.settings.get(of_trainer(subject, "model.fsdp_cpu_offload")) is True,
+        "fsdp_cpu_offload": subject.settings.is_on(of_trainer(subject, "model.fsdp_cpu_offload")) is True,
         "full_offload": full,
     }
     low = TrainerSetup(

@@ -14,7 +14,7 @@ from supervisor.preflight.kinds import beyond, describe_field, describe_value, f
 from supervisor.preflight.renames import takes
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.subject import Check, Subject
-from supervisor.primerl.configs import flags
+from supervisor.primerl.configs import flags, without_no
 
 _SECRET = re.compile(r"(?i)(?:secret|token|(?:api|access|application|private|wandb|auth|hf|openai)[_-]?key)$")
 _PASSWORD = re.compile(r"(?i)pass(?:word|wd|phrase)$")
@@ -28,7 +28,7 @@ def unknown_flags(subject: Subject) -> Iterator[Finding]:
     """Flags in [job] args that the trainer does not know."""
     for schema, name, _, path in _flags_of_job(subject):
         stranger = _first_unknown(schema, path)
-        if not stranger or any(takes(schema, plain) for plain in _without_no(path)):
+        if not stranger or takes(schema, without_no(path)):
             continue
         told, remedy, _ = explain_unknown_key(stranger, schema, subject.kind, f"--{name}")
         weight = severity(stranger, schema, subject.kind)
@@ -119,15 +119,6 @@ def _first_unknown(schema: Schema, path: str) -> str:
         if not takes(schema, ".".join(parts[:length])) and not (length == 1 and schema.open):
             return ".".join(parts[:length])
     return ""
-
-
-def _without_no(path: str) -> Iterator[str]:
-    """`--no-clean` and `--trainer.no-x` switch something off."""
-    if path.startswith("no_"):
-        yield path[3:]
-    above, _, name = path.rpartition(".")
-    if above and name.startswith("no_"):
-        yield f"{above}.{name[3:]}"
 
 
 def _place_of_flag(subject: Subject, name: str) -> Where:

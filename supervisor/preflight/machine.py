@@ -228,9 +228,9 @@ def offload_memory(subject: Subject) -> Iterator[Finding]:
         return  # most of it is then frozen, and how it is held differs by version
     prefix = "trainer.model" if subject.kind == "rl" else "model"
     half = settings.get(f"{prefix}.optimization_dtype") == "bfloat16"
-    if settings.get(f"{prefix}.fsdp_cpu_offload") is True:
+    if settings.is_on(f"{prefix}.fsdp_cpu_offload"):
         key, each, what = f"{prefix}.fsdp_cpu_offload", 12, "weights and the optimizer's two moments"
-    elif settings.get(f"{prefix}.optim_cpu_offload") is True:
+    elif settings.is_on(f"{prefix}.optim_cpu_offload"):
         key, each, what = f"{prefix}.optim_cpu_offload", 8, "the optimizer's two moments"
     else:
         return

@@ -71,7 +71,7 @@ def degree(subject: Subject, *paths: str) -> int:
 
 def switched_on(subject: Subject, *paths: str) -> str:
     """The first of ``paths`` that says true, "" where none does."""
-    return next((path for path in paths if subject.settings.get(path) is True), "")
+    return next((path for path in paths if subject.settings.is_on(path)), "")
 
 
 def lora(subject: Subject) -> str:

@@ -354,7 +354,7 @@ def _compare_quietly(subject: Subject, old: Settings, now: Settings, since: str)
         was, fresh = old.get(*paths), now.get(*paths)
         if was == fresh:
             continue
-        path = next((one for one in paths if now.has(one)), next((one for one in paths if old.has(one)), paths[0]))
+        path = next((one for where in (now, old) for one in paths if where.get(one) is not None), paths[0])
         first = first or path
         told.append(f"{path} is {_show_value(fresh)} and was {_show_value(was)}" + (f" ({meaning})" if meaning else ""))
     if told:

@@ -124,7 +124,7 @@ def _shares_gpu(subject: Subject) -> bool:
 def _place_of_key(subject: Subject, path: str) -> Where:
     """Where it stands, or the header of the table in which it would have to; else the list of the trainer's GPUs."""
     tables = [path.rsplit(".", parts)[0] for parts in range(1, path.count(".") + 1)]
-    places = (subject.where(one) for one in (path, *tables, "trainer_gpu_ids") if subject.settings.has(one))
+    places = (subject.where(one) for one in (path, *tables, "trainer_gpu_ids") if subject.settings.get(one) is not None)
     found = next((one for one in places if one.line), subject.file(path))
     return Where(found.file, found.line, path)
 
@@ -161,10 +161,7 @@ def _check_offloading(subject: Subject) -> Iterator[Finding]:
 def _full_offload(subject: Subject) -> Iterator[Finding]:
     """b8d9553c0 (2026-08-15): it excludes the other, which is on by default."""
     states, full = of_trainer(subject, "model.optim_cpu_offload"), of_trainer(subject, "model.full_offload")
-    value = subject.settings.get(full)
-    if subject.kind not in ("rl", "sft") or value is None or value is False:
-        return
-    if subject.settings.get(states) is not False:
+    if subject.kind in ("rl", "sft") and subject.settings.has(full) and subject.settings.is_on(states) is not False:
         told = f"{full} is on, and {states} is not switched off: it is on by default."
         yield Finding("full-offload-twice", told, subject.where(full), f"Set {states} = false.")
 

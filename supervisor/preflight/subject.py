@@ -21,7 +21,7 @@ from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.renames import find_dropped_names
 from supervisor.preflight.schema import Schema
 from supervisor.preflight.site import Site
-from supervisor.primerl.configs import Settings
+from supervisor.primerl.configs import Settings, without_no
 from supervisor.primerl.configs import flags as flags_of
 from supervisor.primerl.dialect import Dialect
 
@@ -93,7 +93,7 @@ class Subject:
     def where(self, *paths: str) -> Where:
         """Where the first of the dotted ``paths`` that is set stands; [job] args have the last word."""
         for path in paths:
-            if not self.settings.has(path):
+            if self.settings.get(path) is None:
                 continue
             if path not in self.flags:
                 for text in reversed(self.texts):
@@ -137,7 +137,7 @@ class Subject:
     @cached_property
     def flags(self) -> frozenset[str]:
         """Dotted paths that [job] args set, whatever the files say."""
-        return frozenset(name.replace("-", "_") for name, _ in flags_of(self.args))
+        return frozenset(without_no(name.replace("-", "_")) for name, _ in flags_of(self.args))
 
     def file(self, key: str = "") -> Where:
         """The file in which ``key`` would have to stand, where none sets it."""

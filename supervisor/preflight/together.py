@@ -174,7 +174,7 @@ def _strange_code(subject: Subject) -> Iterator[Finding]:
     """trust_remote_code_only_with_hf of the trainer's model (d6e156d17)."""
     code, kind = of_trainer(subject, "model.trust_remote_code"), of_trainer(subject, "model.impl")
     weight, chosen = _weight_of_time(subject, date(2025, 9, 23)), subject.settings.get(kind)
-    if weight and subject.settings.get(code) is True and chosen in ("custom", "liger_kernel"):
+    if weight and subject.settings.is_on(code) and chosen in ("custom", "liger_kernel"):
         told = f'{code} is on, and {kind} = "{chosen}" is prime-rl\'s own code for the model.'
         yield Finding(_REFUSED, told, subject.where(code), f'Set {kind} = "hf", or take {code} out.', weight)
 
@@ -295,7 +295,8 @@ def _rule_holds(subject: Subject, path: str, wanted: Any) -> bool:
     if wanted == "set":
         return subject.settings.has(path)
     field = subject.schema.get(path) if subject.schema is not None else None
-    value: Any = subject.settings.get(path) if subject.settings.has(path) else field.default if field else None
+    value: Any = subject.settings.get(path)
+    value = field.default if value is None and field else value
     if isinstance(wanted, list):
         return value in wanted
     sign, _, limit = wanted.partition(" ")

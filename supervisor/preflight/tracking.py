@@ -63,8 +63,7 @@ def _check_logging(subject: Subject) -> str:
     for part in parts:
         for name in _WANDB:
             tables = [table for table in (f"{part}{name}", name) if settings.has(table)]
-            tables = [table for table in tables if settings.get(table) is not False]
-            if tables and not any(settings.get(f"{table}.offline") is True for table in tables):
+            if tables and not any(settings.is_on(f"{table}.offline") for table in tables):
                 return tables[0]
     return ""
 
@@ -74,8 +73,8 @@ def _wandb_offline(subject: Subject) -> Iterator[Finding]:
     dialect = subject.dialect
     if subject.kind != "rl" or dialect is None or dialect.wandb not in ("none", "shared-id", "prl-id"):
         return
-    table = next((name for name in _WANDB if subject.settings.get(f"{name}.offline") is True), "")
-    if table and subject.settings.get(f"{table}.shared") is not False:
+    table = next((name for name in _WANDB if subject.settings.is_on(f"{name}.offline")), "")
+    if table and subject.settings.is_on(f"{table}.shared") is not False:
         told = f"{table}.offline is on, and trainer and orchestrator share one W&B run."
         parts = f"[trainer.{table}] and [orchestrator.{table}]"
         remedy = f"Take it out, and write offline = true in both {parts}."

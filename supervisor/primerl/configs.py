@@ -7,6 +7,7 @@ else has the default of the era.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from supervisor.config.settings import Job
 from supervisor.primerl.dialect import Dialect
 
 LARGEST = 4 << 20
-MISSING = object()
+_PARTS = ("", "trainer.", "orchestrator.")
+_BROADCAST = [f"{part}weight_broadcast.type" for part in _PARTS]
+_ON, _OFF = {"true", "t", "yes", "y", "on", "1"}, {"false", "f", "no", "n", "off", "0"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Settings:
         """The first of the dotted ``paths`` that is set (prime-rl reads the text "None" as none); None otherwise."""
         for path in paths:
             value = self._path_at(path)
-            if value is not MISSING and value != "None" and value is not None:
+            if value != "None" and value is not None:
                 return value
         return None
 
@@ -63,15 +66,19 @@ class Settings:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def has(self, path: str) -> bool:
-        """Is ``path`` there, also as an empty table?"""
-        return self._path_at(path) is not MISSING and self._path_at(path) != "None"
+        """Is ``path`` there, also as an empty table, and not switched off?"""
+        return (value := self.get(path)) is not None and value is not False
+
+    def is_on(self, path: str) -> bool | None:
+        """A switch as pydantic reads it ("yes" and 1 are on as well); None where it is not set, or is no switch."""
+        return word in _ON if (word := str(self.get(path)).lower()) in _ON | _OFF else None
 
     def _path_at(self, path: str) -> Any:
         node: Any = self.tree
         for part in path.split("."):
             if not isinstance(node, Mapping):
-                return MISSING
-            node = node.get(part, node.get(part.replace("_", "-"), MISSING))
+                return None
+            node = node.get(part, node.get(part.replace("_", "-")))
         return node
 
 
@@ -91,15 +98,21 @@ def merge_configs(tables: Iterable[tuple[str, Mapping[str, Any]]], args: Sequenc
     tree: dict[str, Any] = {}
     for table, data in tables:
         _merge_trees(tree, {table: data} if table else data)
-    for name, value in flags(args):
-        node: dict[str, Any] = {}
-        leaf = node
-        *parents, last = name.replace("-", "_").split(".")
-        for part in parents:
-            leaf = leaf.setdefault(part, {})
-        leaf[last] = _parse_value(value)
+    for name, given in flags(args):
+        named = name.replace("-", "_")
+        path = without_no(named) if given is None else named
+        node: Any = path == named if given is None else _parse_value(given)
+        if given is None and isinstance(Settings(tree, "").get(path), Mapping):
+            node = {} if node else "None"  # a table stays as the file has it, or goes as a whole
+        for part in reversed(path.split(".")):
+            node = {part: node}
         _merge_trees(tree, node)
     return tree
+
+
+def without_no(path: str) -> str:
+    """The path that ``no_a.b`` (or ``a.no_b``, with tyro) switches off; other paths as they are."""
+    return re.sub(r"^no_|(?<=\.)no_(?=[^.]*$)", "", path, count=1)
 
 
 def flags(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -120,11 +133,9 @@ def flags(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield name, None
 
 
-def _parse_value(text: str | None) -> Any:
-    if text is None:
-        return True
+def _parse_value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads({"True": "true", "False": "false"}.get(text, text))
     except (ValueError, RecursionError):
         return text
 
@@ -171,13 +182,8 @@ class Refusal:
     key: str
 
 
-def problems(settings: Settings, dialect: Dialect, *, spread: bool = False) -> Iterator[str]:
-    """Sentences on what we cannot run, or what would take its safety away. ``spread``: the run file has [nodes]."""
-    return (refusal.sentence for refusal in refusals(settings, dialect, spread=spread))
-
-
 def refusals(settings: Settings, dialect: Dialect, *, spread: bool = False) -> Iterator[Refusal]:
-    """The same, each with the key that it is about."""
+    """What we cannot run, or what would take a run's safety away. ``spread``: the run file has [nodes]."""
     where = settings.where
     yield from _refuse_cluster(settings, dialect, spread)
     for path in ("max_concurrent_runs", "trainer.max_concurrent_runs"):
@@ -186,7 +192,7 @@ def refusals(settings: Settings, dialect: Dialect, *, spread: bool = False) -> I
             yield Refusal(told + "Set it to 1.", path)
             break
     for path in ("ckpt.weights_only", "trainer.ckpt.weights_only"):
-        if settings.get(path) is True:
+        if settings.is_on(path):
             yield Refusal(f"{where} sets {path}: such checkpoints cannot be resumed from. Take it out.", path)
     for path in ("ckpt.output_dir", "trainer.ckpt.output_dir"):
         if settings.get(path) is not None:
@@ -195,14 +201,13 @@ def refusals(settings: Settings, dialect: Dialect, *, spread: bool = False) -> I
                 "Take it out, and set [job] output_dir of the run file to the volume for checkpoints."
             )
             yield Refusal(told, path)
-    for path in ("ckpt.resume_step", "trainer.ckpt.resume_step", "orchestrator.ckpt.resume_step", "resume",
-                 "trainer.resume", "orchestrator.resume"):  # fmt: skip
+    for path in (f"{part}{key}" for key in ("ckpt.resume_step", "resume") for part in _PARTS):
         if settings.has(path):
             told = f"{where} sets {path}: the supervisor names the step to resume from in each start. Take it out."
             yield Refusal(told, path)
     if dialect.clean in ("output-dir", "run-dir"):
         for path in ("clean", "clean_output_dir"):
-            if settings.get(path) is True:
+            if settings.is_on(path):
                 told = f"{where} sets {path}, which would delete the run's checkpoints at a start. Take it out."
                 yield Refusal(told, path)
     for path in ("dry_run", "dump_config"):
@@ -221,8 +226,7 @@ def refusals(settings: Settings, dialect: Dialect, *, spread: bool = False) -> I
             f"With {dialect.name}, a run that broadcasts its weights with NCCL cannot resume (prime-rl d83dce699, "
             f'2fdffa7d3). Set weight_broadcast.type = "filesystem" in {where}, or use another version.'
         )
-        paths = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type")
-        yield Refusal(told, next((path for path in paths if settings.has(path)), paths[0]))
+        yield Refusal(told, next((path for path in _BROADCAST if settings.has(path)), _BROADCAST[0]))
 
 
 def _refuse_cluster(settings: Settings, dialect: Dialect, spread: bool) -> Iterator[Refusal]:
@@ -249,10 +253,6 @@ def _refuse_cluster(settings: Settings, dialect: Dialect, spread: bool) -> Itera
 
 def broadcast_type(settings: Settings, dialect: Dialect) -> str:
     """How the trainer hands its weights to the engine: "filesystem", "nccl" or "nixl"."""
-    chosen = settings.get(
-        "weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type"
-    )
-    if isinstance(chosen, str):
-        return chosen
-    lora = settings.has("trainer.model.lora")
-    return "nccl" if dialect.nccl_default and not lora and settings.has("inference") else "filesystem"
+    chosen = settings.get(*_BROADCAST)
+    by_default = dialect.nccl_default and settings.has("inference") and not settings.has("trainer.model.lora")
+    return chosen if isinstance(chosen, str) else "nccl" if by_default else "filesystem"

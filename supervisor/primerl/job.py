@@ -177,7 +177,7 @@ class PrimeRlJob:
     def problems(self) -> Sequence[str]:
         """Everything that we refuse to start with."""
         found = [
-            *files.problems(self.everything, self.dialect, spread=self.run.nodes is not None),
+            *(one.sentence for one in files.refusals(self.everything, self.dialect, spread=self.run.nodes is not None)),
             *command.refused_args(self.run),
             *self._engine_problems(),
             *command.gpu_problems(self.run, self.dialect, sft=self.sft),
