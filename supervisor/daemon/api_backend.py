@@ -54,6 +54,7 @@ class House(Protocol):
     messages: Notifier
     upgrade: Upgrade
     waits: Waits
+    is_ending: bool
 
     def post(self, fact: f.Fact, source: str = "") -> None:
         """Hand a fact to the core."""
@@ -126,6 +127,9 @@ class ApiBackend:
         """Take a person's command; it is carried out by the loop."""
         if verb not in VERBS:
             return Reply(False, f"There is no command {verb!r}; known are {', '.join(VERBS)}.")
+        if self._house.is_ending:
+            told = "The daemon is about to end" + ("" if verb == "shutdown" else ": give this order to the next one")
+            return Reply(verb == "shutdown", f"{told}.")
         if verb == "attach":
             return self._attaching.ask(args)
         if verb == "upgrade":

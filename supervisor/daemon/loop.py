@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -130,6 +130,7 @@ class Daemon:
         self._unwritten = 0  # turns that the journal could not take
         self._repeats: dict[str, Said] = {}
         self._left = Orders()  # for a program that takes this place
+        self.is_ending = False
         self._shown: tuple[object, ...] = ()
         self._shown_at = 0.0
         self._lock_file = run_lock.take_lock(self._state_dir, run_file.run.id, environ)
@@ -404,6 +405,7 @@ class Daemon:
             deadline = decision.deadline
             for action in decision.actions:
                 if isinstance(action, a.Exit):
+                    self.is_ending = True
                     self._hear_root_cause()
                     self.messages.note_end(action.code, action.reason)
                     return action.code
@@ -428,6 +430,8 @@ class Daemon:
             else:
                 if isinstance(fact, f.RootSeen):
                     self._decide(fact, source)
+                elif isinstance(fact, f.Command):
+                    self._first.append((fact, source))
             self._show()
 
     def _calm(self) -> bool:
@@ -576,26 +580,24 @@ class Daemon:
             self.effects.store.claiming.ended.set()  # who asks twice does not wait for a store that is away
         self._inbox.put((self.leaving.meaning_of(number), "signal"))
 
-    def _hand_over(self) -> None:
-        """Another program goes on here: take no further orders, and keep for it those that were taken.
-
-        What sensors and effects have told meanwhile is there to be found again, as after any end of a daemon.
-        """
-        self.notifier.tell_reloading("the installed program takes over")
-        self.api.close()
-        self._late_orders()
-
     def _late_orders(self) -> Orders:
-        """Empty the inbox for the program that goes on here."""
+        """What was asked of the program that goes on here. It finds by itself what sensors and effects have told."""
+        for fact, source in self._empty_inbox():
+            self._left.take(fact, source)
+        return self._left
+
+    def _empty_inbox(self) -> Iterator[tuple[f.Fact, str]]:
         while self._first or not self._inbox.empty():
             fact, source = self._first.popleft() if self._first else self._inbox.get_nowait()
             if isinstance(fact, f.Fact):
-                self._left.take(fact, source)
-        return self._left
+                yield fact, source
 
     def _end(self, code: int | None) -> None:
+        if not self.is_ending:
+            self.api.close()  # another daemon goes on here, and takes the orders
         if self.upgrade.is_going:
-            self._hand_over()
+            self.notifier.tell_reloading("the installed program takes over")
+            self._late_orders()
         else:
             self.notifier.tell_stopping(status.headline(self.state))  # why it ended stays in `systemctl status`
         self.heartbeat.close()
@@ -612,6 +614,9 @@ class Daemon:
             if told := leaving.list_unpublished(self.state):
                 logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
         self.api.close()
+        for fact, source in self._empty_inbox() if self.is_ending else ():
+            if isinstance(fact, f.Command):  # taken before the end was decided: the next daemon keeps to it
+                self._decide(fact, source)
         self.journal.snapshot(self.state)
         self.journal.close()
         self.witness.keep()
