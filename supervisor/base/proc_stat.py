@@ -18,6 +18,11 @@ def boot_id() -> str:
         return ""
 
 
+def is_this_boot(recorded: str) -> bool:
+    """Was ``recorded`` the name of this boot? Also where one of the two is hidden: that proves no reboot."""
+    return not recorded or boot_id() in ("", recorded)
+
+
 def forks() -> int | None:
     """Processes and threads that the machine has made since boot (proc(5), /proc/stat); None where that is hidden."""
     try:
@@ -31,11 +36,14 @@ def forks() -> int | None:
 
 
 def read_stat(path: str) -> tuple[str, list[str]] | None:
-    """Name and the fields after it (state first) of ``/proc/PID/stat`` or a thread's; None when it is gone: proc(5)."""
+    """Name and the fields after it (state first) of ``/proc/PID/stat`` or a thread's, see proc(5).
+
+    None when it is gone, or hidden from this user. Raises OSError where that is unknown: no descriptor is left.
+    """
     try:
         with open(path, "rb", buffering=0) as file:
             text = file.read(2048).decode(errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     head, _, tail = text.rpartition(")")  # the name may hold brackets and blanks itself
     fields = tail.split()

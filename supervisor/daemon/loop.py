@@ -340,7 +340,9 @@ class Daemon:
         if taken is None and not state.live and forgotten and self._pids(state.attempt.number):
             taken = state.attempt.number
         if taken is not None and (taken != state.attempt.number or not state.live):
-            after.extend(f.AttemptAdopted(taken, None, pid) for pid in self._pids(taken))
+            if None in (pids := self._pids(taken)):
+                raise TryAgainError(f"Cannot see whether attempt {taken} still lives: its record cannot be read.")
+            after.extend(f.AttemptAdopted(taken, None, pid) for pid in pids if pid)
         elif state.attempt.number and (state.holds_a_job or state.busy.start is not None):
             for component in self._components(state.attempt.number):
                 found = look_at_component(self._attempt_dir(state.attempt.number), component)
@@ -349,6 +351,8 @@ class Daemon:
                 adopted = state.attempt.number
                 if found.state == "running" and found.pid:
                     after.append(f.AttemptAdopted(state.attempt.number, state.attempt.resume_step, found.pid))
+                elif found.state == "unknown":
+                    after.append(f.Remark("adopted", f"It counts as alive until then: {found.reason}", "warning"))
                 elif self.context.job is None or not state.live:
                     lost = found.state == "lost"
                     after.append(
@@ -358,7 +362,7 @@ class Daemon:
             if adopted is None and state.live and state.busy.start is None:
                 adopted = state.attempt.number
                 after.append(f.ComponentExited(state.attempt.number, "launcher", None, None, lost=True))
-        lives = any(isinstance(fact, f.AttemptAdopted) for fact in after)
+        lives = any(isinstance(fact, f.AttemptAdopted | f.Remark) for fact in after)
         # Nothing is installed under a job that runs.
         setup = self._setup and not lives
         # Before whatever a sensor or a person has posted by now: until the core knows how long no daemon watched, each
@@ -383,11 +387,11 @@ class Daemon:
         last = self.journal.last_time()
         return sentence(self.witness.lost, self.witness.before, last[1] if last else None, self.state.attempt.number)
 
-    def _pids(self, attempt: int) -> list[int]:
-        """The living components of an attempt."""
+    def _pids(self, attempt: int) -> list[int | None]:
+        """The living components of an attempt; None for one that may live: its record cannot be read."""
         folder = self._attempt_dir(attempt)
         found = (look_at_component(folder, component) for component in self._components(attempt))
-        return [one.pid for one in found if one.state == "running" and one.pid]
+        return [one.pid for one in found if one.state == "unknown" or (one.state == "running" and one.pid)]
 
     def _components(self, attempt: int) -> list[str]:
         return attached.component_names(self._attempt_dir(attempt))

@@ -147,7 +147,7 @@ class Effects:
 
     def _job_runs(self) -> bool:
         folder = attempt_dir(self.run.state_dir, last_attempt(self.run.state_dir))
-        return any(look_at_component(folder, name).state == "running" for name in component_names(folder))
+        return any(look_at_component(folder, name).state in ("running", "unknown") for name in component_names(folder))
 
     def finish_deletions(self, output_dir: Path) -> None:
         """What an interrupted prune left goes beside the start, which a slow volume must not hold up."""

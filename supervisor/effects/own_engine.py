@@ -34,6 +34,7 @@ POLL_S = 0.02  # the server must not answer for the base model for longer than i
 READY_LIMIT_S = 3600.0
 CALL_LIMIT_S = 720.0  # prime-rl's own UPDATE_WEIGHTS_TIMEOUT_S (utils/client.py at 559b44772)
 STOP_S = 60.0
+MAY_ANSWER = ("running", "unknown")
 
 
 def engine_dir(state_dir: Path, engine: int) -> Path:
@@ -176,7 +177,7 @@ class OwnEngine:
         try:
             step = self._give_newest(engine, cancelled)
         except (SupervisorError, OSError, http.NoAnswerError) as error:
-            if cancelled.is_set() or look_at(self._run.state_dir, engine).state != "running":
+            if cancelled.is_set() or look_at(self._run.state_dir, engine).state not in MAY_ANSWER:
                 return  # its end is told as any other end is
             self._end_engine(self._run.need_job(), engine, STOP_S)
             self._run.post(
@@ -200,7 +201,7 @@ class OwnEngine:
             raise SupervisorError("its address is not known")
         until = time.monotonic() + READY_LIMIT_S
         while not _server_answers(served.url):
-            if cancelled.wait(POLL_S) or look_at(self._run.state_dir, engine).state != "running":
+            if cancelled.wait(POLL_S) or look_at(self._run.state_dir, engine).state not in MAY_ANSWER:
                 raise SupervisorError("it ended before it was up")
             if time.monotonic() > until:
                 raise SupervisorError(f"it was not up within {READY_LIMIT_S:.0f} s")

@@ -426,7 +426,10 @@ class Agent:
 
     def _look_at(self, part: Part, line: Line | None) -> None:
         folder = attempt_dir(self.state_dir, part.attempt)
-        part.state = look_at_component(folder, part.name)
+        found = look_at_component(folder, part.name)
+        if found.state == "unknown":
+            return  # what was told last stands until it can be seen again
+        part.state = found
         if line is None:
             return
         behind = self._carry_output(part, folder / f"{part.name}.log", line)

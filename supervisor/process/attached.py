@@ -37,7 +37,7 @@ class Attached:
     @property
     def alive(self) -> bool:
         """Is exactly this process there?"""
-        return self.boot_id == proc_stat.boot_id() and alive(self.process)
+        return proc_stat.is_this_boot(self.boot_id) and alive(self.process)
 
 
 def write_record(folder: Path, component: str, process: Identity, title: str, captured: Path | None = None) -> Attached:

@@ -66,14 +66,14 @@ def _read(path: Path, inode: int, changed_ns: int) -> ShimState | None:
 
 def may_live(state: ShimState) -> bool:
     """Is it not known to have ended?"""
-    return state.state == "running" or (state.state == "lost" and state.pid is not None)
+    return state.state in ("running", "unknown") or (state.state == "lost" and state.pid is not None)
 
 
 def of_message(data: dict[str, object]) -> ShimState:
     """A state that was written or sent as JSON. TypeError or ValueError for what is none."""
     known = {name: value for name, value in data.items() if name in _FIELDS}
     state = ShimState(**known)  # type: ignore[arg-type]
-    if state.state not in ("absent", "running", "exited", "lost"):
+    if state.state not in ("absent", "running", "exited", "lost", "unknown"):
         raise ValueError(f"{state.state!r} is no state of a component")
     return state
 

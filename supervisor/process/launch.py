@@ -70,10 +70,11 @@ class ShimState:
     - "running": ``pid`` with ``start_ticks`` lives under its shim;
     - "exited": it ended with ``exit_code`` or ``signal``;
     - "lost": the shim is gone and left no exit record, or the machine was rebooted. ``pid`` is then set only when the
-      component itself still lives (it has to be stopped; its status will never be known).
+      component itself still lives (it has to be stopped; its status will never be known);
+    - "unknown": this look failed (no descriptor left, a state folder on NFS that does not answer). It may live.
     """
 
-    state: Literal["absent", "running", "exited", "lost"]
+    state: Literal["absent", "running", "exited", "lost", "unknown"]
     pid: int | None = None
     start_ticks: int | None = None
     shim_pid: int | None = None
@@ -166,39 +167,37 @@ def look_at_component(attempt_dir: Path, component: str) -> ShimState:
     Cheap (a few small reads), except for a lost shim under systemd, where ``systemctl`` is asked once (5 s at most).
     A process with the recorded pid and another start time is never taken for ours.
     """
+    record = None
     try:
         record = read_record(attempt_dir, component)
+        return _look_with(record, attempt_dir, component)
     except ValueError as error:
         return ShimState("lost", reason=f"{error}; nothing is known of what it started")
-    except OSError as error:
-        return ShimState("lost", reason=f"the record of {component} cannot be read: {error}")
-    ended = read_end(attempt_dir, component, record)
-    if ended is not None:
+    except OSError as error:  # proves nothing, but an end that was written down does
+        reason = f"what became of {component} cannot be seen: {error}"
+        return read_end(attempt_dir, component, record) or ShimState("unknown", reason=reason)
+
+
+def _look_with(record: Record | None, attempt_dir: Path, component: str) -> ShimState:
+    if (ended := read_end(attempt_dir, component, record)) is not None:
         return ended
     if record is None:
         return ShimState("absent", reason=f"{component} was never started in {attempt_dir}")
-    if record.boot_id != proc_stat.boot_id():
+    if not proc_stat.is_this_boot(record.boot_id):
         return from_record("lost", record, f"the machine was rebooted since {component} was started")
     if alive(record.shim):
         # The disk may be too full or too slow for the exit record: then the shim's name tells the end.
         process = look_at(record.shim[0])
         named = re.fullmatch(r"rl-(exit|signal) (\d+)", process.name) if process else None
-        if named and (ended := read_end(attempt_dir, component, record)) is not None:
-            return ended
-        if named:
-            number = int(named[2])
-            return state_without_record(record, *((number, None) if named[1] == "exit" else (None, number)))
-        return from_record("running", record, "", alive=True)
-    ended = read_end(attempt_dir, component, record)  # it may have been written since
-    if ended is None and record.unit:
-        code = transient.exit_status(record.unit)
-        ended = (
-            state_without_record(record, *((code, None) if code < 128 else (None, code - 128)))
-            if code is not None
-            else None
-        )
-    if ended is not None:
+        if not named:
+            return from_record("running", record, "", alive=True)
+        number = int(named[2])
+        told = state_without_record(record, *((number, None) if named[1] == "exit" else (None, number)))
+        return read_end(attempt_dir, component, record) or told
+    if (ended := read_end(attempt_dir, component, record)) is not None:  # it may have been written since
         return ended
+    if record.unit and (code := transient.exit_status(record.unit)) is not None:
+        return state_without_record(record, *((code, None) if code < 128 else (None, code - 128)))
     lives = alive(record.child)
     what = "it still runs without one" if lives else "its exit status will never be known"
     return from_record("lost", record, f"the shim of {component} (pid {record.shim[0]}) is gone: {what}", alive=lives)

@@ -224,24 +224,24 @@ class Shim:
             os.close(fd)
         cgroup = self.enter_cgroup()
 
-        record: Answer = {
-            "shim_pid": os.getpid(),
-            "shim_start_ticks": start_ticks(os.getpid()),
-            "child_pid": self.child,
-            "child_start_ticks": start_ticks(self.child),
-            "boot_id": boot_id(),
-            "started_wall": time.time(),
-            "run_id": self.spec["run_id"],
-            "argv": self.spec["shown_argv"],
-            "nofile": nofile,
-            "how": self.spec["how"],
-            "unit": self.spec["unit"],
-            "cgroup": cgroup,
-            "forks": forks(),
-            "init_start_ticks": start_ticks(1),
-            "notes": self.notes,
-        }
         try:
+            record: Answer = {
+                "shim_pid": os.getpid(),
+                "shim_start_ticks": start_ticks(os.getpid()),
+                "child_pid": self.child,
+                "child_start_ticks": start_ticks(self.child),
+                "boot_id": boot_id(),
+                "started_wall": time.time(),
+                "run_id": self.spec["run_id"],
+                "argv": self.spec["shown_argv"],
+                "nofile": nofile,
+                "how": self.spec["how"],
+                "unit": self.spec["unit"],
+                "cgroup": cgroup,
+                "forks": forks(),
+                "init_start_ticks": start_ticks(1),
+                "notes": self.notes,
+            }
             write_atomically(f"{self.base}.shim.json", record)
         except OSError as error:
             os.close(go_write)  # the child waits for a word, and leaves without it

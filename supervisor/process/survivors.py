@@ -79,7 +79,7 @@ class Record:
     @property
     def of_these_pids(self) -> bool:
         """Do its numbers mean anything here? Not after a reboot, nor in a container that was started again."""
-        return self.boot_id == proc_stat.boot_id() and self.init in (None, proc_stat.start_ticks(1))
+        return proc_stat.is_this_boot(self.boot_id) and self.init in (None, proc_stat.start_ticks(1))
 
 
 def look_at(pid: int) -> Process | None:

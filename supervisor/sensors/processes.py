@@ -71,7 +71,10 @@ def identity_of(pid: int) -> Identity | None:
 
 def is_alive(process: Identity) -> bool:
     """Is exactly this process there and no zombie?"""
-    return identity_of(process.pid) == process
+    try:
+        return identity_of(process.pid) == process
+    except OSError:
+        return True  # unknown is not dead: it is looked at again
 
 
 def read_title(pid: int) -> str:
@@ -125,9 +128,8 @@ class _Table:
         self.by_fd: dict[int, int] = {}
         self.closed = False
         for seen in known:
-            stat = read_stat(seen.pid)
-            entry = _Known(Identity(seen.pid, seen.start_ticks), stat.parent if stat else 0, titles=[seen.title])
-            self.known[seen.pid] = entry
+            # What was reported has a title of its own, and is no copy of a parent.
+            entry = self.known[seen.pid] = _Known(Identity(seen.pid, seen.start_ticks), 0, titles=[seen.title])
             self.watch_end(entry, seen.role, key=seen.key)
 
     def watch_end(self, entry: _Known, role: Role, *, key: bool) -> None:

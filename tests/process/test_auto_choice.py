@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.base.errors import ConfigError
+from supervisor.base.errors import ConfigError, TryAgainError
 from supervisor.config.run_file import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -129,6 +129,26 @@ def test_what_lives_stays_as_it_was_started_also_where_the_files_could_not_be_re
     both.go(attempt=Attempt(number=1), own=OwnEngine(number=1, alive=True, pid=server, wanted=True))
     assert both.daemon._engine_left() == 1, "while nothing is decided the server is not taken for gone"
     assert both.opened()[0] == "own-role"
+
+
+def test_a_job_whose_record_cannot_be_read_counts_as_alive_to_a_daemon_that_begins(
+    pod_of: Callable[[str], Pod],
+) -> None:
+    pod = pod_of("unseen")
+    folder = attempt_dir(pod.state_dir, 1)
+    pod.live(folder, "rl")
+    (folder / "rl.shim.json").rename(folder / "kept")
+    (folder / "rl.shim.json").mkdir()
+    settings = pod.daemon.state.settings
+    pod.go(attempt=Attempt(number=1))
+    with pytest.raises(TryAgainError, match="Cannot see whether attempt 1 still lives"):
+        pod.daemon._take_over(settings)  # the journal knows of no job, and a start would end this one
+
+    pod.daemon.state = replace(pod.daemon.state, mode="running")
+    pod.daemon._take_over(settings)
+    begun, remark = (fact for fact, _ in pod.daemon._first)
+    assert isinstance(begun, f.DaemonStarted) and begun.adopted == 1
+    assert isinstance(remark, f.Remark) and "It counts as alive until then: what became of rl cannot" in remark.sentence
 
 
 def test_a_new_configuration_is_judged_before_its_start_and_a_server_that_it_does_not_allow_is_ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -13,13 +14,15 @@ from typing import IO
 
 import pytest
 
+from supervisor.base import proc_stat
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.base.secrets import mask_texts
 from supervisor.process import launch as launching
 from supervisor.process import shim, shim_records, survivors
 from supervisor.process.attempts import describe_full_disk
-from supervisor.process.launch import launch, look_at_component
+from supervisor.process.launch import ShimState, launch, look_at_component
 from tests.process.conftest import Attempt, gone, wait_for
+from tests.sensors.support import no_descriptor_left
 
 
 def test_the_job_gets_exactly_its_environment_folder_and_output_file(attempt: Attempt) -> None:
@@ -382,6 +385,33 @@ def test_a_damaged_record_is_a_sentence_and_no_crash(attempt: Attempt) -> None:
     state = attempt.look()
     assert state.state == "lost"
     assert "is not a record of a shim" in state.reason
+
+
+def test_a_record_that_cannot_be_read_proves_no_death_and_an_end_that_was_written_down_does(attempt: Attempt) -> None:
+    attempt.start("tell('up'); sleep()")
+    job = attempt.told("up")
+    record, kept = attempt.folder / "job.shim.json", attempt.folder / "kept"
+    record.rename(kept)
+    record.mkdir()  # as good as a stale handle of NFS: also root cannot read it
+    unreadable = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(record))
+    assert attempt.look() == ShimState("unknown", reason=f"what became of job cannot be seen: {unreadable}")
+    os.kill(job[0], signal.SIGKILL)
+    assert wait_for(lambda: s if (s := attempt.look()).state != "unknown" else None, "its end").signal == signal.SIGKILL
+    record.rmdir()
+    kept.rename(record)
+    assert attempt.look().signal == signal.SIGKILL
+
+
+def test_a_daemon_without_a_free_descriptor_takes_no_component_for_dead(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt.start("tell('up'); sleep()")
+    attempt.told("up")
+    with no_descriptor_left():
+        assert attempt.look().state == "unknown"
+    assert attempt.look().state == "running"
+    monkeypatch.setattr(proc_stat, "boot_id", lambda: "")
+    assert attempt.look().state == "running", "a name of this boot that cannot be read is no reboot"
 
 
 def test_an_exit_record_of_another_start_is_not_taken_for_this_one(attempt: Attempt) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from supervisor.core.facts import Fact
@@ -48,3 +51,16 @@ class FakeClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@contextmanager
+def no_descriptor_left(but: int = 0) -> Iterator[None]:
+    """This process cannot open any more files than ``but``."""
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + but, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

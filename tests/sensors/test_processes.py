@@ -23,7 +23,7 @@ from supervisor.sensors.processes import (
     is_alive,
     process_sensors,
 )
-from tests.sensors.support import FakeClock, Inbox, until
+from tests.sensors.support import FakeClock, Inbox, no_descriptor_left, until
 
 
 def classify(title: str, comm: str) -> tuple[Role, bool] | None:
@@ -109,6 +109,22 @@ def watch_until_gone(watcher: ProcessWatcher) -> list[object]:
 
     until(look, "the end of the process is seen")
     return facts
+
+
+@pytest.mark.parametrize("left", [0, 1], ids=["no descriptor left", "the last one is the pidfd"])
+def test_a_process_that_cannot_be_looked_at_has_not_ended(tree: Tree, left: int) -> None:
+    trainer = tree.make("spawn", "PRIME-RL::Trainer")
+    other = tree.make("spawn", "VLLM::EngineCore")
+    seen = [ProcessSeen(7, "trainer", *one, title="PRIME-RL::Trainer", key=True) for one in (trainer, other)]
+    with no_descriptor_left(but=left):
+        watcher, _ = sensors(tree, FakeClock(), known=seen)
+        assert watcher.look() == []
+    assert watcher.look() == []
+    kill(trainer)
+    assert watch_until_gone(watcher) == [ProcessGone(7, "trainer", *trainer, key=True)]
+    kill(other)
+    assert watch_until_gone(watcher) == [ProcessGone(7, "trainer", *other, key=True)]
+    watcher.close()
 
 
 @pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "a kernel without pidfd"])
