@@ -23,6 +23,8 @@ class SupervisorError(Exception):
     """Its text is a clause, since other sentences quote it; alone, it is made a sentence."""
     holds_by_hand = False
     """``exit_code`` is also that of a command by hand, which else ends with 1 (2 for wrong usage)."""
+    host = ""
+    """The machine of several on which it is so."""
 
 
 class UsageError(SupervisorError):

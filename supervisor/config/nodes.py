@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from supervisor.config.section import Section
 
-LEASE_S = 600.0
+LEASE_S = 480.0
 WRITERS = ("trainer", "orchestrator")
 """Roles that write what the run keeps, unless it is said otherwise."""
 
@@ -50,7 +50,8 @@ class Nodes(Section):
     address: str | None = None
     """Name or address by which the other machines reach this one. Default: that of `listen`, else the host name."""
     lease: Annotated[float, Field(ge=4, le=86_400)] = LEASE_S
-    """Seconds after which an agent that hears from no daemon ends what runs on its machine."""
+    """Seconds after which an agent that hears from no daemon ends what runs on its machine. Keep it two minutes below
+    `store.take_over_after`: so long another daemon waits that knows nothing of these machines."""
     wait: Annotated[float, Field(ge=0, le=86_400)] = 300
     """How long a start waits for machines enough; then the daemon ends with 94."""
     disks: Literal["shared", "local"] = "shared"

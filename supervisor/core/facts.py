@@ -431,13 +431,14 @@ class AttemptAdopted(Fact):
 
 @dataclass(frozen=True)
 class StartFailed(Fact):
-    """Not launched. ``permanent``: a person has to act; ``unfit``: the pod has to go; ``no_room``: full disk."""
+    """Not launched. ``permanent``: a person has to act; ``unfit``: the pod has to go, or its machine ``host``."""
 
     attempt: int
     reason: str
     permanent: bool = False
     unfit: bool = False
-    no_room: bool = False
+    no_room: bool = False  # a disk is full
+    host: str = ""  # of several machines, the one on which it failed
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def note_down(state: State, fact: f.MachineDown) -> State:
     return replace(state, machines={**state.machines, fact.host: replace(known, down=fact.why)})
 
 
-def note_bad_gpu(state: State, host: str) -> State:
-    """A GPU of it needs a reset: a restart there does not help."""
+def note_bad(state: State, host: str) -> State:
+    """It needs a reset, or cannot start a process: a restart there does not help."""
     known = state.machines.get(host, Machine())
     return replace(state, machines={**state.machines, host: replace(known, bad=True)})
 
@@ -112,6 +112,11 @@ def to_avoid(state: State) -> tuple[str, ...]:
 
 
 def has_no_other(state: State, host: str) -> bool:
-    """Has a GPU of this machine to be reset, and is no other one there in its place?"""
-    idle = {name for name, one in state.machines.items() if one.attempt != state.attempt.number}
-    return host in state.machines and state.machines[host].bad and idle <= {*to_avoid(state)}
+    """Does no restart on this machine help, and is no other one there in its place?"""
+    idle = {name for name, one in state.machines.items() if one.speaks and one.attempt != state.attempt.number}
+    return is_bad(state, host) and idle <= {*to_avoid(state)}
+
+
+def is_bad(state: State, host: str) -> bool:
+    """Is it known that no restart on this machine helps?"""
+    return host in state.machines and state.machines[host].bad

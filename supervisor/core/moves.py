@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core import recurring
+from supervisor.core import machines, recurring
 from supervisor.core.deadlines import start_of_limit
 from supervisor.core.evolve import replace
 from supervisor.core.fencing import LONGEST_WHY
@@ -232,7 +232,11 @@ def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Acti
 def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
     if state.mode != "starting":
         return state, []
-    if fact.unfit:
+    # A machine that cannot start a process is left out by the next start, where another one is there in its place.
+    unfit = fact.unfit and (not fact.host or machines.is_bad(state, fact.host))
+    if fact.host:
+        state = machines.blame(machines.note_bad(state, fact.host) if fact.unfit else state, fact.host)
+    if unfit:
         return end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.reason}")
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")

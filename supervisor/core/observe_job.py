@@ -166,7 +166,7 @@ def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     trouble = GpuTrouble(gpu, f"{gpu}: {said}", t, fatal, fact.xid, uuid, fact.host)
     if fact.host and any(one.text == trouble.text and abs(one.t - t) < TOLD_AGAIN_S for one in state.gpus.trouble):
         return state
-    state = machines.note_bad_gpu(state, fact.host) if fatal and fact.host else state
+    state = machines.note_bad(state, fact.host) if fatal and fact.host else state
     return replace(state, gpus=replace(state.gpus, trouble=(*state.gpus.trouble, trouble)[-16:]))
 
 

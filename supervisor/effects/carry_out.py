@@ -202,7 +202,7 @@ class Effects:
         try:
             self.run.post(self._launch_attempt(action))
         except PodUnfitError as error:
-            self.run.post(f.StartFailed(action.attempt, str(error), unfit=True))
+            self.run.post(f.StartFailed(action.attempt, str(error), unfit=True, host=error.host))
         except (ConfigError, UnknownDialectError) as error:
             self.run.post(f.StartFailed(action.attempt, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
@@ -211,7 +211,8 @@ class Effects:
             if full and not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
                 shutil.rmtree(folder, ignore_errors=True)
             reason = f"{str(error).rstrip('.')}. {full}" if full else str(error)
-            self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full)))
+            host = getattr(error, "host", "")
+            self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full), host=host))
 
     def _launch_attempt(self, action: a.Start) -> f.Fact:
         job = self.run.need_job(anew=action.snapshot is None and action.attempt > 1)  # the files as they are now

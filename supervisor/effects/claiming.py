@@ -154,6 +154,9 @@ class Claiming:
         self._wanted = False
         self._take_over, self._held = False, 0
         self._leaving = False  # this pod is about to go
+        self.marks_leaving = (
+            True  # False: what this pod began on other machines may write for longer than a mark allows
+        )
         self._marked = False  # and the store knows it
         self._under_way = False
         self._due = 0.0
@@ -349,7 +352,7 @@ class Claiming:
         self._count += 1
         more: dict[str, Any] = {"urgent": True} if leaving else {}
         try:
-            if generation is not None and leaving and not self._marked:
+            if generation is not None and leaving and self.marks_leaving and not self._marked:
                 self._run("leave", {"generation": generation, "writer": self.writer, **more})
                 self._marked = True
                 told = "The store knows that the run ends on this pod: another pod need not wait long after that."

@@ -109,6 +109,7 @@ class StoreWork:
             unfit=lambda: self._unfit,
         )
         self.claiming.place = pod_identity.place_of_pod(run.environ, run.state_dir)
+        self.claiming.marks_leaving = run.run_file.nodes is None
 
     def close(self, within_s: float | None = None, release_s: float = LAST_RECORDS_S) -> None:
         """Wait for what tells other pods how it ended, then end transfers (they resume where they were).

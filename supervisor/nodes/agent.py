@@ -626,6 +626,8 @@ class Agent:
         found = look_at_component(folder, component.name)
         notes: Sequence[str] = ()
         if found.state != "running":
+            # A head that lost its journal counts from 1 again: what a run of before wrote there is none of this one's.
+            (folder / f"{component.name}.log").unlink(missing_ok=True)
             notes = launch(component, folder, "fork", self.run_id, self._unwanted).notes
         part = self._new_part(attempt, component.name, place, message["rules"])
         self._gpus.tell_again()
@@ -655,11 +657,14 @@ class Agent:
         return {"ok": told or f"The evidence could not be collected: {why}."}
 
     def _forget_old(self, attempt: int) -> None:
-        """Folders of attempts long over: the head has their output."""
+        """Folders of attempts long over, of which the head has the output; and of later ones: another head counted
+        those, before this one lost its journal.
+        """
         folders = sorted(self.state_dir.glob("attempts/[0-9]*"))
-        for folder in folders[:-KEPT_ATTEMPTS]:
+        later = [folder for folder in folders if int(folder.name) > attempt]
+        for folder in [*folders[:-KEPT_ATTEMPTS], *later]:
             number = int(folder.name)
-            if number < attempt and not Belongings(folder, (), self.run_id).list_living():
+            if number != attempt and not Belongings(folder, (), self.run_id).list_living():
                 shutil.rmtree(folder, ignore_errors=True)
                 with self._lock:
                     self.parts = {key: one for key, one in self.parts.items() if one.attempt != number}

@@ -115,6 +115,7 @@ class Head:
         self._folder = nodes.folder.expanduser().absolute()
         self._machines: dict[str, Machine] = {}
         self._requests: dict[str, Request] = {}
+        self._launching: set[str] = set()  # what agents are being told to launch: they may not know of it yet
         self._writers: dict[tuple[int, str], tuple[str, Path]] = {}
         """By attempt and component: the machine that output is kept of, and where."""
         self._changed = threading.Condition()
@@ -553,15 +554,11 @@ class Head:
 
     def _hear_report(self, host: str, message: Message) -> None:
         """What the agent has records of: nothing else of ours is on its machine, but what it is just told to launch."""
-        there = set(map(str, message["parts"]))
-        with self._changed:
-            there |= {f"{one.message['attempt']}/{one.message['component']['name']}" for one in self._launches(host)}
-        for attempt, name, state in self._records(host):
+        records = list(self._records(host))  # first: what is launched later is among ``_launching`` by then
+        there = {*map(str, message["parts"]), *self._launching}
+        for attempt, name, state in records:
             if away.may_live(state) and f"{attempt}/{name}" not in there:
                 self._keep_lost(attempt, name, state, f"{host} knows nothing of it")
-
-    def _launches(self, host: str) -> list[Request]:
-        return [one for one in self._requests.values() if one.host == host and one.message["do"] == "launch"]
 
     def _keep_lost(self, attempt: int, name: str, state: ShimState, why: str) -> None:
         ended = ShimState("lost", place=state.place, reason=why, how=away.HOW, ended_wall=time.time())
@@ -682,6 +679,15 @@ class Head:
         """Launch all; see ``Machines``."""
         attempt = int(folder.name)
         self.settle(attempt, rules, unwanted)  # again: a machine may have come back while the start was made ready
+        self._launching = {f"{attempt}/{component.name}" for component in components}
+        try:
+            return self._order_launches(components, folder, rules, unwanted)
+        finally:
+            self._launching = set()
+
+    def _order_launches(
+        self, components: Sequence[Component], folder: Path, rules: StopRules, unwanted: threading.Event
+    ) -> list[Launched]:
         requests = []
         for component in components:
             place = component.place
@@ -693,7 +699,7 @@ class Head:
             (folder / f"{component.name}.log").touch(mode=0o640)
             told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile, "ports": list(component.ports)}
-            order = {"do": "launch", "attempt": attempt, "component": told, "rules": _rules_message(rules)}
+            order = {"do": "launch", "attempt": int(folder.name), "component": told, "rules": _rules_message(rules)}
             sees = {"gpus": place.gpus, "port": place.port}  # apart: an agent of before does not know them
             order |= {"place": {name: value for name, value in vars(place).items() if name not in sees}, "sees": sees}
             requests.append(self.ask(place.host, order))
@@ -721,7 +727,7 @@ class Head:
             answer, place = request.answer or {}, component.place
             if "error" in answer:
                 self._keep(folder, component.name, ShimState("exited", place=place, reason=str(answer["error"])))
-                raise _error_of(f"{request.host}: {answer['error']}", str(answer.get("kind")))
+                raise _error_of(request.host, answer)
             if "state" not in answer:
                 continue
             state = replace(away.of_message(answer["state"]), place=place, how=away.HOW)
@@ -738,9 +744,11 @@ class Head:
             while True:
                 for host, request in list(asked.items()):
                     if (answer := request.answer) is not None:
-                        if answer.get("error") or answer.get("survivors"):
-                            told_left = answer.get("error") or "; ".join(answer["survivors"])
-                            raise PodUnfitError(f"Something of an earlier attempt cannot be ended: {told_left}")
+                        if answer.get("error"):
+                            raise _error_of(host, answer)
+                        if left := answer.get("survivors"):
+                            told_left = f"Something of an earlier attempt cannot be ended: {'; '.join(left)}"
+                            raise _error_of(host, {"error": told_left, "kind": "unfit"})
                         self._keep_ended(host, attempt - 1)
                         del asked[host]
                 silent, living = self._list_writers(attempt)
@@ -864,9 +872,12 @@ def _rules_message(rules: StopRules) -> Message:
     return {"signals": signals, "why": rules.why, "at_once_s": rules.at_once_s}
 
 
-def _error_of(sentence: str, kind: str) -> SupervisorError:
+def _error_of(host: str, answer: Message) -> SupervisorError:
+    """What one machine answered to an order."""
     kinds: dict[str, type[SupervisorError]] = {"config": ConfigError, "unfit": PodUnfitError}
-    return kinds.get(kind, TryAgainError)(sentence)
+    error = kinds.get(str(answer.get("kind")), TryAgainError)(f"{host}: {answer['error']}")
+    error.host = host
+    return error
 
 
 def read_unfit(folder: Path, run_id: str, job: str) -> list[str]:

@@ -28,6 +28,7 @@ RESIZED = "DB index"
 (22.05, _slurm_rpc_update_job: "Job update not available right now, the DB index is being set"; tried)."""
 TRIES = 10
 TRY_S = 1.0
+UPDATE_S = 8.0  # of the 30 s that Slurm leaves this script once the job is held (KillWait); the rest is for the release
 
 
 class JobEnd:
@@ -101,12 +102,13 @@ class JobEnd:
         if not self._comment(f"{node} {UNFIT}", f"See {self._log}.") and RESIZED in self._refused:
             self._say(f"Slurm changes nothing of this job any more: {node} is not excluded.")
             return self._requeue("the allocation is unfit (94)", code)
+        earlier = expand_hosts(job.excluded) if job is not None else []
+        excluded = ",".join(dict.fromkeys([*self._find_room(earlier, nodes), *nodes]))
         self._say(f"Requeueing job {self._id} without {node}, unfit for it.")
         if not self._try(["scontrol", "requeuehold", self._id]):
             return self._stays(code)
-        earlier = expand_hosts(job.excluded) if job is not None else []
-        excluded = ",".join(dict.fromkeys([*self._find_room(earlier, nodes), *nodes]))
-        if not self._try(["scontrol", "update", f"JobId={self._id}", f"ExcNodeList={excluded}"]):
+        # From here on Slurm ends this script (KillWait): a slow controller must not keep it from the release.
+        if not self._try(["scontrol", "update", f"JobId={self._id}", f"ExcNodeList={excluded}"], within_s=UPDATE_S):
             self._say(f"{node} could not be excluded: the job may come back to it.")
         self._try(["scontrol", "release", self._id])
         return code
@@ -157,9 +159,12 @@ class JobEnd:
         text = " ".join(f"{label if label.startswith(FLEETS) else ''} {what} {short} {then}".split())
         return self._try(["scontrol", "update", f"JobId={self._id}", f"Comment={text}"], tries=2)
 
-    def _try(self, words: list[str], tries: int = TRIES) -> bool:
+    def _try(self, words: list[str], tries: int = TRIES, within_s: float = float("inf")) -> bool:
         """A controller that is restarted, or a job that is just being taken down, says no for a moment."""
+        until = time.monotonic() + within_s
         for number in range(tries):
+            if number and time.monotonic() >= until:
+                break
             try:
                 ask(words, self._environ)
             except SlurmError as error:

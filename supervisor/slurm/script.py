@@ -29,6 +29,8 @@ SCRIPT = Path(__file__).with_name("job.sh.in").read_text(encoding="utf-8")
 # Slurm ends what a task leaves behind. In a run over several machines an agent is on the first one, too.
 SRUN = "srun --nodes=1 --ntasks=1 --kill-on-bad-exit=1"
 BESIDE_AGENTS = " --relative=0 --overlap"
+REQUEUE = """scontrol requeue "$SLURM_JOB_ID"; [[ $code -ne 94 ]] || scontrol release "$SLURM_JOB_ID\""""
+"""With 94 the job may be held already, for what was cut off to change its exclusions."""
 # An agent on each machine, each by an srun of its own: one that is lost takes neither the others nor the job along, and
 # one whose nanny was killed is started again and adopts what runs.
 AGENTS = Path(__file__).with_name("agents.sh").read_text(encoding="utf-8")
@@ -82,7 +84,7 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
         setup="".join(f"{line}\n" for line in about.setup),
         agents=AGENTS if file.nodes is not None else "",
         srun=SRUN + BESIDE_AGENTS * (file.nodes is not None),
-        requeue='scontrol requeue "$SLURM_JOB_ID"' if about.requeue else ":",
+        requeue=REQUEUE if about.requeue else ":",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -581,3 +582,34 @@ def test_a_collective_over_machines_that_never_ends_is_found_by_what_all_of_them
         (QUIET, "n2"),
     ):
         assert stand_still(run_of_pictures(), 200, effort, unseen) == 200, (effort, unseen)
+
+
+def failed_start(run: Run, **more: Any) -> None:
+    number = run.state.attempt.number + 1
+    run.state = replace(run.state, mode="starting", attempt=Attempt(number=number), busy=Busy(start=number))
+    run.tell(f.StartFailed(number, "n2: [Errno 28] No space left on device", host="n2", **more))
+
+
+def test_a_machine_on_which_starts_fail_is_left_out_where_there_is_another() -> None:
+    run = Run()
+    for _ in range(2):
+        failed_start(run)
+        assert run.state.mode != "gave-up"
+    assert to_avoid(run.state) == ("n2",)
+
+
+def test_an_unfit_machine_is_left_out_and_the_allocation_is_given_back_where_there_is_no_other() -> None:
+    run = Run()
+    failed_start(run, unfit=True)
+    assert run.state.mode != "unfit" and to_avoid(run.state) == ("n2",)
+    failed_start(run, unfit=True)  # it was taken again, or it has what keeps each start waiting
+    assert (run.state.mode, run.state.ending.code) == ("unfit", 94)
+
+
+def test_a_machine_of_an_earlier_allocation_takes_no_other_ones_place() -> None:
+    run = Run()
+    run.state = replace(run.state, machines={**run.state.machines, "n3": Machine(attempt=0)})
+    run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
+    run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
+    run.tell(f.Tick(), 3.0)
+    assert run.state.attempt.after_stop == "unfit"

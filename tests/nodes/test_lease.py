@@ -123,3 +123,21 @@ def test_evidence_of_what_runs_is_kept_on_its_machine(agent: Agent) -> None:
     assert "Could not be collected" not in agent._answers["e"]["ok"]
     told = (bundle / "processes.txt").read_text()
     assert f"{agent.parts['1/trainer-0'].state.pid} " in told and "trainer" in told
+
+
+def test_a_head_that_lost_its_journal_and_counts_from_1_again_gets_nothing_of_what_ran_before(
+    agent: Agent, tmp_path: Path
+) -> None:
+    attempts = agent.state_dir / "attempts"
+    agent._stop(1, None, 1.0, brief=True)
+    wait(agent, lambda: state_of(agent) != "running")
+    (attempts / "0001/trainer-0.log").write_text("step 12 done\n")
+    shutil.copytree(attempts / "0001", attempts / "0007")
+    agent._adopt()
+    assert agent._list_newest()[0].attempt == 7
+    agent._unwanted.clear()
+    agent._take_order({**make_order("0", tmp_path), "id": "again"})
+    wait(agent, lambda: "again" in agent._answers and state_of(agent) == "running")
+    assert "step 12 done" not in (attempts / "0001/trainer-0.log").read_text()
+    assert [path.name for path in attempts.iterdir()] == ["0001"]
+    assert [one.attempt for one in agent._list_newest()] == [1]

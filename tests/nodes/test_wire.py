@@ -17,7 +17,7 @@ from supervisor.base.errors import ConfigError, PodUnfitError
 from supervisor.config.nodes import Nodes
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, State
-from supervisor.jobs.base import Component, Place
+from supervisor.jobs.base import Component, Place, StopRules
 from supervisor.nodes import wire
 from supervisor.nodes.head import Head
 from supervisor.nodes.wire import Line, Message, WireError
@@ -303,3 +303,40 @@ def test_beats_are_answered_now_and_then_and_at_once_where_another_attempt_is_wa
     line.put({"t": "beat", "n": 4})
     assert line.wait_for_one(5) == {"t": "beat", "n": 4, "wanted": 4}
     line.close()
+
+
+def test_a_report_that_comes_between_the_record_of_a_launch_and_its_order_loses_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent was started again in that moment: it has no record of what it is about to be told."""
+    folder = stage.state_dir / "attempts" / "0004"
+    folder.mkdir()
+    real, reports = away.write_record, list[threading.Thread]()
+
+    def write(*args: Any, **more: Any) -> None:
+        real(*args, **more)
+        if more.get("durable"):
+            reports.append(threading.Thread(target=stage.head._hear_report, args=("n1", {"parts": []})))
+            reports[-1].start()
+            threading.Event().wait(0.1)
+
+    monkeypatch.setattr(away, "write_record", write)
+    line, _ = stage.greet("n1")
+    component = Component("trainer-0", ["train"], Path("/"), {}, place=Place("n1", "trainer"))
+    away.write_record(stage.attempt, "inference-0", ShimState("exited", place=Place("n1", "inference")))
+    launched = list[Any]()
+    start = threading.Thread(
+        target=lambda: launched.extend(stage.head.launch([component], folder, StopRules([]), threading.Event()))
+    )
+    start.start()
+    order = line.wait_for_one(5)
+    while order.get("t") != "do":
+        order = line.wait_for_one(5)
+    state = {"state": "running", "pid": 41, "start_ticks": 1, "shim_pid": 40}
+    line.put({"t": "done", "id": order["id"], "state": state, "notes": []})
+    line.flush()
+    for thread in (*reports, start):
+        thread.join(10)
+    assert [one.child_pid for one in launched] == [41]
+    kept = away.look_at_component(folder, "trainer-0")
+    assert kept is not None and kept.state == "running"

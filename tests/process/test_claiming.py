@@ -205,6 +205,16 @@ def test_a_pod_that_is_about_to_go_says_so_at_once_and_beats_each_three_seconds_
     assert desk.asked[-1][0] == "release"
 
 
+def test_a_head_of_several_machines_leaves_no_mark_since_what_it_began_there_may_write_on() -> None:
+    desk = Desk()
+    desk.claiming.marks_leaving = False
+    desk.claiming.want(take_over=False)
+    desk.claiming.leave()
+    assert [do for do, _ in desk.asked] == ["claim", "beat"]
+    desk.claiming.give_back()
+    assert desk.asked[-1][0] == "release"
+
+
 def test_a_mark_that_does_not_get_through_is_tried_again_and_one_that_did_shortens_what_a_lost_release_costs() -> None:
     desk = Desk()
     desk.claiming.want(take_over=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,27 @@ def test_a_machine_that_cannot_be_excluded_does_not_leave_the_job_held(box: Box)
     (box.folder / "refuses").write_text("ExcNodeList")
     box.end(94)
     assert box.asked()[-1] == "release 17" and "n1 could not be excluded: the job may come back to it." in box.said
+
+
+def test_a_slow_controller_does_not_leave_the_job_held(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm kills the script half a minute after the hold; each try takes six seconds here."""
+    clock = [1000.0]
+    monkeypatch.setattr("supervisor.slurm.ended.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("supervisor.slurm.ended.TRY_S", 6.0)
+    (box.folder / "refuses").write_text("ExcNodeList")
+    end = JobEnd(
+        load(box.run_file), "/log", box.environ, box.said.append, sleep=lambda s: clock.append(clock.pop() + s)
+    )
+    held, ask_slurm = list[float](), slurm.ask
+
+    def ask(words: Sequence[str], environ: Mapping[str, str]) -> str:
+        if "requeuehold" in words or "release" in words:
+            held.append(clock[0])
+        return ask_slurm(words, environ)
+
+    monkeypatch.setattr("supervisor.slurm.ended.ask", ask)
+    end.decide(94, told=False)
+    assert len(held) == 2 and held[1] - held[0] <= 15
 
 
 def test_any_other_code_ends_the_job_with_a_comment(box: Box) -> None:

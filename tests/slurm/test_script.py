@@ -74,7 +74,7 @@ trap '' TERM # what requeues this job ends this script as well, and must not be 
 ${{told:+timeout 30}} "${{program[@]}}" slurm ended "$run" --code "$code" $told
 end=$?
 # The file system that holds the program hangs. A job that runs into its wall time would not come back.
-if [[ $end -eq 124 ]]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [[ $end -eq 124 ]]; then scontrol requeue "$SLURM_JOB_ID"; [[ $code -ne 94 ]] || scontrol release "$SLURM_JOB_ID"; fi
 exit "$end"
 """
 PROGRAM = ["/env/bin/python", "-P", "-m", "supervisor.cli.main"]
