@@ -113,7 +113,7 @@ def _refuse_without_room(staging: Path, files: Files) -> None:
     free = room.f_bavail * room.f_frsize + sum(
         size for name, (size, _) in done.items() if done[name] != files.get(name)
     )
-    if needed > free:
+    if room.f_blocks and needed > free:  # some file systems tell no size: 0 of 0
         raise StoreError("quota", f"{staging.parent} has {free:,} bytes free, and the step needs {needed:,}")
 
 

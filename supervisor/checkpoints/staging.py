@@ -116,7 +116,7 @@ class Staging:
         for path, size in needed.values():
             status = os.statvfs(path)
             free = status.f_bavail * status.f_frsize
-            if size and free < size + MARGIN_BYTES:
+            if size and status.f_blocks and free < size + MARGIN_BYTES:  # some file systems tell no size: 0 of 0
                 raise StoreError(
                     "no-room",
                     f"step {self.step} needs {_amount_in_words(size + MARGIN_BYTES)} more at {path}, where "

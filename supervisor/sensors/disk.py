@@ -49,8 +49,8 @@ class DiskSensor:
 
     def look(self) -> Sequence[Fact]:
         now = self._clock()
-        fact = self.measure()
-        if not self._worth_saying(fact, now):
+        fact, said = self.measure(), self._said
+        if said is not None and now - self._said_at < self._heartbeat_s and not has_moved(said, fact):
             return ()
         self._said, self._said_at = fact, now
         return (fact,)
@@ -69,18 +69,17 @@ class DiskSensor:
             except OSError as error:
                 return DiskLook(str(self._path), reason=f"statvfs of {folder} failed: {error.strerror}")
             break
+        if look.f_blocks == 0 and self._capacity_bytes is None:  # ramfs, a tmpfs of size=0, some of FUSE
+            return DiskLook(str(self._path), reason=f"the file system of {folder} does not tell its size")
         free = look.f_bavail * look.f_frsize
         total = (look.f_blocks - look.f_bfree + look.f_bavail) * look.f_frsize
         if look.f_files > 0 and look.f_favail == 0:  # file systems without a limit of inodes report 0 of 0
             free = 0
         if self._capacity_bytes is not None:
             total = self._capacity_bytes
-            used = self._used_bytes()
-            free = min(free, total - used if used is not None else total)
+            left = total - (self._used_bytes() or 0)
+            free = min(free, left) if look.f_blocks else left
         return DiskLook(str(self._path), total, max(0, free))
-
-    def _worth_saying(self, fact: DiskLook, now: float) -> bool:
-        return self._said is None or now - self._said_at >= self._heartbeat_s or has_moved(self._said, fact)
 
 
 def has_moved(said: DiskLook, fact: DiskLook) -> bool:

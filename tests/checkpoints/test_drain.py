@@ -99,12 +99,14 @@ def test_a_volume_without_room_keeps_what_it_had_and_says_how_much_is_needed(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
-        f_bavail, f_frsize = 1, 512
+        f_blocks, f_bavail, f_frsize = 1000, 1, 512
 
     monkeypatch.setattr(module.os, "statvfs", lambda path: Full)
     with pytest.raises(StoreError, match=f"512 bytes free, and the step needs {places.size:,}") as caught:
         places.drain()
     assert caught.value.kind == "quota" and not places.target.exists()
+    Full.f_blocks = Full.f_bavail = 0  # a file system that tells no size is not full
+    assert places.drain().copied_bytes == places.size
 
 
 def test_the_transfer_child_drains_without_a_store_and_may_be_killed_at_any_moment(places: Places) -> None:

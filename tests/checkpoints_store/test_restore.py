@@ -360,6 +360,15 @@ def test_a_step_larger_than_the_disk_says_so_before_anything_is_fetched(store: S
     assert caught.value.kind == "no-room"
 
 
+def test_a_file_system_that_tells_no_size_is_not_full(
+    store: Store, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, step.plan(tmp_path / "state"), quiet)
+    silent = os.statvfs_result([4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255])
+    monkeypatch.setattr(os, "statvfs", lambda path: silent)
+    assert fetch(store, tmp_path / "pod-b").verified
+
+
 def test_trees_are_replaced_as_a_whole_and_single_files_as_files(tmp_path: Path) -> None:
     spots = place_files(
         [

@@ -52,6 +52,16 @@ def test_a_volume_without_inodes_has_no_room(tmp_path: Path, monkeypatch: pytest
     assert look(DiskSensor(tmp_path)).free_bytes == 0
 
 
+def test_a_volume_that_tells_no_size_is_unknown_and_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = os.statvfs_result([4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255])
+    monkeypatch.setattr(os, "statvfs", lambda path: silent)
+    assert look(DiskSensor(tmp_path)) == DiskLook(
+        str(tmp_path), reason=f"the file system of {tmp_path} does not tell its size"
+    )
+    known = DiskSensor(tmp_path, capacity_bytes=1000, used_bytes=lambda: 400)
+    assert look(known) == DiskLook(str(tmp_path), 1000, 600), "what a person says counts"
+
+
 def test_the_disk_is_told_of_when_it_changes_and_at_a_slow_heartbeat(tmp_path: Path) -> None:
     clock, used = FakeClock(), [0]
     sensor = DiskSensor(tmp_path, capacity_bytes=1_000_000, used_bytes=lambda: used[0], heartbeat_s=60, clock=clock)
