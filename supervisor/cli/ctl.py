@@ -152,7 +152,7 @@ def _named_runs(options: argparse.Namespace) -> str | None:
 def _show_status(options: argparse.Namespace) -> int:
     one = options.socket is not None or _named_runs(options) not in (None, "all")
     try:
-        runs = [_meant_run(options)] if one else which.list_runs_with_daemon() or which.list_runs_with_state()
+        runs = [_meant_run(options)] if one else which.list_runs_here()
     except (NotThereError, UsageError) as error:
         return _say_status(options, str(error), _named_runs(options))
     if not runs:
@@ -233,7 +233,8 @@ def _print_status(answers: list[dict[str, Any]]) -> None:
 def _send_order(options: argparse.Namespace) -> int:
     args = [f"--{word.replace('_', '-')}" for word in ("new_config", "take_over") if getattr(options, word, False)]
     args += [str(options.step)] if "step" in options else []
-    runs = _runs_to_show(options) if _named_runs(options) == "all" and "step" not in options else [_meant_run(options)]
+    every = _named_runs(options) == "all" and "step" not in options and _runs_to_show(options)  # raises without any
+    runs = which.list_runs_here() if every else [_meant_run(options)]
     return max(_print_answer(options, run, args) for run in runs)
 
 

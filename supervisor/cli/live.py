@@ -18,6 +18,7 @@ from typing import Any
 from supervisor.api.client import Client, NotThereError, RefusedError, UnclearError
 from supervisor.base.errors import SupervisorError, UsageError
 from supervisor.cli import render, which
+from supervisor.cli.read_state import READERS
 from supervisor.cli.which import Here
 
 EVERY_S = 2.0
@@ -39,10 +40,10 @@ def show(what: str, query: str) -> int:
 
 
 def find_runs(name: str | None, socket: Path | None) -> list[Here]:
-    """The run that is named; else all with a daemon, or where none has one all that left something."""
+    """The run that is named; else all that are watched or live, or where none is watched all that left something."""
     if socket is not None or name not in (None, "all"):
         return [which.find_run(name, socket)]
-    return which.list_runs_with_daemon() or which.list_runs_with_state()
+    return which.list_runs_here(lambda what, path, **query: READERS[what](path, **query))
 
 
 def ask_daemon(run: Here, page: str, **query: object) -> dict[str, Any]:

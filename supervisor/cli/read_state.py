@@ -36,6 +36,12 @@ def _read_status(state_dir: Path, *, run_id: str, log_files: list[str]) -> dict[
     return look(state_dir, run_id, tuple(map(Path, log_files)))
 
 
+def _list_living(_: Path, *, folders: Mapping[str, str]) -> list[str]:
+    from supervisor.views.without_daemon import living_job
+
+    return [run_id for run_id, folder in folders.items() if living_job(Path(folder), run_id)]
+
+
 def _read_incidents(state_dir: Path, *, number: int | None, only_open: bool) -> list[dict[str, Any]]:
     from supervisor.views import incidents
 
@@ -57,6 +63,7 @@ def _read_log(state_dir: Path, *, attempt: int | None, role: str, lines: int) ->
 READERS: Mapping[str, Callable[..., Any]] = {
     "run-file": _check_run_file,
     "status": _read_status,
+    "living": _list_living,
     "incidents": _read_incidents,
     "logs": _list_logs,
     "log": _read_log,

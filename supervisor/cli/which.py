@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -165,10 +165,15 @@ def list_runs_with_daemon() -> list[Here]:
     return [runs[name] for name in sorted(runs) if runs[name].has_daemon]
 
 
-def list_runs_with_state() -> list[Here]:
-    """Every run that has a state folder here, by id."""
-    runs = look().runs
-    return [runs[name] for name in sorted(runs) if runs[name].state_dir is not None]
+def list_runs_here(read: Callable[..., Any] = state_folder.read) -> list[Here]:
+    """Every run with a daemon, or with a job that lives without one, by id. Where no daemon is there: all that have a
+    state folder here.
+    """
+    runs = [run for _, run in sorted(look().runs.items())]
+    alone = {run.id: str(run.state_dir) for run in runs if run.state_dir is not None and not run.has_daemon}
+    asks = alone and any(run.has_daemon for run in runs)
+    shown = read("living", Path(), folders=alone) if asks else alone
+    return [run for run in runs if run.has_daemon or run.id in shown]
 
 
 def no_run() -> str:

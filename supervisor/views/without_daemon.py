@@ -47,7 +47,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "last_words": None,
         "daemon_pid": holder[0] if holder is not None and alive(holder) else None,
         "parent_pid": parent[0] if parent is not None and alive(parent) else None,
-        "job": _living_job(state_dir, run_id),
+        "job": living_job(state_dir, run_id),
         "incident": None,
         "worthless": None,
         "why": None,
@@ -157,7 +157,7 @@ def _sentence_of_line(line: str) -> str:
 # ---------------------------------------------------------------- the job
 
 
-def _living_job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
+def living_job(state_dir: Path, run_id: str) -> dict[str, Any] | None:
     """What lives of the newest attempt; None where nothing does."""
     numbers = attempts(state_dir)
     if not numbers:

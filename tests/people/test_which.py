@@ -12,15 +12,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from supervisor.api.client import NotThereError
 from supervisor.api.protocol import Api
-from supervisor.base import homes
+from supervisor.base import homes, proc_stat
 from supervisor.base.errors import UsageError
-from supervisor.cli import ctl, main, read_state, state_folder, which
+from supervisor.cli import ctl, live, main, read_state, state_folder, which
 from supervisor.config import run_place
+from supervisor.journal.journal import Journal
+from supervisor.process import attached
 from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident
 from tests.people.desk import FakeDesk
@@ -294,6 +297,30 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
         which.find_run(None)
     with pytest.raises(NotThereError, match="No daemon watches two now"):
         _ = which.find_run("two").client
+
+
+def test_a_run_whose_daemon_was_killed_is_shown_beside_the_others_while_its_job_lives(
+    serve: Serve, sockets: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(homes, "SYSTEM_STATE", sockets / "lib")
+    monkeypatch.setenv("HOME", str(sockets))
+    monkeypatch.setattr(state_folder, "ask_child", read_here)
+    for name in ("beta", "gamma"):
+        folder = sockets / f"state/rl-supervisor/{name}"
+        (folder / "attempts/0001").mkdir(parents=True)
+        Journal(folder).close()
+    desk = FakeDesk("alpha")
+    serve(desk)
+    assert [line.split()[0] for line in typed(capsys)[1].splitlines() if line[0] != " "] == ["alpha"]
+    living = (os.getpid(), proc_stat.start_ticks(os.getpid()) or 0)
+    attached.write_record(sockets / "state/rl-supervisor/beta/attempts/0001", "job", living, "the trainer")
+    code, said = typed(capsys, "status")
+    assert [line.split()[0] for line in said.splitlines() if line[0] != " "] == ["alpha", "beta"]
+    assert (code, "The job lives on without it." in said) == (3, True)
+    code, said = typed(capsys, "stop", "all")
+    assert desk.orders == [("stop", [], mock.ANY)]
+    assert (code, "No daemon watches beta now." in said, "gamma" in said) == (1, True, False)
+    assert [run.id for run in live.find_runs(None, None)] == ["alpha", "beta"]
 
 
 def test_an_upgrade_without_a_daemon_says_what_to_do_instead(
