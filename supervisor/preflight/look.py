@@ -324,10 +324,17 @@ def _read_limit(value: int) -> int:
 
 
 def has_wandb_login(environ: Mapping[str, str]) -> bool:
-    """Has the job's user a login for W&B in its netrc file?"""
-    path = environ.get("NETRC") or f"{environ.get('HOME') or Path.home()}/.netrc"
-    host = re.sub(r"^https?://|[:/].*$", "", environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
-    return bool(re.search(rf"\bmachine\s+{re.escape(host)}\b", installed.text_of(Path(path))))
+    """Has the job's user a login for W&B's server in its netrc file, or a key in W&B's settings?
+
+    `wandb login --host` writes the server into those settings (docs.wandb.ai, wandb login).
+    """
+    home = environ.get("HOME") or Path.home()
+    settings = installed.text_of(Path(environ.get("WANDB_CONFIG_DIR") or f"{home}/.config/wandb", "settings"))
+    said = dict(re.findall(r"^(api_key|base_url)\s*[=:]\s*(\S+)", settings, re.M))
+    host = re.sub(r"^https?://|[:/].*$", "", environ.get("WANDB_BASE_URL") or said.get("base_url") or "api.wandb.ai")
+    places = [environ["NETRC"]] if environ.get("NETRC") else [f"{home}/.netrc", f"{home}/_netrc"]
+    text = " ".join(installed.text_of(Path(place)) for place in places)
+    return "api_key" in said or bool(re.search(rf"\bmachine\s+{re.escape(host)}(?=\s)", text))
 
 
 def has_hf_login(environ: Mapping[str, str], cwd: Path) -> bool:

@@ -146,6 +146,8 @@ def variables(subject: Subject) -> Iterator[Finding]:
     name = subject.settings.get(*ANY_MODEL)
     local = isinstance(name, str) and (name.startswith(_LOCAL) or name.count("/") != 1)
     cached = isinstance(name, str) and name in subject.site.hf_models
+    if subject.model is not None and subject.model.local and subject.model.name == name:
+        local, cached = not cached, cached and subject.model.whole  # its config.json was read, there or in the cache
     offline = next((one for one in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_on(environ.get(one))), "")
     elsewhere = "TRANSFORMERS_CACHE" in environ  # an older name, of another folder
     if offline and not elsewhere and isinstance(name, str) and not local and not cached and subject.site.hf_cache:

@@ -8,6 +8,7 @@ unless its weight files give it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ _COVERED = {
 _QK_NORM = {"qwen3", "qwen3_moe", "gemma3_text"}
 _FOUR_NORMS = {"gemma2", "gemma3_text", "afmoe"}
 _TIED_UNLESS_SAID = {"gemma", "gemma2", "gemma3", "gemma3_text", "smollm3"}
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 # Words in a name after which it is no longer the shape that the name begins with.
@@ -75,6 +77,8 @@ class ModelFacts:
     """Bytes of its weight files, where they lie on this machine or the table says."""
     local: bool = False
     """Read from a folder of this machine, not from the table."""
+    whole: bool = False
+    """Are all its weight files in that folder? A download that was broken off lacks some."""
 
     @property
     def plain(self) -> bool:
@@ -95,7 +99,8 @@ def facts_of(name: str, snapshots: Mapping[str, Path], folder: Path) -> ModelFac
         if place is not None and data is not None:
             facts = from_config(name, data, origin)
             size, parameters = _read_weights(place, facts)
-            return replace(facts, parameters=facts.parameters or parameters, weight_bytes=size, local=True, gated=False)
+            facts = replace(facts, weight_bytes=size, local=True, whole=_has_all_weights(place), gated=False)
+            return replace(facts, parameters=facts.parameters or parameters)
     return _from_table(name)
 
 
@@ -231,6 +236,14 @@ def _read_weights(folder: Path, facts: ModelFacts) -> tuple[int, int]:
             size = 0
     width = 0 if facts.quantization else _DTYPE_BYTES.get(facts.dtype.removeprefix("torch."), 0)
     return size, size // width if width else 0
+
+
+def _has_all_weights(folder: Path) -> bool:
+    """Are all files there that an index of weights names, or any weights where none has an index?"""
+    maps = [(_read_json(path) or {}).get("weight_map") for path in folder.glob("*.index.json")]
+    named = [set(map(str, one.values())) for one in maps if isinstance(one, Mapping)]
+    named = named or [{path.name} for path in folder.glob("*") if path.suffix in _WEIGHTS]
+    return any(all(os.path.isfile(folder / name) for name in files) for files in named)  # noqa: PTH113 - never raises
 
 
 def _read_json(path: Path) -> Mapping[str, Any] | None:

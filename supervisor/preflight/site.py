@@ -89,7 +89,7 @@ class Site:
     environ: Mapping[str, str] = field(default_factory=dict)
     """What the job would be given."""
     netrc_wandb: bool = False
-    """Is there a login for api.wandb.ai in ~/.netrc?"""
+    """Is there a login for W&B here, in a netrc file or in W&B's own settings?"""
     hf_login: bool | None = None
     """Is there a login to Hugging Face here, so that a file holds a token? None: not looked for."""
     provider: str = ""

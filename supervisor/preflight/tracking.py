@@ -23,6 +23,8 @@ _CLIENTS = ("orchestrator.model.client", "orchestrator.student.client", "orchest
 _TOKENIZERS = ("orchestrator.tokenizer.name", "tokenizer.name")
 _MODELS = ("orchestrator.model.name", "orchestrator.student.model.name", "model.name")
 _HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+_BRINGS_NO_KEYS = re.compile(r"run|(?:.*/)?(?:uv|torchrun|python[\d.]*|rl|sft|\w+\.py)|-(?!-env-file).*|\d+")
+"""A launcher's word that gives the job no variable of its own. `uv run --env-file` does, and a shell can."""
 _ENV_VARS = ("env_vars", "trainer.env_vars", "orchestrator.env_vars", "inference.env_vars")
 
 
@@ -46,12 +48,14 @@ def _wandb_key(subject: Subject) -> Iterator[Finding]:
         remedy = (
             'Put "WANDB_*" into [job] pass_env of the run file, and set WANDB_API_KEY in the daemon\'s environment.'
         )
-    yield Finding("wandb-key", told, subject.where(table), remedy, _runs_elsewhere(subject))
+    yield Finding("wandb-key", told, subject.where(table), remedy, _weight_of_missing_key(subject))
 
 
-def _runs_elsewhere(subject: Subject) -> Severity | None:
-    """A warning where nothing will run on this machine: it has no GPU, or there is no run file to start it with."""
-    return "warning" if subject.run_file is None or subject.site.elsewhere else None
+def _weight_of_missing_key(subject: Subject) -> Severity | None:
+    """A warning where nothing will run on this machine (no GPU, or no run file), or where the launcher may bring it."""
+    words = subject.run_file.job.launcher or () if subject.run_file else ()
+    plain = all(_BRINGS_NO_KEYS.fullmatch(word) for word in words) and not _given_variable(subject, "UV_ENV_FILE")
+    return None if subject.run_file is not None and not subject.site.elsewhere and plain else "warning"
 
 
 def _check_logging(subject: Subject) -> str:
@@ -106,7 +110,7 @@ def _check_gated(subject: Subject) -> Iterator[Finding]:
         return
     told = f"{model.name} is given only to people that its owner let in, and the job has no HF_TOKEN."
     paths = ("model.name", "trainer.model.name", "orchestrator.model.name", "inference.model.name")
-    yield Finding("model-gated", told, subject.where(*paths), severity=_runs_elsewhere(subject))
+    yield Finding("model-gated", told, subject.where(*paths), severity=_weight_of_missing_key(subject))
 
 
 def _engine_port(subject: Subject) -> Iterator[Finding]:

@@ -259,6 +259,19 @@ def test_a_login_for_wandb_counts_for_the_host_that_is_used(tmp_path: Path) -> N
     assert not look.has_wandb_login({"HOME": str(tmp_path / "else")})
 
 
+def test_a_login_for_a_wandb_of_ones_own_is_one(tmp_path: Path) -> None:
+    """`wandb login --host` writes the host into W&B's settings, and sets no variable."""
+    home = {"HOME": str(tmp_path)}
+    (tmp_path / "_netrc").write_text("machine wandb.corp.example\n  login user\n  password x\n")
+    assert not look.has_wandb_login(home)  # no W&B asks there
+    (tmp_path / ".config/wandb").mkdir(parents=True)
+    (tmp_path / ".config/wandb/settings").write_text("[default]\nbase_url = https://wandb.corp.example\n")
+    assert look.has_wandb_login(home)
+    assert not look.has_wandb_login({**home, "WANDB_BASE_URL": "https://api.wandb.ai"})
+    (tmp_path / "settings").write_text("[default]\napi_key = x\n")
+    assert look.has_wandb_login({"HOME": "/nowhere", "WANDB_CONFIG_DIR": str(tmp_path)})
+
+
 @pytest.mark.parametrize(
     "environ",
     [{"HF_HOME": "~/hf"}, {"HF_HOME": "$HOME/hf"}, {"HF_TOKEN_PATH": "~/hf/token"}, {"XDG_CACHE_HOME": "xdg"}],

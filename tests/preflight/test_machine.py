@@ -184,6 +184,16 @@ def test_offline_and_not_in_the_cache_can_only_fail() -> None:
     assert look(pod(MODEL, environ={"HF_HUB_OFFLINE": "0"}, hf_cache=Path("/cache/hub"))) == []
 
 
+def test_a_folder_of_the_job_needs_no_download_and_half_a_download_does() -> None:
+    given: dict[str, Any] = {"hf_cache": Path("/cache/hub"), "environ": {"HF_HUB_OFFLINE": "1"}}
+    own = replace(pod('[model]\nname = "sft/final"\n', **given), model=ModelFacts("sft/final", local=True))
+    assert look(own) == []
+    half = pod(MODEL, **given, hf_models={"Qwen/Qwen3-8B": Path("/x")})
+    for whole in (False, True):
+        facts = ModelFacts("Qwen/Qwen3-8B", local=True, weight_bytes=1, whole=whole)
+        assert ids(look(replace(half, model=facts))) == ([] if whole else ["offline-without-model"])
+
+
 def test_a_pod_image_that_asks_for_hf_transfer_without_installing_it() -> None:
     environ = {"HF_HUB_ENABLE_HF_TRANSFER": "1"}
     old = {"huggingface_hub": "0.36.0"}

@@ -155,6 +155,33 @@ def test_the_weight_files_give_the_count_where_the_layers_are_of_an_unknown_kind
     assert facts.weight_bytes == 17_000_000_000
 
 
+def test_a_download_that_was_broken_off_is_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": 9}, "weight_map": shards})
+    )
+
+    def is_whole() -> bool:
+        facts = facts_of("own/half", {"own/half": tmp_path}, tmp_path / "elsewhere")
+        return facts is not None and facts.whole
+
+    assert not is_whole()
+    (tmp_path / "model-1.safetensors").write_text("x")
+    (tmp_path / "model-2.safetensors").symlink_to(tmp_path / "blobs/not-there")
+    assert not is_whole()
+    (tmp_path / "model-2.safetensors").unlink()
+    (tmp_path / "model-2.safetensors").write_text("x")
+    assert is_whole()
+    (tmp_path / "model.safetensors.index.json").unlink()
+    assert is_whole()
+    for shard in shards.values():
+        (tmp_path / shard).unlink()
+    assert not is_whole()
+    (tmp_path / "pytorch_model.bin").write_text("x")
+    assert is_whole()
+
+
 def test_layers_of_an_unknown_kind_without_weights_have_no_count(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m", {**QWEN3_8B, "model_type": "deepseek_v3"})
     facts = facts_of(str(folder), {}, NOWHERE)

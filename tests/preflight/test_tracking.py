@@ -181,3 +181,28 @@ def test_where_nothing_will_run_a_missing_key_is_a_warning() -> None:
     desk = site(environ={"HOME": "/home/me"}, gpus=())
     assert weights(tracking.CHECKS, of(JANUARY, WANDB, site=desk)) == {"wandb-key": "warning"}
     assert weights(tracking.CHECKS, of(JANUARY, WANDB, site=POD, run_file=None)) == {"wandb-key": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "weight"),
+    [
+        (["uv", "run", "--env-file", ".env", "rl"], "warning"),
+        (["uv", "run", "--env-file=.env", "rl"], "warning"),
+        (["bash", "-lc", "source .env; exec rl"], "warning"),
+        (["./start.sh"], "warning"),
+        (["uv", "run", "--no-sync", "rl"], "error"),
+        (["/opt/uv", "run", "torchrun", "--nproc-per-node", "4", "src/prime_rl/trainer/sft/train.py"], "error"),
+        (None, "error"),
+    ],
+)
+def test_a_key_that_the_launcher_may_bring_is_not_missing_for_certain(launcher: list[str] | None, weight: str) -> None:
+    job = {"dir": "/srv/prime-rl", "config": "rl.toml", **({"launcher": launcher} if launcher else {})}
+    run = RunFile.model_validate({"run": {"id": "case"}, "job": job})
+    assert weights(tracking.CHECKS, of(JANUARY, WANDB, site=POD, run_file=run)) == {"wandb-key": weight}
+    gated = of(JANUARY, LLAMA, model=GATED, run_file=run, site=site(environ={"HOME": "/root"}, hf_login=False))
+    assert weights(tracking.CHECKS, gated) == {"model-gated": weight}
+
+
+def test_uv_may_read_a_file_of_keys_by_a_variable() -> None:
+    pod = given(UV_ENV_FILE=".env")
+    assert weights(tracking.CHECKS, of(JANUARY, WANDB, site=pod)) == {"wandb-key": "warning"}
