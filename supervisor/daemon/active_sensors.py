@@ -244,7 +244,7 @@ class ActiveSensors:
         watch = self._engine
         if watch is None or engine not in (None, watch.engine):
             return
-        self._last_logs["inference"] = Path(watch.source.path)
+        self._last_logs["inference"] = watch.log
         watch.close()
         self._engine = None
 
@@ -288,7 +288,7 @@ class ActiveSensors:
     def log_files(self) -> dict[str, Path]:
         """Newest log file of each role; the ended attempt's until the next one has some."""
         found = self._newest_logs() or self._last_logs
-        engine = {"inference": Path(self._engine.source.path)} if self._engine is not None else {}
+        engine = {"inference": self._engine.log} if self._engine is not None else {}
         if not engine and "inference" in self._last_logs and self._state().settings.inference == "own-role":
             engine = {"inference": self._last_logs["inference"]}
         return {**found, **engine}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.base.records import dataclass
 from supervisor.core import facts as f
-from supervisor.jobs.base import LogSource
+from supervisor.jobs.base import LogSource, literal
 from supervisor.process.launch import ShimState
 from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.logs import CountedLogs, LastLines, Parser
@@ -28,9 +28,9 @@ class EngineWatch:
     ) -> None:
         """``start`` sets a sensor looking; ``positions``: where the daemon before was in ``log``."""
         self.engine = engine
-        self.source = LogSource("inference", str(log))
+        self.log = log
         mine = [position for position in positions if position.get("path") == str(log)]
-        self._logs = _EngineLog([self.source], parser, positions=mine, late=not mine)
+        self._logs = _EngineLog([LogSource("inference", str(literal(log)))], parser, positions=mine, late=not mine)
         following = start(self._logs)
         self._lookers = [following, start(_End(engine, look, self._logs, following))]
 

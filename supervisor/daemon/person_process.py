@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from supervisor.base.secrets import mask_command, printable
-from supervisor.jobs.base import Job
+from supervisor.jobs.base import Job, literal
 
 
 def output_file(pid: int) -> Path | None:
@@ -20,7 +20,7 @@ def output_file(pid: int) -> Path | None:
 
 def first_component(job: Job, folder: Path) -> str:
     """The name that the job's first component has, by the file that its output would be captured in."""
-    names = [PurePath(source.path) for source in job.log_sources(folder) if Path(source.path).parent == folder]
+    names = [PurePath(source.path) for source in job.log_sources(folder) if Path(source.path).parent == literal(folder)]
     return names[0].stem if names else "job"
 
 

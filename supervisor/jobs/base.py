@@ -6,6 +6,7 @@ sensors and the effects know a job only through this page.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -122,7 +123,7 @@ class StopRules:
 
 @dataclass(frozen=True)
 class LogSource:
-    """A log to follow. ``path`` may be a glob and may lie behind a symlink that is swapped (``logs/latest``).
+    """A log to follow. ``path`` is a glob (see ``literal``) and may lie behind a symlink that is swapped.
 
     ``kind`` "text" lines go to ``Job.parse_line``; "jsonl" is a metrics file, each line one JSON object.
 
@@ -134,6 +135,11 @@ class LogSource:
     path: str
     kind: Literal["text", "jsonl"] = "text"
     fate: Literal["stays", "overwritten", "shared"] = "stays"
+
+
+def literal(folder: Path) -> Path:
+    """``folder`` as the start of a glob, also where its own name has brackets: ``runs/grpo[lr=1e-6]``."""
+    return Path(glob.escape(str(folder)))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from supervisor.jobs.base import (
     JobFacts,
     LogSource,
     StartRequest,
+    literal,
     note_choice,
 )
 from supervisor.jobs.environment import job_environment, open_files, set_variables
@@ -167,8 +168,9 @@ class PlainJob(FolderJob):
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output, and the files that the person named."""
-        files = [LogSource("job", str(self.output_dir / pattern), fate="shared") for pattern in self.plain.log]
-        return [LogSource("job", str(attempt_dir / "job.log")), *files]
+        home = literal(self.output_dir)
+        files = [LogSource("job", str(home / pattern), fate="shared") for pattern in self.plain.log]
+        return [LogSource("job", str(literal(attempt_dir) / "job.log")), *files]
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
         """The person's two expressions, then errors that every Python trainer can have."""

@@ -12,7 +12,7 @@ from supervisor.base.escapes import plain as without_escapes
 from supervisor.config.nodes import NodeComponent, Nodes
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
-from supervisor.jobs.base import Component, LogSource, Place, StartRequest, visible_gpus
+from supervisor.jobs.base import Component, LogSource, Place, StartRequest, literal, visible_gpus
 from supervisor.jobs.plain import LONGEST, PlainJob
 
 
@@ -62,8 +62,9 @@ class SpreadJob(PlainJob):
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """What each component wrote, as it was carried here, and the files that the person named."""
-        files = [LogSource("trainer", str(self.output_dir / pattern), fate="shared") for pattern in self.plain.log]
-        own = [LogSource(one.role, str(attempt_dir / f"{name}.log")) for one, _, name in self._number_components()]
+        base, home = literal(attempt_dir), literal(self.output_dir)
+        files = [LogSource("trainer", str(home / pattern), fate="shared") for pattern in self.plain.log]
+        own = [LogSource(one.role, str(base / f"{name}.log")) for one, _, name in self._number_components()]
         return [*own, *files]
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:

@@ -57,9 +57,10 @@ def records(index: Mapping[str, Any], name: str) -> list[dict[str, str]]:
 
 def own_files(index: Mapping[str, Any], folder: Path, fates: tuple[str, ...]) -> Iterator[tuple[dict[str, str], Path]]:
     """Text files that the job wrote itself, outside the attempt's folder, as they are now: (source, path)."""
+    start = Path(glob.escape(str(folder)))
     for source in records(index, "sources"):
         path = source.get("path", "")
-        if source.get("kind") != "text" or source.get("fate") not in fates or Path(path).parent == folder:
+        if source.get("kind") != "text" or source.get("fate") not in fates or Path(path).parent == start:
             continue
         for name in sorted(glob.glob(path)):  # noqa: PTH207 - the pattern is absolute, which Path.glob refuses
             yield source, Path(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import zlib
@@ -77,7 +78,7 @@ def _captured_output(folder: Path, attempt: int, index: Mapping[str, Any]) -> It
             parts.setdefault(name, []).append(path)
     for name, paths in parts.items():
         stem = name.removesuffix(".log")
-        role = roles.get(str(folder / name)) or NAMED_ROLES.get(stem, stem)
+        role = roles.get(glob.escape(str(folder / name))) or NAMED_ROLES.get(stem, stem)
         # Numbered pieces first, then what came after them; a plain file beside its compressed one is being compressed.
         plain = [path for path in paths if path.name == name]
         last = plain or [path for path in paths if path.name == f"{name}.gz"]

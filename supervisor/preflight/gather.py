@@ -489,8 +489,8 @@ def _place_in_run_file(subject: Subject, sentence: str) -> Where:
 def _own_logs(subject: Subject, job: Job | None) -> list[Path]:
     """The files of engine and orchestrator where the run writes them, which an earlier start may have left."""
     if job is not None and subject.kind == "rl":
-        sources = job.log_sources(Path("/"))
-        return [Path(one.path) for one in sources if one.role in ("inference", "orchestrator")]
+        sources = [one for one in job.log_sources(Path("/")) if one.role in ("inference", "orchestrator")]
+        return [Path(re.sub(r"\[([*?[])\]", r"\1", one.path)) for one in sources]  # no pattern, but for its escapes
     said = subject.settings.get("output_dir")
     folder = Path(said) if isinstance(said, str) and "\0" not in said else Path("outputs")
     names = [f"{role}.{end}" for role in ("inference", "orchestrator") for end in ("stdout", "log")]

@@ -27,6 +27,7 @@ from supervisor.jobs.base import (
     StopRules,
     TieredPart,
     WeightUpdate,
+    literal,
     note_choice,
 )
 from supervisor.jobs.downloads import arriving_folders
@@ -335,7 +336,8 @@ class PrimeRlJob:
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output, the components' files, and metrics.jsonl where this era writes it."""
-        base = self.layout.run_dir / "logs"
+        attempt_dir, run_dir = literal(attempt_dir), literal(self.layout.run_dir)
+        base = run_dir / "logs"
         if self.dialect.logs == "attempts":
             base /= "latest"
         ending = "stdout" if self.dialect.logs == "stdout" else "log"
@@ -351,7 +353,7 @@ class PrimeRlJob:
         if self.dialect.titles and not self.sft:
             sources.append(LogSource("env", str(base / "envs" / "*" / "*.log"), fate=fate))
         if self.dialect.metrics_file:
-            sources.append(LogSource("trainer", str(self.layout.run_dir / "metrics.jsonl"), "jsonl"))
+            sources.append(LogSource("trainer", str(run_dir / "metrics.jsonl"), "jsonl"))
         return sources
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:

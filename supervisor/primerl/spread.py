@@ -27,6 +27,7 @@ from supervisor.jobs.base import (
     Place,
     StartRequest,
     StopRules,
+    literal,
     visible_gpus,
 )
 from supervisor.jobs.plain import fill_holes
@@ -161,5 +162,5 @@ class SpreadPrimeRlJob(PrimeRlJob):
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """What each part wrote, as it was carried here, and metrics.jsonl."""
-        own = [LogSource(role, str(attempt_dir / f"{role}-*.log")) for role in ROLES]
+        own = [LogSource(role, str(literal(attempt_dir) / f"{role}-*.log")) for role in ROLES]
         return [*own, *(source for source in super().log_sources(attempt_dir) if source.kind == "jsonl")]

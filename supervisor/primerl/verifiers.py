@@ -25,6 +25,7 @@ from supervisor.jobs.base import (
     JobFacts,
     LogSource,
     StartRequest,
+    literal,
     note_choice,
 )
 from supervisor.jobs.environment import job_environment, open_files, set_variables
@@ -252,8 +253,8 @@ class VerifiersJob(FolderJob):
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output of both."""
         return [
-            LogSource("trainer", str(attempt_dir / "trainer.log")),
-            LogSource("inference", str(attempt_dir / "inference.log")),
+            LogSource("trainer", str(literal(attempt_dir) / "trainer.log")),
+            LogSource("inference", str(literal(attempt_dir) / "inference.log")),
         ]
 
     def parse_line(self, role: Role, line: str) -> Sequence[Fact]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import time
@@ -60,6 +61,17 @@ def test_a_fresh_start_and_a_resume_use_their_own_command_lines(tmp_path: Path) 
     assert list(resumed.argv[4:]) == ["--resume", f"{out}/checkpoints/step_40", "--step", "40"]
     assert resumed.cwd == tmp_path
     assert resumed.env["WANDB_RUN_ID"] == "w4nd8"
+
+
+def test_log_files_in_a_folder_with_brackets_in_its_name_are_found(tmp_path: Path) -> None:
+    (tmp_path / "grpo[lr=1e-6]").mkdir()
+    job = plain(tmp_path / "grpo[lr=1e-6]", log=["logs/*.log", "*.txt"])
+    files = [tmp_path / "a[0]" / "job.log", job.output_dir / "logs" / "0.log", job.output_dir / "1.txt"]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    patterns = [source.path for source in job.log_sources(files[0].parent)]
+    assert [Path(name) for pattern in patterns for name in glob.glob(pattern)] == files  # noqa: PTH207
 
 
 def test_words_that_name_a_configuration_get_the_attempts_copy(tmp_path: Path) -> None:

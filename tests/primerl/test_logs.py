@@ -7,6 +7,7 @@ Golden lines are made from the format strings at the commits named, with values 
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone, WorkSeen
+from supervisor.daemon.person_process import first_component
+from supervisor.journal.attempt_folders import own_files
 from supervisor.primerl.logs import SIGNATURES, duration, parse_line, parse_metrics
 from tests.primerl.eras import ERAS
 from tests.primerl.helpers import job_of
@@ -416,6 +419,23 @@ def test_each_eras_files_are_followed(tmp_path: Path, commit: str, trainer: str,
     assert [source.path for source in sources if source.kind == "jsonl"] == (
         [str(tmp_path / "out" / metrics)] if metrics else []
     )
+
+
+def test_files_in_a_folder_with_brackets_in_its_name_are_found_as_any_others(tmp_path: Path) -> None:
+    """``output_dir = "runs/grpo[lr=1e-6]"`` is no pattern, and what lies in it is not lost for the sensors."""
+    job = job_of(tmp_path / "grpo[lr=1e-6]", "559b44772")
+    attempt = tmp_path / "state[1]" / "attempts" / "0001"
+    run_dir = job.layout.run_dir
+    written = [attempt / "rl.log", run_dir / "logs/latest/trainer.log", run_dir / "logs/latest/envs/math/env_0.log"]
+    written.append(run_dir / "metrics.jsonl")
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = {name for source in job.log_sources(attempt) for name in glob.glob(source.path)}  # noqa: PTH207
+    assert found == set(map(str, written))
+    assert first_component(job, attempt) == "rl"
+    index = {"sources": [vars(source) for source in job.log_sources(attempt)]}
+    assert [path for _, path in own_files(index, attempt, ("stays",))] == written[1:3], "captured is not the job's own"
 
 
 def test_early_sft_logs_to_its_own_output(tmp_path: Path) -> None:

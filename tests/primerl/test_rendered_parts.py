@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,5 @@ def test_each_part_is_a_log_of_its_role(tmp_path: Path) -> None:
     found = {(one.role, one.path) for one in spread_job(tmp_path).log_sources(Path("/attempt"))}
     assert ("trainer", "/attempt/trainer-*.log") in found
     assert ("inference", "/attempt/inference-*.log") in found
+    path, *_ = (one.path for one in spread_job(tmp_path).log_sources(Path("/state[1]")))
+    assert fnmatch("/state[1]/trainer-0.log", path), "the folder's own name is no pattern"

@@ -10,6 +10,7 @@ import pytest
 from supervisor.base.errors import ConfigError
 from supervisor.cli import simulate_cluster
 from supervisor.cli.main import main
+from supervisor.config.nodes import LEASE_S
 from supervisor.simulator import cluster_compare as compare
 from supervisor.simulator.cluster import (
     AGAIN,
@@ -115,13 +116,13 @@ def test_a_lost_trainer_is_told_by_slurm_and_its_lease_is_waited_for() -> None:
     [(at, sentence)] = told(run, "verdict")
     assert AT + 300 <= at <= AT + 361
     assert sentence.endswith("; Slurm took it out of the job.")
-    assert last == last_step(FIRST_S, AT + 600 * 1.05 + 5)
+    assert last == last_step(FIRST_S, AT + LEASE_S * 1.05 + 5)
     assert run.allocations == 1
 
 
 def test_a_lost_head_has_the_job_requeued_once_the_lease_is_over() -> None:
     run = OurRun(cluster(8, strike("lost", 0)), 1)
-    assert run.run() == last_step(FIRST_S, AT + 600 + 60 + QUEUE_S + FIRST_S)
+    assert run.run() == last_step(FIRST_S, AT + LEASE_S + 60 + QUEUE_S + FIRST_S)
     assert (run.starts, run.allocations) == (2, 2)
 
 
