@@ -111,11 +111,9 @@ class ApiBackend:
             "job": facts.name if facts else "not installed yet",
             "notes": [
                 *pinned_steps.findings(state).values(),
-                *(note for note in (fencing.note(state), leaving.note(state), self._house.heartbeat.note) if note),
-                *([self._house.messages.note_for_status] if self._house.messages.note_for_status else []),
-                *(facts.notes if facts else ()),
-                *([self._house.journal.failure] if self._house.journal.failure else []),
-                *([self._house.sensors.run_file_note] if self._house.sensors.run_file_note else []),
+                *filter(None, (fencing.note(state), leaving.note(state), self._house.heartbeat.note)),
+                *filter(None, (self._house.messages.note_for_status, *(facts.notes if facts else ()))),
+                *filter(None, (self._house.journal.failure, self._house.sensors.run_file_note)),
             ],
         }
 
@@ -170,8 +168,7 @@ class ApiBackend:
             raise SupervisorError(f"The journal's incidents could not be read: {error}.") from None
         if "error" in told:
             raise SupervisorError(told["error"])
-        found: list[dict[str, Any]] = told["answer"]
-        return found
+        return list(told["answer"])
 
     def log_files(self) -> dict[str, Path]:
         """Newest log of each role, and of each component's captured output."""

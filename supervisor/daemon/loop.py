@@ -160,24 +160,19 @@ class Daemon:
         self.housekeeping = Housekeeping(
             self, run_file.supervision, self.effects, self.sensors, self.journal, self.witness
         )
-        store = self.effects.store
+        store, claiming = self.effects.store, self.effects.store.claiming
         self.leaving = LeavingWatch(
             run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
         )
         self.heartbeat = Heartbeat(
-            run_file,
-            self.post,
-            lambda: self.state,
-            self.clock.now,
-            store.put_heartbeat,
-            holds=lambda: store.claiming.holds,
+            run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat, holds=lambda: claiming.holds
         )
         from supervisor.effects.notify import Notifier  # of no use to most who import this module
 
         self.messages = Notifier(run_file, self.post, lambda: self.state)
         launch = Launch(path, run.environ, self.notifier.variables, options.onstart)
         self.upgrade = Upgrade(self, run, self.journal, launch)
-        self.attaching = AttachRequests(self, run, self._adopt)
+        self.attaching = AttachRequests(self, run, lambda attempt: self.attend(attempt, adopting=True))
         api = run_file.api
         self.api = Api(ApiBackend(self, self.attaching), run_file.socket, int(api.mode, 8), api.tcp, api.group)
 
@@ -462,8 +457,7 @@ class Daemon:
             found = self._inbox.get(wanted)
         except queue.Empty:
             return self._clock_jump(began, wanted) or (f.Tick(), "clock")
-        jumped = self._clock_jump(began, wanted)
-        if jumped is None:
+        if (jumped := self._clock_jump(began, wanted)) is None:
             return found
         # What waited in the inbox was seen before the pause; it is judged after the clocks are set right, and before
         # all that waits behind it: an exit is told after the job's last lines, and has to stay behind them.
@@ -499,14 +493,11 @@ class Daemon:
             self._unwritten = 0
 
     def _act(self, action: a.Action) -> None:
-        match action:
-            case a.Say():
-                return
-            case a.Start():
-                # Followed from before the launch, so that not even the first line is missed.
-                if self.context.job is not None:
-                    self.sensors.prepare(self.context.job, action.attempt)
-        self.effects.do(action)
+        if isinstance(action, a.Start) and self.context.job is not None:
+            # Followed from before the launch, so that not even the first line is missed.
+            self.sensors.prepare(self.context.job, action.attempt)
+        if not isinstance(action, a.Say):
+            self.effects.do(action)
         if isinstance(action, a.Stop) and self._signals > 1:
             self.effects.hurry()
 
@@ -531,9 +522,8 @@ class Daemon:
         if self.context.run_file.recovery.inference == "with-job" or own.number == 0:
             return None
         found = look_at(self._state_dir, own.number)
-        if found.pid is not None or (found.state != "absent" and (own.alive or own.asked == "start")):
-            return own.number
-        return None
+        is_left = found.pid is not None or (found.state != "absent" and (own.alive or own.asked == "start"))
+        return own.number if is_left else None
 
     def _adopt_engine(self, engine: int | None) -> None:
         if engine is None or self.context.job is None or self.sensors.engine is not None:
@@ -543,11 +533,8 @@ class Daemon:
         if not self.context.observed:  # giving weights is acting
             self.effects.engine.adopt()
 
-    def _adopt(self, attempt: int) -> None:
-        """Look at an attempt that lives already: its logs are read on from where they were read to."""
-        self.attend(attempt, adopting=True)
-
     def attend(self, attempt: int, *, adopting: bool) -> None:
+        """Look at an attempt. The logs of one that lives already are read on from where they were read to."""
         job = self.context.job
         if job is None:
             return

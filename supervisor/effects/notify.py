@@ -160,28 +160,25 @@ class Outbox:
             wake.wait()
             wake.clear()
             ends = self._over.is_set()
-            if self._send_waiting(target, last=ends and self._all_at_end):
-                self._wake.set()  # more may have come meanwhile
+            self._send_waiting(target, last=ends and self._all_at_end)
 
-    def _send_waiting(self, target: Target, *, last: bool) -> bool:
-        """Was it tried?"""
+    def _send_waiting(self, target: Target, *, last: bool) -> None:
         count, again_at, _ = self._failed.get(target.name, (0, 0.0, ""))
         with self._lock:
             now, waiting = time.time(), self._waiting.setdefault(target.name, [])
             if old := [Message(**one["message"]) for one in waiting if now - one["at"] >= GIVE_UP_S]:
                 self._take_out(waiting, old)
             messages = [_with_age(Message(**one["message"]), now - one["at"]) for one in waiting]
-            urgent = [one for one in messages if one.severity == "error"]
             sent = self._sent[target.name] = [at for at in self._sent.get(target.name, ()) if abs(now - at) < HOUR_S]
             left = self._per_hour - len(sent)
-            may_all = left > 0 and not is_asleep(self._asleep, now)
+            may_all = last or (left > 0 and not is_asleep(self._asleep, now))
         if old:
             told = f"Messages that waited for {target.name} for {span(GIVE_UP_S)} are dropped: {len(old)}."
             self._tell("notify-failed", told, "warning")
-        chosen = messages if may_all or last else urgent
+        chosen = messages if may_all else [one for one in messages if one.severity == "error"]
         if not chosen or (time.monotonic() < again_at and not last):
-            return False
-        digest = make_digest(chosen, max(1, left) if may_all or last else 1, self._digest)
+            return
+        digest = make_digest(chosen, max(1, left) if may_all else 1, self._digest)
         try:
             for number, message in enumerate(digest):
                 target.send(message)
@@ -194,10 +191,10 @@ class Outbox:
             if not count:
                 told = f"Messages do not reach {target.name}: {error}. It is tried again."
                 self._tell("notify-failed", told, "warning")
-            return True
-        if self._failed.pop(target.name, None):
-            self._tell("notify", f"Messages reach {target.name} again.", "info")
-        return True
+        else:
+            if self._failed.pop(target.name, None):
+                self._tell("notify", f"Messages reach {target.name} again.", "info")
+        self._wake.set()  # more may have come meanwhile
 
     def _take_out(self, waiting: list[dict[str, Any]], sent: Sequence[Message]) -> None:
         """Forget what a target has. What was joined with a newer message meanwhile is still to be told."""
@@ -273,7 +270,6 @@ def is_asleep(hours: str | None, wall: float) -> bool:
     """``"22-7"``: from 22:00 to 7:00, in UTC."""
     if not hours:
         return False
-    begin, _, end = hours.partition("-")
+    first, last = map(int, hours.split("-"))
     hour = time.gmtime(wall).tm_hour
-    first, last = int(begin), int(end)
     return first <= hour < last if first < last else hour >= first or hour < last

@@ -426,15 +426,14 @@ class Journal:
 
     def _try_to_write(self, write: Any) -> bool:
         """Do ``write``; on a full disk release the ballast and try again; never raise into the loop. Was it done?"""
-        for last in (False, True):
+        for _ in range(2):
             try:
                 with self._database:
                     write()
             except (sqlite3.Error, OSError) as error:
                 self.failure = f"The journal {self.path} cannot be written: {error}. Make room on its disk."
-                if not last:
-                    with contextlib.suppress(OSError):  # a disk that turned read-only keeps it
-                        self._ballast.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a disk that turned read-only keeps it
+                    self._ballast.unlink(missing_ok=True)
             else:
                 if self.failure:
                     self.failure = ""

@@ -321,16 +321,12 @@ def _deadline_fields(state: State) -> dict[str, Any] | None:
         budget, extra = startup_budget(state), start_of_limit(state) - state.attempt.started
         left = budget + extra - (state.now - state.attempt.started)
         more = f"; known reasons explain {span(extra)} more" if extra else ""
-        return {
-            "sentence": f"The first step after a start may take {span(budget)}{more}.",
-            "seconds_left": round(left, 1),
-        }
+        told = f"The first step after a start may take {span(budget)}{more}."
+        return {"sentence": told, "seconds_left": round(left, 1)}
     if state.mode == "backing-off":
         return {"sentence": "The next try.", "seconds_left": round(state.recovery.backoff_until - state.now, 1)}
     if _last_publish(state):
         left = publish_until(state) - state.now
-        return {
-            "sentence": f"The store to take step {max(state.good_local(), default=0)}.",
-            "seconds_left": round(left, 1),
-        }
+        told = f"The store to take step {max(state.good_local(), default=0)}."
+        return {"sentence": told, "seconds_left": round(left, 1)}
     return None
