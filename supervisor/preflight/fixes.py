@@ -94,7 +94,7 @@ def _take_edits(one: Finding, files: dict[Path, _File]) -> str:
     for path in {edit.file for edit in wanted}:
         file = files[path]
         edits = [*file.edits, *(edit for edit in wanted if edit.file == path)]
-        if path.suffix == ".toml" and _is_toml(file.content) and not _is_toml(_apply_edits(file, edits)):
+        if path.suffix == ".toml" and is_toml(file.content) and not is_toml(_apply_edits(file, edits)):
             return f"{path} would not be TOML any more"
     for edit in wanted:
         files[edit.file].edits.append(edit)
@@ -123,7 +123,8 @@ def _apply_edits(file: _File, edits: Sequence[Edit] | None = None) -> bytes:
     return (BOM if file.content.startswith(BOM) else b"") + "".join(lines).encode()
 
 
-def _is_toml(content: bytes) -> bool:
+def is_toml(content: bytes) -> bool:
+    """Can a parser read it?"""
     try:
         parse_toml(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -145,7 +146,8 @@ def write(patch: Patch) -> Path:
         path = path.resolve(strict=True)
         if not path.is_file() or path.read_bytes() != patch.before:
             raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
-        kept = _keep(path)
+        with path.open("r+b"):  # before the copy: what may not be written leaves none behind
+            kept = _keep(path)
         try:
             _write_over(path, patch.after)
         except OSError:
@@ -170,7 +172,11 @@ def _keep(path: Path) -> Path:
     number = 1
     while os.path.lexists(kept := path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")):
         number += 1
-    shutil.copy2(path, kept)
+    try:
+        shutil.copy2(path, kept)
+    except OSError:  # no room: a torn copy is none
+        kept.unlink(missing_ok=True)
+        raise
     with contextlib.suppress(PermissionError):
         os.chown(kept, path.stat().st_uid, path.stat().st_gid)
     return kept

@@ -15,6 +15,7 @@ from typing import Any
 from supervisor.config.toml_positions import Key, Position
 from supervisor.preflight import job_args
 from supervisor.preflight.finding import Edit, Finding, Severity, Where
+from supervisor.preflight.fixes import is_toml
 from supervisor.preflight.key_reasons import explain_unknown_key, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, correct_value, describe_field, describe_value, fits
 from supervisor.preflight.reading import overlay
@@ -294,13 +295,12 @@ class _Reader:
         if found is None or found[1][: found[2]].strip() or not found[1].startswith(name, found[2]):
             return ()
         number, line, column = found
-        rest = line[column + len(name) :]
-        if not rest.lstrip().startswith("=") or rest.rstrip().endswith(("[", "{", '"""', "'''")):
+        ends = [*(sign.start() for sign in re.finditer("#", line)), len(line)]
+        end = next((one for one in ends if is_toml(line[column:one].encode())), None)  # else it goes on in more lines
+        if end is None or not line[column + len(name) :].lstrip().startswith("="):
             return ()
-        comment = re.search(r"\s+#[^\"']*$", rest)
-        return (
-            Edit(self.text.path, number, number, (line[:column] + pair + (comment[0].rstrip() if comment else ""),)),
-        )
+        comment = line[len(line[:end].rstrip()) :].rstrip()
+        return (Edit(self.text.path, number, number, (line[:column] + pair + comment,)),)
 
     def _report_doubled(self, place: Key) -> tuple[Edit, ...]:
         found = self._line_of_key(place)

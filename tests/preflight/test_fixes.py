@@ -176,6 +176,30 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(file: Path, monkeypatc
     assert file.read_text() == TEXT
 
 
+def test_a_file_that_may_not_be_written_gets_no_copy_beside_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(path: Path, mode: str = "r", *rest: object, **more: object) -> object:
+        if path == file and mode != "rb":
+            raise PermissionError(13, "Permission denied", str(path))
+        return true(path, mode, *rest, **more)  # type: ignore[call-overload]
+
+    true = Path.open
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(FixError, match=r"rl\.toml is left as it is: Permission denied"):
+        fixes.write(Patch(file, TEXT.encode(), b"new = 1\n"))
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_copy_for_which_there_is_no_room_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def torn(_: Path, kept: Path) -> None:
+        kept.write_text("a =")
+        raise OSError(28, "No space left on device", str(kept))
+
+    monkeypatch.setattr(fixes.shutil, "copy2", torn)
+    with pytest.raises(FixError, match=r"rl\.toml is left as it is: No space left on device"):
+        fixes.write(Patch(file, TEXT.encode(), b"new = 1\n"))
+    assert (file.read_text(), list(file.parent.iterdir())) == (TEXT, [file])
+
+
 def test_where_there_is_no_room_the_file_is_as_it_was(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_over = fixes._write_over
 

@@ -208,6 +208,10 @@ VALUES = [
     (JANUARY, "[trainer.optim]\ntype = 'adam'", '"sgd", "adamw" and "muon"', 'type = "adamw"'),
     (JANUARY, "[trainer.model]\nattn = 'flash-attention-2'", "flash_attention_2", 'attn = "flash_attention_2"'),
     (JANUARY, "[trainer.scheduler]\ntype = 'zigzag'", '"constant"', None),
+    (JANUARY, "[trainer.optim]\ntype = 'adam'  # muon didn't help", "adamw", 'type = "adamw"  # muon didn\'t help'),
+    (JANUARY, "[trainer.optim]\ntype = 'adam'#\"x", "adamw", 'type = "adamw"#"x'),
+    (JANUARY, "[model]\nname = [\"a # b\"] # 'c' # d", "text", "name = \"a # b\" # 'c' # d"),
+    (JANUARY, "[trainer.optim]\ntype = ['adam',\n ]", "adamw", None),  # its last bracket would stay
 ]
 
 
