@@ -6,6 +6,7 @@ mends one line wants to know of the next one now, and not after the next attempt
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from codecs import BOM_UTF8
@@ -433,7 +434,7 @@ def _with_job(
     )
     spread = subject.is_spread
     places = configs.refusals(subject.settings, subject.dialect, spread=spread) if subject.dialect else ()
-    return subject, job, _refusals_of_start(subject, places, job.problems())
+    return subject, job, [*_refusals_of_start(subject, places, job.problems()), *_find_links_to_steps(subject, job)]
 
 
 def _with_plan(subject: Subject, run: RunFile, environ: Mapping[str, str]) -> Subject:
@@ -443,6 +444,16 @@ def _with_plan(subject: Subject, run: RunFile, environ: Mapping[str, str]) -> Su
         plan = command.gpu_plan(run, subject.dialect, subject.settings, env, sft=subject.kind == "sft")
     steps = subject.settings.number("max_steps", "trainer.max_steps", "orchestrator.max_steps")
     return replace(subject, plan=plan, max_steps=run.run.max_steps or steps)
+
+
+def _find_links_to_steps(subject: Subject, job: Job) -> Iterator[Finding]:
+    steps = (job.output_dir / job.place(0, "x")).parents[1]
+    for folder in (steps, *steps.parents):
+        if folder == job.output_dir:
+            return
+        if os.path.islink(folder):  # noqa: PTH114 - a disk that does not answer is told elsewhere
+            told = f"{folder} is a symlink to {os.path.realpath(folder)}, and the steps of this run lie behind it."
+            yield Finding("linked-checkpoints", told, subject.run_where("job", "output_dir"))
 
 
 def _steps_of_job(job: Job) -> dict[int, int]:

@@ -320,6 +320,19 @@ def test_the_steps_on_this_disk_and_whether_the_job_lives(here: Path, monkeypatc
     assert gather(here / "run.toml", environ={"PATH": "/usr/bin"}).site.job_lives
 
 
+def test_a_linked_checkpoint_folder_is_an_error_before_any_step_is_lost_behind_it(here: Path) -> None:
+    """Each of its steps would count as incomplete, and none would be published."""
+    (here / "run.toml").write_text(RUN.format(here=here) + f'output_dir = "{here}/out"\n')
+    (here / "big").mkdir()
+    (here / "data").mkdir()
+    (here / "out").symlink_to(here / "data")  # the output folder itself may be one
+    assert "linked-checkpoints" not in {one.id for one in looked(here / "run.toml").found}
+    (here / "out" / "checkpoints").symlink_to(here / "big")
+    (one,) = (one for one in looked(here / "run.toml").found if one.id == "linked-checkpoints")
+    assert one.weight == "error" and one.where.key == "job.output_dir"
+    assert one.sentence.startswith(f"{here}/out/checkpoints is a symlink to {here}/big, and the steps")
+
+
 @pytest.mark.parametrize(
     "text",
     [
