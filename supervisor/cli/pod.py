@@ -106,7 +106,7 @@ def _describe_gpus(machine: Machine) -> str:
         return "GPUs: none is known."
     kinds: dict[str, int] = {}
     for gpu in gpus:
-        kind = f"{gpu.name} with {size(gpu.total_bytes)}"
+        kind = f"{gpu.name} with {size(gpu.total_bytes) if gpu.total_bytes else 'unknown memory'}"
         kinds[kind] = kinds.get(kind, 0) + 1
     return "GPUs: " + ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + "."
 

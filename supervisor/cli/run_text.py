@@ -176,7 +176,8 @@ def _plain_job_table(draft: Draft) -> Iterator[str]:
 def _gpus_table(pod: Pod, draft: Draft) -> Iterator[str]:
     yield "# The GPUs of the run, as nvidia-smi numbers them. Without it, what the trainer's configuration says."
     for gpu in pod.machine.gpus:
-        yield from comment(f"{gpu.index}: {gpu.name}, {size(gpu.total_bytes)}, {gpu.uuid}", "  ")
+        memory = size(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
+        yield from comment(f"{gpu.index}: {gpu.name}, {memory}, {gpu.uuid}", "  ")
     if "gpus.trainer" in draft.settings or "gpus.inference" in draft.settings:
         for part in ("inference", "trainer"):
             if f"gpus.{part}" in draft.settings:

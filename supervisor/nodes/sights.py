@@ -47,7 +47,7 @@ class GpuSights:
         while (found := survey()).problem and not found.none:
             self._take(f.GpuLook(reason=found.problem))
             time.sleep(TOLD_S)
-        if gpus := [str(one.index) for one in found.gpus]:
+        if gpus := [str(one.index) for one in found.gpus if one.total_bytes]:
             Looker(GpuSensor(GpuPlan(trainer=gpus), heartbeat_s=TOLD_S), self._take, interval_s=GPU_S).start()
         else:
             self._take(f.GpuLook())  # there are none: that is known, too

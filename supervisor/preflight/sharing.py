@@ -87,9 +87,8 @@ def _fits_beside(subject: Subject, utilization: float, spare: int, *, known: boo
     parameters = subject.model.parameters if subject.model else 0
     if not parameters:
         return False
-    totals = [
-        gpu.total_bytes for gpu in subject.site.gpus or () if {str(gpu.index), gpu.uuid} & set(subject.plan.trainer)
-    ]
+    gpus = [gpu for gpu in subject.site.gpus or () if {str(gpu.index), gpu.uuid} & set(subject.plan.trainer)]
+    totals = [gpu.total_bytes for gpu in gpus if gpu.total_bytes]
     if not totals:
         return parameters <= SMALL and not known
     return parameters * (4 if lora(subject) else 16) + spare < (1 - utilization) * min(totals)

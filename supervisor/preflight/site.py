@@ -21,7 +21,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, by NVML's number. ``processes`` None: they cannot be seen from here."""
+    """One GPU, by NVML's number. ``processes`` None: they cannot be seen from here. Bytes of 0: not known."""
 
     index: int
     uuid: str

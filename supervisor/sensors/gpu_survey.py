@@ -17,7 +17,8 @@ from supervisor.base.records import dataclass
 LOOK_S = 15.0
 
 # By version, because pynvml's name without one raises another kind of error with drivers before 510. A GPU that cannot
-# be read (one that fell off the bus) is left out, and so is not known.
+# be read (one that fell off the bus) is left out, and so is not known. One that shares the processor's memory (GB10)
+# is there, and its memory is not known.
 _ASK = """
 import json, pynvml
 pynvml.nvmlInit()
@@ -36,15 +37,21 @@ def processes(handle):
         except pynvml.NVMLError:
             return None
     return None
+def sizes(handle):
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NoPermission):
+        return 0, 0, 0
+    return memory.total, memory.free, memory.used
 gpus = []
 for index in range(pynvml.nvmlDeviceGetCount()):
     handle = asked(pynvml.nvmlDeviceGetHandleByIndex, index)
-    memory = handle and asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = handle and asked(sizes, handle)
     if not memory:
         continue
     capability = asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     gpus.append([index, asked(pynvml.nvmlDeviceGetName, handle) or "", asked(pynvml.nvmlDeviceGetUUID, handle) or "",
-                 memory.total, memory.free, memory.used, list(capability) if capability else None, processes(handle)])
+                 *memory, list(capability) if capability else None, processes(handle)])
 print(json.dumps([asked(pynvml.nvmlSystemGetDriverVersion) or "",
                   asked(pynvml.nvmlSystemGetCudaDriverVersion) or 0, gpus]))
 """
@@ -53,7 +60,10 @@ _NO_ERROR_OF_THE_DRIVER = ("LibraryNotFound", "FunctionNotFound", "NoPermission"
 
 @dataclass(frozen=True)
 class GpuSurveyed:
-    """A GPU as NVML tells of it; memory in bytes. ``pids``: process and its bytes, None where they are hidden."""
+    """A GPU as NVML tells of it; memory in bytes, 0 where it is not known.
+
+    ``pids``: process and its bytes, None where they are hidden.
+    """
 
     index: int
     name: str

@@ -27,6 +27,8 @@ class NVMLError(Exception): pass
 class NVMLError_LibraryNotFound(NVMLError): pass
 class NVMLError_LibRmVersionMismatch(NVMLError): pass
 class NVMLError_FunctionNotFound(NVMLError): pass
+class NVMLError_NotSupported(NVMLError): pass
+class NVMLError_NoPermission(NVMLError): pass
 NAMES, ERROR = {names!r}, {error!r}
 class Memory: total, free, used = 80 << 30, 80 << 30, 0
 def nvmlInit():

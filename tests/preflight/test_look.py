@@ -107,6 +107,20 @@ def test_gpus_are_surveyed_in_a_child_with_their_tenants(tmp_path: Path) -> None
     assert (only.name, only.capability, only.pids) == ("NVIDIA H100", (9, 0), [(os.getpid(), 60 << 30)])
 
 
+def test_a_gpu_that_shares_the_processors_memory_is_there(tmp_path: Path) -> None:
+    """GB10 (DGX Spark): nvmlDeviceGetMemoryInfo answers that it is not supported. A lost one is left out still."""
+    environ = fake_nvml(tmp_path, os.getpid())
+    fake = Path(environ["PYTHONPATH"], "pynvml.py")
+    fake.write_text(
+        fake.read_text().replace("class Memory", "class NVMLError_NotSupported(NVMLError): pass\nclass Memory")
+        + "class NVMLError_NoPermission(NVMLError): pass\n"
+        "def nvmlDeviceGetHandleByIndex(index): return index + 1\n"
+        "def nvmlDeviceGetMemoryInfo(handle): raise NVMLError_NotSupported() if handle == 1 else NVMLError('lost')\n"
+    )
+    (only,) = look.look(Needs({}, environ)).gpus or ()
+    assert (only.index, only.name, only.total_bytes) == (0, "NVIDIA H100", 0)
+
+
 def test_a_tenant_is_named_and_a_number_that_is_nobody_here_is_hidden(tmp_path: Path) -> None:
     needs = Needs({}, fake_nvml(tmp_path, os.getpid()))
     (gpu,) = look.look(needs).gpus or ()

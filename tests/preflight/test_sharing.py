@@ -56,6 +56,14 @@ def test_a_small_model_on_a_large_gpu_leaves_the_engine_more() -> None:
     assert weights(sharing.CHECKS, of(JANUARY, text, model=four)) == {"shared-gpu-utilization": "warning"}
 
 
+def test_a_gpu_whose_memory_is_unknown_has_not_none() -> None:
+    text = shared("") + "[trainer.model.lora]\nrank = 8\n"
+    for pod in (site(gpus=[gpu(used_gib=0, total_gib=0)]), site()):
+        assert weights(sharing.CHECKS, of(JANUARY, text, model=SMALL, site=pod)) == {
+            "shared-gpu-utilization": "warning"
+        }
+
+
 def test_one_gpu_named_twice_is_shared_in_versions_that_count_too() -> None:
     """A public image does so: the launcher asks for two devices, and CUDA_VISIBLE_DEVICES says 0,0."""
     plan = GpuPlan(["0"], ["0"])
