@@ -68,10 +68,8 @@ def check_dcp(folder: Path, *, times: bool = True) -> Result:
         if isinstance(look, str):
             problem = Result(False, f"{folder}: {name} {look}")
         elif times and look.st_mtime_ns > saved_ns:
-            reason = (
-                f"{folder}: {name} is newer than .metadata, so the step is being saved again, or was cut off in that"
-            )
-            return Result(False, reason, writing=True)
+            told = f"{folder}: {name} is newer than .metadata, so the step is being saved again, or was cut off in that"
+            return Result(False, f"{told}. If it was copied, or the clock set back: touch .metadata", writing=True)
         elif look.st_size < size_bytes and (size := _ask_for_size(folder / name)) < size_bytes:
             reason = f"{folder}: {name} has {size:,} bytes and .metadata needs {size_bytes:,}"
             problem = Result(False, reason)

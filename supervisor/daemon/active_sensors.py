@@ -95,7 +95,8 @@ class ActiveSensors:
         self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
-        disk = self._room() or DiskSensor(folder, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
+        home = (folder / job.place(0, "x")).parents[1] if job else folder  # perhaps a volume of its own
+        disk = self._room() or DiskSensor(home, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
         scan_s = file.supervision.scan
         self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own

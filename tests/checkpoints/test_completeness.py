@@ -119,6 +119,7 @@ def test_a_step_that_is_saved_again_in_place_is_not_complete_until_its_metadata_
     result = check_dcp(step)
     assert (result.ok, result.writing) == (False, True)
     assert "__0_0.distcp is newer than .metadata" in result.reason
+    assert result.reason.endswith("If it was copied, or the clock set back: touch .metadata")
 
     os.utime(step / ".metadata", (1002, 1002))
     assert check_dcp(step).ok

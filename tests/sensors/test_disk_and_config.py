@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.facts import ConfigChanged, DiskLook
+from supervisor.config.settings import RunFile
+from supervisor.core.facts import ConfigChanged, DiskLook, Settings
+from supervisor.core.state import State
+from supervisor.daemon.active_sensors import ActiveSensors
+from supervisor.jobs.plain import PlainJob
+from supervisor.sensors.base import Sensor
 from supervisor.sensors.config_watch import ConfigWatch
 from supervisor.sensors.disk import DiskSensor
 from tests.sensors.support import FakeClock
@@ -60,6 +65,24 @@ def test_a_volume_that_tells_no_size_is_unknown_and_not_full(tmp_path: Path, mon
     )
     known = DiskSensor(tmp_path, capacity_bytes=1000, used_bytes=lambda: 400)
     assert look(known) == DiskLook(str(tmp_path), 1000, 600), "what a person says counts"
+
+
+def test_the_volume_of_the_steps_is_watched_where_it_is_mounted_below_the_output_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"start": ["x"], "resume": ["x", "{step}"], "checkpoint": "ckpt/{step}"}
+    job = {"kind": "command", "dir": str(tmp_path), "output_dir": "out", "plain": plain}
+    run = RunFile.model_validate({"run": {"id": "r", "state_dir": str(tmp_path / "state")}, "job": job})
+    (tmp_path / "out" / "ckpt").mkdir(parents=True)
+    room = os.statvfs(tmp_path)
+    full = os.statvfs_result([4096, 4096, 1000, 0, 0, 0, 0, 0, 0, 255])
+    monkeypatch.setattr(os, "statvfs", lambda path: full if Path(path) == tmp_path / "out" / "ckpt" else room)
+    watched: list[Sensor] = []
+    sensors = ActiveSensors(run, lambda fact, source: None, Path, lambda: State(Settings("r")), lambda: None)
+    monkeypatch.setattr(sensors, "_start_sensor", lambda sensor, *rest, **more: watched.append(sensor))
+    sensors.watch_pod(PlainJob(run, {}))
+    (disk,) = (one for one in watched if isinstance(one, DiskSensor))
+    assert disk.measure() == DiskLook(str(tmp_path / "out" / "ckpt"), 4096 * 1000, 0)
 
 
 def test_the_disk_is_told_of_when_it_changes_and_at_a_slow_heartbeat(tmp_path: Path) -> None:
