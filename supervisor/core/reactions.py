@@ -69,6 +69,7 @@ def _daemon_started(before: State, state: State, fact: f.DaemonStarted) -> tuple
 
 def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, Actions]:
     settings = fact.settings
+    state = replace(state, ending=Ending())  # of the daemon before: this one has ordered no end yet
     told = say("daemon", f"rl-supervisor {fact.version} watches run {settings.run_id}.")
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
@@ -77,15 +78,13 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         sentence = (
             f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
         )
-        return with_first(
-            told, end(replace(state, ending=replace(state.ending, said=False)), "finished", EXIT_OK, sentence)
-        )
+        return with_first(told, end(state, "finished", EXIT_OK, sentence))
     state, claim = fencing.begin(state)
     looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
     over = before.mode == "leaving" and before.attempt.after_stop == "finish"
     if (over or before.mode in ("publishing", "finishing")) and not asked:
         return finish(state, [told, *claim])
-    state = replace(state, ending=Ending(), orders=replace(state.orders, wanted=state.orders.wanted or asked))
+    state = replace(state, orders=replace(state.orders, wanted=state.orders.wanted or asked))
     if asked:
         orders_anew = replace(state.orders, override=True, asked_step=None, asked_why="", left_higher=False)
         # A person may have mended what is asked for.

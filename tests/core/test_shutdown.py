@@ -195,6 +195,22 @@ def test_a_second_sigterm_changes_nothing_and_a_finished_run_stays_finished() ->
     assert len(one.asked(a.Survey)) == surveys
 
 
+def test_the_daemon_after_one_that_left_in_the_last_publish_of_a_finished_run_ends_too() -> None:
+    one = killed()
+    one.state = replace(one.state, mode="publishing")
+    one.see(f.Command("shutdown", "SIGTERM"))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    until_ended(one, 420.0)
+    assert one.state.ending.said and one.state.mode == "leaving"
+    one.actions.clear()
+    one.boot()
+    one.see(f.Claimed(2))
+    one.see(f.LocalSteps(whole(540, 605), settled=True))
+    one.see(f.Published(605, GIB, 3.0))
+    assert until_ended(one, 60.0).code == 0
+    assert one.state.mode == "finished"
+
+
 # ---------------------------------------------------------------- what is not in the store is named
 
 
