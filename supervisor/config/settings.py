@@ -247,8 +247,8 @@ class Checkpoints(Section):
 
     tier: str = "off"
     """A folder on a faster file system (a tmpfs, a local NVMe beside a network volume). The trainer saves there and
-    goes on sooner. Each whole step is then copied to `output_dir`, and counts as saved once it is whole there. Two
-    steps must fit. `"auto"`: /dev/shm, where a probe at the launch finds it 1.5 times as fast and two steps fit beside
+    goes on sooner. Each whole step is then copied to `output_dir`, and counts as saved once it is whole there. Three
+    steps must fit. `"auto"`: /dev/shm, where a probe at the launch finds it 1.5 times as fast and they fit beside
     the job. Needs prime-rl from 11 March 2026 on."""
 
     @field_validator("tier")

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor.base.beside import Beside
 from supervisor.base.durable import exchange_names
 from supervisor.base.errors import StoreError, SupervisorError
 from supervisor.checkpoints.completeness import check_dcp, folder_size
@@ -262,9 +263,12 @@ class Tier:
         waiting = self._list_waiting(part)
         self._tell(waiting=waiting, failed=self._look.failed if waiting else "")
         if waiting and time.monotonic() >= self._again_t:
-            with contextlib.suppress(OSError, SupervisorError):  # a tier that became read-only can still be copied
-                self._drop_older(folder, part)  # before the trainer saves the next one beside the one that is copied
-            self._drain(waiting[-1], part)
+            copy = Beside(lambda: self._drain(waiting[-1], part))
+            while copy.hangs:  # the trainer saves on meanwhile, perhaps more often than the volume takes a step
+                with contextlib.suppress(OSError, SupervisorError):  # a tier that became read-only can still be copied
+                    self._drop_older(folder, part, copied=waiting[-1])
+                copy.wait(time.monotonic() + LOOK_S)
+            copy.result(None)
             self._drop_older(folder, part)
             self._tell(waiting=self._list_waiting(part))
         elif not waiting:
@@ -330,21 +334,24 @@ class Tier:
         told = f"Step {step} is whole on the volume: {int(answer['size_bytes']):,} bytes in {seconds:.1f} s."
         self._run.post(f.Remark("drained", told))
 
-    def _drop_older(self, folder: Path, part: TieredPart) -> None:
+    def _drop_older(self, folder: Path, part: TieredPart, copied: int = -1) -> None:
         """Delete what is older than the newest whole step and on the volume, or torn: steps are saved one by one.
 
         A whole one that the volume does not have yet waits its turn. Where the next save would not fit beside it, it is
-        skipped, once the volume has a newer one.
+        skipped, once the volume has a newer one, or while step ``copied`` is on its way there and a newer one waits.
         """
-        trees, waiting = self._trees(), self._list_waiting(part)
-        drained = self._list_drained(part)
+        trees, drained = self._trees(), self._list_drained(part)
+        waiting = self._list_waiting(part)  # read last: a step that is copied meanwhile is in neither
         newest, safe = max([*drained, *waiting], default=-1), max(drained, default=-1)
         gone = [step for step in trees if step < newest and step not in waiting and (step in drained or step < safe)]
         move_aside.delete_trees([trees[step] for step in gone], folder)
         for step in waiting:
-            if step > safe or self._room_left(folder) >= folder_size([trees[newest]])[0]:
+            if step in (copied, newest) or (step > safe and copied in (-1, newest)):
+                continue
+            if self._room_left(folder) >= folder_size([trees[newest]])[0]:
                 return
             move_aside.delete_trees([trees[step]], folder)
+            self._write_memo(folder, tuple(one for one in self._waited if one != step))  # it is not lost with the tier
             told = f"Step {step} is skipped: steps complete faster than the volume takes them from the tier."
             self._run.post(f.Remark("skipped", f"{told} The next save would not fit beside it."))
 

@@ -1,4 +1,4 @@
-"""Is a folder on a faster file system fit for checkpoints: is there room for two beside the job, and is it faster?"""
+"""Is a folder on a faster file system fit for checkpoints: is there room for three beside the job, and is it faster?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.base.records import dataclass
 from supervisor.core.words import size
 
-STEPS = 2  # the newest, that is being copied to the volume, and the one that is being saved
+STEPS = 3  # the one that is being copied to the volume, a newer whole one that waits, and the one that is being saved
 MARGIN_BYTES = 1 << 30
 LEAST_BYTES = 1 << 30  # a container's /dev/shm has 64 MiB unless it is given more
 FASTER = 1.5
@@ -35,13 +35,13 @@ class Room:
 
 
 def why_too_small(room: Room, *, auto: bool) -> str:
-    """Why two steps do not fit, a clause; "" where they do. What is unknown speaks against ``auto`` alone."""
+    """Why three steps do not fit, a clause; "" where they do. What is unknown speaks against ``auto`` alone."""
     if room.total_bytes < LEAST_BYTES:
         return f"{room.folder} has only {size(room.total_bytes)} in all, and a tier needs {size(LEAST_BYTES)}"
     if room.step_bytes is None:
         return "the size of a step is not known before one is saved" if auto else ""
     needed = STEPS * room.step_bytes + MARGIN_BYTES
-    wanted = f"two steps and a margin take {size(needed)}"
+    wanted = f"three steps and a margin take {size(needed)}"
     if room.free_bytes < needed:
         return f"{wanted}, and {room.folder} has room for {size(room.free_bytes)}"
     if not room.in_memory:

@@ -26,7 +26,7 @@ class Policy(Protocol):
     omniscient: bool
     """True for the oracle alone: it is told of faults at the moment they strike."""
     tier: bool
-    """Does the trainer save into memory, where two steps fit there?"""
+    """Does the trainer save into memory, where three steps fit there?"""
 
     def see(self, observation: Observation) -> tuple[Sequence[Action], float]:
         """What to do after ``observation``, and the time ``t`` at which a ``Tick`` is wanted if nothing else happens.

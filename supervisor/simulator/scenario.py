@@ -85,10 +85,10 @@ class Physics:
 
     @property
     def has_tier(self) -> bool:
-        """Do two steps, and a margin, fit into memory beside the job?"""
+        """Do these, one that is being saved, and a margin fit into memory beside the job?"""
         room = max(self.shm_gb, self.ram_gb if self.may_mount else 0.0)
         beside = min(self.ram_gb, self.memory_limit_gb) - self.job_memory_gb
-        return TIER_HOLDS * self.checkpoint_gb * (1 + TIER_MARGIN) <= min(room, beside)
+        return (TIER_HOLDS + 1) * self.checkpoint_gb * (1 + TIER_MARGIN) <= min(room, beside)
 
 
 @dataclass(frozen=True)

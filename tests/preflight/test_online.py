@@ -299,7 +299,7 @@ def test_what_a_tier_would_bring_is_told_by_a_probe_of_both(tmp_path: Path, monk
         f"A save of 114 MiB (as step 10 on this disk) takes about 20 s on {tmp_path}/out (5.7 MiB/s) and 4 s on "
         f"{tmp_path}/fast (28.6 MiB/s): as the tier that is 16 s less for each save."
     )
-    assert "which does not fit: two steps and a margin take " in told(1 << 50)
+    assert "which does not fit: three steps and a margin take " in told(1 << 50)
     rates["out"] = 25e6
     assert "too little for a tier, which auto takes from 1.5 times as fast on." in told()
     assert told(era="ceb60c03f") == "", "it cannot be told to save elsewhere"
