@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.base.durable import exchange_names, sync_folder
-from supervisor.base.errors import StoreError
+from supervisor.base.errors import Kind, StoreError
 from supervisor.base.records import dataclass
 from supervisor.checkpoints.completeness import check_dcp
 from supervisor.checkpoints.progress import Meter, Report
@@ -85,10 +85,8 @@ def drain(source: Path, target: Path, staging: Path, report: Report, *, keep_cac
             raise StoreError("changed", f"{source} was saved anew while it was copied: it is copied again")
         _put_in_place(staging, target)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise StoreError(
-            "quota" if full else "transient", f"{source} could not be copied to {target}: {error.strerror}"
-        ) from error
+        kind: Kind = "quota" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "transient"
+        raise StoreError(kind, f"{source} could not be copied to {target}: {error.strerror}") from error
     return Drained(size_bytes, copied)
 
 

@@ -363,8 +363,7 @@ def process_sensors(
 def _gone_facts(attempt: int, entry: _Known, *, proof: bool) -> list[Fact]:
     if entry.role is None:
         return []
-    key = entry.key and proof
-    return [ProcessGone(attempt, entry.role, entry.id.pid, entry.id.start_ticks, key=key)]
+    return [ProcessGone(attempt, entry.role, *entry.id, key=entry.key and proof)]
 
 
 def _descendants(stats: Mapping[int, Stat], seeds: Collection[int]) -> set[int]:
