@@ -384,8 +384,6 @@ class _Exits:
 
 
 def _root_of_output(found: ShimState) -> Identity | None:
-    if found.place is not None:
-        return None  # its agent looks at its processes
-    if found.how == HOW:  # no shim: what the person started is the top of the tree itself
-        return identity_of(found.pid) if found.pid else None
-    return identity_of(found.shim_pid) if found.shim_pid else None
+    # Without a shim what the person started is the top of the tree itself. On another machine its agent looks.
+    pid = found.pid if found.how == HOW else found.shim_pid
+    return identity_of(pid) if pid and found.place is None else None

@@ -349,10 +349,8 @@ class Daemon:
                 elif found.state == "unknown":
                     after.append(f.Remark("adopted", f"It counts as alive until then: {found.reason}", "warning"))
                 elif self.context.job is None or not state.live:
-                    lost = found.state == "lost"
-                    after.append(
-                        f.ComponentExited(state.attempt.number, component, found.exit_code, found.signal, lost)
-                    )
+                    end = (found.exit_code, found.signal, found.state == "lost")
+                    after.append(f.ComponentExited(state.attempt.number, component, *end))
                 # Else its end is told as any other is: after its last lines, which no daemon has read yet.
             if adopted is None and state.live and state.busy.start is None:
                 adopted = state.attempt.number

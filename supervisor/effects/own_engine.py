@@ -168,10 +168,8 @@ class OwnEngine:
     def give_weights(self, engine: int) -> None:
         """Wait beside everything else until the server is up, then give it the newest weights."""
         self._giving = threading.Event()
-        thread = threading.Thread(
-            target=self._give_pieces, args=(engine, self._giving), name="engine-weights", daemon=True
-        )
-        thread.start()
+        args = (engine, self._giving)
+        threading.Thread(target=self._give_pieces, args=args, name="engine-weights", daemon=True).start()
 
     def _give_pieces(self, engine: int, cancelled: threading.Event) -> None:
         try:
@@ -180,13 +178,8 @@ class OwnEngine:
             if cancelled.is_set() or look_at(self._run.state_dir, engine).state not in MAY_ANSWER:
                 return  # its end is told as any other end is
             self._end_engine(self._run.need_job(), engine, STOP_S)
-            self._run.post(
-                f.Remark(
-                    "engine",
-                    f"The restarted inference server could not be given the run's weights ({error}): it was ended, so "
-                    "that no rollout comes from the base model.",
-                )
-            )
+            told = f"The restarted inference server could not be given the run's weights ({error}): it was ended"
+            self._run.post(f.Remark("engine", f"{told}, so that no rollout comes from the base model."))
             return
         if cancelled.is_set():
             return

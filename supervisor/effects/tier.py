@@ -363,7 +363,7 @@ class Tier:
         Called while nothing waits. Nothing is done while a save is under way: then there is a step that is not whole.
         """
         trees = self._trees()
-        if not all(_is_drained(tree, part) for tree in trees.values()):
+        if len(self._list_drained(part)) < len(trees):
             return
         sizes = {step: folder_size([tree])[0] for step, tree in trees.items()}
         needed, room = max(sizes.values(), default=_size_of_newest(part) or 0), self._room_left(folder)
@@ -456,10 +456,8 @@ class Tier:
         try:
             job = self._run.job
             part = job.tiered_part() if job is not None else ""
-            if isinstance(part, TieredPart) and not job_runs:
-                drained = [_is_drained(tree, part) for tree in self._trees().values()]
-                if all(drained):
-                    self._leave(part)
+            if isinstance(part, TieredPart) and not job_runs and len(self._list_drained(part)) == len(self._trees()):
+                self._leave(part)
         except (OSError, SupervisorError):
             return  # memory of a tmpfs that stays taken is the pod's, and the next start clears it
         finally:

@@ -44,6 +44,7 @@ from supervisor.process.survivors import (
 How = Literal["auto", "systemd", "fork"]
 COMPONENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 SHIM = Path(__file__).absolute().with_name("shim.py")
+UNWRITTEN = "the exit record is not written yet (is the disk full or slow?)"
 HANDSHAKE_S = 30.0  # a shim answers within 0.1 s; a pod that swaps may take its time
 MEMORY = Path("/dev/shm")  # noqa: S108
 SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -190,14 +191,14 @@ def _look_with(record: Record | None, attempt_dir: Path, component: str) -> Shim
         process = look_at(record.shim[0])
         named = re.fullmatch(r"rl-(exit|signal) (\d+)", process.name) if process else None
         if not named:
-            return from_record("running", record, "", alive=True)
+            return from_record("running", record, alive=True)
         number = int(named[2])
-        told = state_without_record(record, *((number, None) if named[1] == "exit" else (None, number)))
-        return read_end(attempt_dir, component, record) or told
+        end = (number, None) if named[1] == "exit" else (None, number)
+        return read_end(attempt_dir, component, record) or from_record("exited", record, UNWRITTEN, *end)
     if (ended := read_end(attempt_dir, component, record)) is not None:  # it may have been written since
         return ended
     if record.unit and (code := transient.exit_status(record.unit)) is not None:
-        return state_without_record(record, *((code, None) if code < 128 else (None, code - 128)))
+        return from_record("exited", record, UNWRITTEN, *((code, None) if code < 128 else (None, code - 128)))
     lives = alive(record.child)
     what = "it still runs without one" if lives else "its exit status will never be known"
     return from_record("lost", record, f"the shim of {component} (pid {record.shim[0]}) is gone: {what}", alive=lives)
@@ -304,17 +305,14 @@ def shim_argv(spec: Path, label: str, *options: str) -> list[str]:
 
 def start_forked(spec: Path, label: str, environment: dict[str, str], complaints: IO[bytes]) -> None:
     """Start a shim that leaves us: the first process forks and ends, init (or the next subreaper) has the second."""
+    known = {name: os.environ[name] for name in KNOWN_BY if name in os.environ}
     try:
         first = subprocess.Popen(
             shim_argv(spec, label, "--detach"),
             stdin=subprocess.DEVNULL,
             stdout=complaints,
             stderr=complaints,
-            env={
-                **SHIM_ENVIRONMENT,
-                **environment,
-                **{name: os.environ[name] for name in KNOWN_BY if name in os.environ},
-            },
+            env={**SHIM_ENVIRONMENT, **environment, **known},
             cwd="/",
             start_new_session=True,
         )
@@ -360,10 +358,7 @@ def abandon(component: Component, attempt_dir: Path, run_id: str, unit: str | No
         transient.stop_unit(unit)
     belongings = Belongings(attempt_dir, [component.name], run_id)
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        left = belongings.list_living()
-        if not left:
-            return
+    while (left := belongings.list_living()) and time.monotonic() < deadline:
         for process in left:
             send_signal(process.identity, signal.SIGKILL)
         time.sleep(0.05)
@@ -382,22 +377,20 @@ def read_end(attempt_dir: Path, component: str, record: Record | None) -> ShimSt
         return None
     if record is not None and record.child[0] != pid:
         return None
-    known = _state_of_record("exited", record) if record else ShimState("exited")
+    known = from_record("exited", record) if record else ShimState("exited")
     return replace(known, exit_code=code, signal=signum, ended_wall=wall)
 
 
-def state_without_record(record: Record, code: int | None, signum: int | None) -> ShimState:
-    """An end that is known although there is no exit record (yet): when it came is not."""
-    reason = "the exit record is not written yet (is the disk full or slow?)"
-    return replace(_state_of_record("exited", record), exit_code=code, signal=signum, reason=reason)
-
-
-def from_record(state: Literal["running", "lost"], record: Record, reason: str, *, alive: bool = False) -> ShimState:
+def from_record(
+    state: Literal["running", "exited", "lost"],
+    record: Record,
+    reason: str = "",
+    code: int | None = None,
+    signum: int | None = None,
+    *,
+    alive: bool = False,
+) -> ShimState:
     """A state that the record and /proc tell; ``alive``: the component's own process lives."""
-    known = replace(_state_of_record(state, record), reason=reason)
-    return replace(known, pid=record.child[0], start_ticks=record.child[1]) if alive else known
-
-
-def _state_of_record(state: Literal["running", "exited", "lost"], record: Record) -> ShimState:
-    shim, wall = record.shim[0], record.started_wall
-    return ShimState(state, shim_pid=shim, started_wall=wall, how=record.how, unit=record.unit, notes=record.notes)
+    pid, ticks = record.child if alive else (None, None)
+    wall, how, unit = record.started_wall, record.how, record.unit
+    return ShimState(state, pid, ticks, record.shim[0], code, signum, wall, None, how, unit, reason, record.notes)

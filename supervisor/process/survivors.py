@@ -303,31 +303,18 @@ def send_signal(identity: Identity, signum: int) -> bool:
     The pidfd pins the process before its start time is compared, so no recycled pid can slip in between. Kernels and
     sandboxes without pidfd get the comparison alone.
     """
-    pid = identity[0]
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return _send_without_pidfd(identity, signum)
+    fd = None
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(identity[0])
     try:
         if not alive(identity):
             return False
-        signal.pidfd_send_signal(fd, signum)
+        os.kill(identity[0], signum) if fd is None else signal.pidfd_send_signal(fd, signum)
     except ProcessLookupError:
         return False
     finally:
-        os.close(fd)
-    return True
-
-
-def _send_without_pidfd(identity: Identity, signum: int) -> bool:
-    if not alive(identity):
-        return False
-    try:
-        os.kill(identity[0], signum)
-    except ProcessLookupError:
-        return False
+        if fd is not None:
+            os.close(fd)
     return True
 
 
