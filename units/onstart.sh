@@ -7,8 +7,8 @@
 #
 # Runs /etc/rl-supervisor/NAME.toml. It may be called at every container start, twice at once and by hand: exactly one
 # daemon runs. Without --foreground it returns at once and writes to a log. It turns into `rl-supervisor onstart --restart`,
-# which obeys the daemon's exit codes: 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it; 75 and
-# crashes are tried again, with back-off.
+# which obeys the daemon's exit codes: 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it; 75,
+# crashes, and 93 while the job lives are tried again, with back-off.
 #
 # With --node it becomes this machine's agent, in a run over several machines ([nodes] of the run file).
 #

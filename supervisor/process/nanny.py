@@ -7,8 +7,9 @@ library only and imports everything at its start: an upgrade that replaces the f
 What it promises
 - COMMAND runs as its child, in a session of its own, with default signals and nothing open but 0, 1 and 2. Its last N
   words (``--fresh``, ``--step N``, ``--take-over``) count once: they are left out when a daemon has lived for a minute.
-- 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it, with that code. After everything else the
-  daemon is started again: after 5 s, then 10 s ... 300 s, and from 5 s anew once a daemon has lived for ten minutes.
+- 0 (finished), 93 (a person is needed) and 94 (this pod is unfit) end it, with that code. After everything else, and
+  after 93 while the job lives (a run file that is bad for a moment), the daemon is started again: after 5 s, then 10 s
+  ... 300 s, and from 5 s anew once a daemon has lived for ten minutes. SIGHUP meanwhile starts it at once.
 - The job is not its business. The job's shim is a child of init or of us only (we are a subreaper, so that a
   container does not fill up with zombies if its process 1 reaps nothing), and a daemon that dies leaves it alone.
 - SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGPWR are handed on, but only once the daemon listens to
@@ -19,8 +20,6 @@ What it promises
 - A daemon that hangs is killed, and nothing else is: as under systemd it says so with each turn, in the
   same words (sd_notify(3)) on a socket of ours, from when it is up, and 120 s of silence are enough. Counted is only
   time in which we ran ourselves: a machine or a container that sleeps is no silence.
-- As process 1 it does not end with 93 under a living job, since its end ends all: it waits for the job's end.
-  SIGHUP then tries the daemon again (a person has mended the run file).
 
 Environment, all optional and taken out before the daemon sees it: ``RL_SUPERVISOR_BACKOFF`` and
 ``RL_SUPERVISOR_LONGEST_BACKOFF`` (the first wait and the longest, seconds),
@@ -155,7 +154,7 @@ def holds(pid: int, variable: str) -> bool:
         return False
 
 
-def shims_below(parent: int, variable: str) -> list[int]:
+def shims_below(parent: int, variable: str, names: tuple[str, ...] = SHIMS) -> list[int]:
     """The job's shims that are ``parent``'s children: by their process names (``rl-shim``, later ``rl-exit N``), which
     any process may take, and by the variable that our daemon gives them and neither their jobs nor another run's have.
     """
@@ -170,7 +169,7 @@ def shims_below(parent: int, variable: str) -> list[int]:
             continue
         state, ppid = tail.split()[:2]
         title = head.partition("(")[2]
-        if ppid == str(parent) and state != "Z" and title.startswith(SHIMS) and holds(int(name), variable):
+        if ppid == str(parent) and state != "Z" and title.startswith(names) and holds(int(name), variable):
             found.append(int(name))
     return found
 
@@ -395,15 +394,17 @@ class Nanny:
             if first and self.once and lived_s >= ONCE_S:
                 first = False
                 self.voice.say("info", f"{' '.join(self.command[-self.once :])} has had its time and is not repeated.")
-            if code in (FINISHED, POD_UNFIT) or (code == PERSON_NEEDED and not self.hold()):
+            # Of a run that was given up at most an ended job's shim is left: that one is not tried again.
+            lives = code == PERSON_NEEDED and bool(self.shims(SHIMS if self.stopping else SHIMS[:1]))
+            if code in (FINISHED, POD_UNFIT) or (code == PERSON_NEEDED and not lives):
                 self.voice.say("info" if code == FINISHED else "error", LAST_WORDS[code])
                 return code
-            if code == PERSON_NEEDED:
-                continue
             wait_s = next_wait(wait_s, lived_s, self.first_s)
             if not self.stopping:
-                lives = "" if code == TRY_AGAIN else " A job that runs lives on."
-                self.voice.say("warning", f"rl-supervisor {describe_exit(code)}; again in {wait_s:g} s.{lives}")
+                told = "" if code == TRY_AGAIN else " A job that runs lives on."
+                if lives:
+                    told = f" A person is needed, see above: the job lives on. At once: kill -HUP {os.getpid()}"
+                self.voice.say("warning", f"rl-supervisor {describe_exit(code)}; again in {wait_s:g} s.{told}")
                 self.pause(wait_s)
                 wait_s = min(wait_s * 2, self.longest_s)
             if self.stopping:
@@ -468,26 +469,9 @@ class Nanny:
         while not self.stopping and not self.again and (left := deadline - time.monotonic()) > 0:
             self.turn(min(left, LOOK_S))
 
-    def shims(self) -> list[int]:
+    def shims(self, names: tuple[str, ...] = SHIMS) -> list[int]:
         """What lives of the job, as far as it is left to us."""
-        return shims_below(os.getpid(), f"{NANNY}={self.environ.get(NANNY, '')}")
-
-    def hold(self) -> bool:
-        """The daemon wants a person. Wait, as process 1, until nothing of the job lives; True: try the daemon again."""
-        if os.getpid() == 1 and not self.stopping and self.shims():
-            self.again = False
-            self.voice.say(
-                "error",
-                "A person is needed, see above; nothing is started. The job lives on, and would end with this process, "
-                "so it waits. Mend it, then: kill -HUP 1 (in this container). SIGTERM ends the job.",
-            )
-            while not self.stopping and self.shims():
-                self.turn(1.0)
-                if self.again and not self.stopping:
-                    return True
-        if self.stopping:
-            self.end_job()
-        return False
+        return shims_below(os.getpid(), f"{NANNY}={self.environ.get(NANNY, '')}", names)
 
     def end_job(self) -> int:
         """No daemon is left to do it in order: tell the job's shims, and wait for them; returns our exit code."""

@@ -108,7 +108,7 @@ ELSEWHERE: list[tuple[str, str, str, str]] = [
         r'ctl\("start", "--take-over"\)',
     ),
     (r"supervisorctl upgrade", "tests/e2e/test_upgrade.py", "test_a_run_goes_on_under_other_.*", r"upgrade\(pod\)"),
-    (r"kill -HUP 1", "tests/process/test_process_one.py", "test_a_broken_run_file_under_.*", r"signal\.SIGHUP"),
+    (r"kill -HUP 1", "tests/units/test_nanny.py", "test_sighup_tries_again_at_once_while_a_.*", r"signal\.SIGHUP"),
     (r"kill \$\(cat .*onstart-NAME\.pid\)", ONSTART, "test_it_returns_at_once_.*", r"end\(int\(box\.pid_file"),
     (r"rl-supervisor-onstart my-run", ONSTART, "test_it_returns_at_once_.*", r'box\.run\("demo"\)'),
     (r"onstart\.sh --foreground NAME", ONSTART, "test_sigterm_reaches_the_daemon_.*", r'"--foreground", "demo"'),

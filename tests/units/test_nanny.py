@@ -282,9 +282,37 @@ def test_a_job_whose_daemon_fails_at_each_start_is_stopped_without_one(crib: Cri
     wait_until(crib.said)
     job = int(crib.told("job"))
     os.kill(crib.pid, signal.SIGTERM)
-    assert crib.wait() == (0 if code == 75 else code)
+    assert crib.wait() == 0
     assert state(job) == ""
     assert crib.told("ended") == "SIGTERM"
+
+
+def test_a_daemon_whose_run_file_is_bad_for_a_moment_comes_back_while_the_job_lives(crib: Crib) -> None:
+    crib.start(LEAVES_A_JOB.replace("75", "93") + 'signal.signal(signal.SIGTERM, ends); tell("up"); sleep()')
+    job = int(crib.told("job"))
+    crib.told("up")
+    assert state(job) == "S"
+    asked = f"A person is needed, see above: the job lives on. At once: kill -HUP {crib.pid}"
+    assert crib.said() == [f"rl-supervisor ended with 93; again in 0.05 s. {asked}"]
+    os.kill(crib.pid, signal.SIGTERM)
+    assert crib.wait() == 0
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(job, signal.SIGKILL)
+
+
+def test_a_run_that_was_given_up_is_not_tried_again_while_its_shim_waits_to_write_the_end(crib: Crib) -> None:
+    ended = LEAVES_A_JOB.replace("75", "93").replace("rl-shim", "rl-exit 1")
+    assert crib.start(ended).wait() == 93
+    os.kill(int(crib.told("job")), signal.SIGKILL)
+    assert len(crib.starts()) == 1
+
+
+def test_sighup_tries_again_at_once_while_a_person_is_needed(crib: Crib) -> None:
+    crib.start(LEAVES_A_JOB.replace("75", "93") + "sys.exit(0)", RL_SUPERVISOR_BACKOFF="300")
+    wait_until(crib.said)
+    os.kill(crib.pid, signal.SIGHUP)
+    assert crib.wait() == 0
+    os.kill(int(crib.told("job")), signal.SIGKILL)
 
 
 def test_a_fresh_start_is_asked_for_once(crib: Crib) -> None:
