@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 from supervisor.base import http
-from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, UnknownDialectError
+from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.before_start import NO_CHECK, BeforeStart
@@ -74,7 +74,7 @@ class OwnEngine:
         """Launch it. ``alone``: the job lives on, and will not hand over its weights before its next update."""
         try:
             self._run.post(self._launch_engine(action, alone=alone))
-        except (ConfigError, UnknownDialectError, PodUnfitError) as error:
+        except (ConfigError, UnknownDialectError) as error:
             self._run.post(f.EngineStartFailed(action.engine, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
             self._run.post(f.EngineStartFailed(action.engine, str(error)))

@@ -24,7 +24,7 @@ from threading import Event
 from typing import IO, Literal
 
 from supervisor.base import proc_stat
-from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError
+from supervisor.base.errors import ConfigError, SupervisorError, TryAgainError
 from supervisor.base.records import dataclass
 from supervisor.base.secrets import mask_texts, remember_environment
 from supervisor.jobs.base import Component, Place
@@ -96,8 +96,8 @@ def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwan
     The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment. ``unwanted``: when
     set, a stop waits behind this start, which waits for no port any more.
 
-    Raises ConfigError (a person has to act), TryAgainError (no memory, no process slots, a port that it needs is
-    taken) and PodUnfitError (the shim cannot run here). After any of them nothing of the component is alive.
+    Raises ConfigError (a person has to act) and TryAgainError (no memory, no process slots, a port that it needs is
+    taken, a shim that fails). After any of them nothing of the component is alive.
     """
     attempt_dir = attempt_dir.absolute()
     check_component(component)
@@ -341,15 +341,13 @@ def wait_for_answer(reply: Path, complaints: IO[bytes]) -> shim_records.Answer |
     return None
 
 
-def explain_no_answer(component: Component, complaints: IO[bytes], unit: str | None) -> SupervisorError:
-    """Why a start was given up. What the shim said speaks against the pod; silence, of a slow disk."""
+def explain_no_answer(component: Component, complaints: IO[bytes], unit: str | None) -> TryAgainError:
+    """Why a start was given up. Nothing that a shim says condemns the pod: pip may just be replacing its files."""
     complaints.seek(0)
     said = complaints.read().decode(errors="replace").strip().splitlines()
-    if said:
-        return PodUnfitError(f"the shim of {component.name} failed ({said[-1]}); nothing of the job was left running")
     where = f"; see journalctl -u {unit}" if unit else ""
-    told = f"the shim of {component.name} gave no answer within {HANDSHAKE_S:.0f} s (a slow disk?){where}"
-    return TryAgainError(f"{told}; nothing of the job was left running")
+    told = f"failed ({said[-1]})" if said else f"gave no answer within {HANDSHAKE_S:.0f} s (a slow disk?){where}"
+    return TryAgainError(f"the shim of {component.name} {told}; nothing of the job was left running")
 
 
 def abandon(component: Component, attempt_dir: Path, run_id: str, unit: str | None) -> None:
