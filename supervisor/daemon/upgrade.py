@@ -99,7 +99,8 @@ class Orders:
         if not isinstance(fact, f.LeaveSoon | f.Command):
             return
         if source == "signal":
-            self.end = signal.Signals[fact.why if isinstance(fact, f.LeaveSoon) else fact.who]
+            words = fact.why if isinstance(fact, f.LeaveSoon) else fact.who
+            self.end = signal.Signals[words.split()[0]]  # "SIGTERM from Slurm"
         # Also beside the signal: the time that a pod has left counts from now.
         self._given.append({"at": _boot_s(), "source": source, "fact": encode(fact)})
 
@@ -243,9 +244,6 @@ class Upgrade:
             signal.pthread_kill(threading.get_ident(), left.end)
         if text := left.text():
             environ[ORDERS] = text
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
         try:
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606
         except OSError as error:

@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from supervisor.config.run_file import load
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, Busy, Fence, Leave, Orders, OwnEngine, State
 from supervisor.daemon import upgrade
+from supervisor.daemon.leaving import LeavingWatch
 from supervisor.daemon.upgrade import Launch, Upgrade, busy_with
+from supervisor.sensors.leaving import SLURM_JOB
 
 TAKING = f.Settings(run_id="r", take_over=True)
 
@@ -213,6 +216,23 @@ def test_what_was_asked_for_in_the_last_moment_is_carried_out_by_the_program_tha
         assert upgrade.orders_of({upgrade.ORDERS: odd}) == []
 
 
+def test_each_signal_that_ends_a_pod_goes_on_over_an_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    for text, slurm, number in (
+        ("", {}, signal.SIGTERM),
+        ("", {SLURM_JOB: "17"}, signal.SIGTERM),
+        ("[leaving]\ngrace_s = 30\n", {}, signal.SIGTERM),
+        ('[leaving]\nsignal = "SIGUSR1"\n', {SLURM_JOB: "17"}, signal.SIGUSR1),
+    ):
+        path.write_text(
+            f'[run]\nid = "demo"\n[job]\nkind = "command"\n[job.plain]\nstart = ["true"]\nresume = ["true"]\n{text}'
+        )
+        watch = LeavingWatch(load(path), slurm, lambda fact, source: None, State, lambda: None)
+        orders = upgrade.Orders()
+        orders.take(watch.meaning_of(number), "signal")
+        assert orders.end == number
+
+
 def test_a_daemon_that_is_about_to_end_is_not_upgraded(house: House) -> None:
     house.state = State(mode="leaving")
     assert not upgrade_of(house).ask("a person")[0]
@@ -270,3 +290,17 @@ def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
     first, second = done.stdout.splitlines()
     assert second == f"{upgrade.__version__} {first} ['{name}'] ['{lent}'] /n"
     assert signal.Signals[name] in upgrade.HELD
+
+
+def test_a_daemon_that_was_started_without_a_stdout_is_replaced_as_well(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from supervisor.daemon import upgrade\n"
+        "if upgrade.arrive(os.environ): sys.exit(7)\n"
+        "upgrade.Upgrade(None, None, None, upgrade.Launch(Path('x'), os.environ)).become(upgrade.Orders)\n"
+    )
+    words = ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, str(script)]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (7, "")
