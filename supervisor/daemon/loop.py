@@ -137,6 +137,12 @@ class Daemon:
         self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
         self.state, _ = self.journal.rebuild()
+        if (owner := self.state.settings.run_id) not in ("", run_file.run.id):
+            raise ConfigError(
+                f"{self._state_dir} is the state folder of run {owner}, and {path} names run {run_file.run.id}. A "
+                "second run needs a [run] state_dir and a [job] output_dir of its own. To rename a run, end it under "
+                "its old id, then change id and state_dir: it goes on from the checkpoints in its output folder."
+            )
         self.witness = Witness(self._state_dir, self.journal)
         self.clock = Clock(self.journal)
         self._series = SeriesWriter(self._state_dir, lambda: self.effects.store.transfers.moving.get("publish"))
