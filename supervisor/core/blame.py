@@ -24,25 +24,19 @@ WEIGHTS = (
 # A part of the job ends by itself, and says that it does: the weights may be why.
 CRASHED = (
     *("exit-*", "fatal-error", "python-error", "component-failed", "child-failed", "task-stopped", "aborted"),
-    "main-program-failed",
     *("segfault", "cublas-error", "cudnn-error", "cuda-illegal-access", "collective-mismatch", "packer-stalled"),
     *("batch-empty", "empty-loss-mask", "data-used-up", "weights-not-updated", "lora-not-loaded"),
     *("token-out-of-range", "ray-worker-died", "file-missing", "task-exited", "index-kernel-out-of-bounds"),
     *("negative-tokens-decoded", "shapes-differ", "batch-not-collated", "checkpointing-recomputes-otherwise"),
-    *("sglang-scheduler-died", "sglang-stuck"),
+    *("sglang-scheduler-died", "sglang-stuck", "main-program-failed"),
 )
 # What comes in healthy hours, too, and says nothing of why a job ended.
 NOISE = (
     *("connection-*", "event-loop-busy", "rollouts-aborted", "max-tokens-too-large", "prompt-too-long"),
     *("reward-function-error", "environment-code-failed", "sandbox-failed", "judge-refused", "tool-parser-off"),
     *("batch-dropped", "proxy-in-between", "ray-actor-not-created", "provider-*", "sandbox-*", "request-*"),
-    *(
-        "judge-content-refused",
-        "judge-model-unknown",
-        "judge-parameter-refused",
-        "judge-region-refused",
-        "judge-too-slow",
-    ),
+    *("judge-content-refused", "judge-model-unknown", "judge-parameter-refused", "judge-region-refused"),
+    "judge-too-slow",
     *("http-pool-empty", "client-closed", "tool-server-gone", "tunnel-failed", "answer-*", "prompt-*", "tls-cut"),
     *("numpy-two", "no-systemd", "cpu-stalled", "slurm-step-waits", "object-store-slow", "program-already-ending"),
 )
@@ -131,9 +125,8 @@ def is_unreadable(state: State, verdict: Verdict) -> bool:
 
 def suspects(state: State) -> list[Failure]:
     """The failures since the last new complete step that speak against the present resume step."""
-    return [
-        one for one in state.recovery.failures if one.suspect is not None and one.suspect == state.attempt.resume_step
-    ]
+    step = state.attempt.resume_step
+    return [one for one in state.recovery.failures if step is not None and one.suspect == step]
 
 
 def at_one_place(failures: list[Failure]) -> bool:

@@ -235,8 +235,14 @@ def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:
         return NEVER  # one of several may have nothing to do in it
     worked_t = max(phase.t, engine.worked_t)
     idle_s = max(IDLE_S, longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
-    if not watch.over(worked_t, idle_s) or not knows_counters(state, watch):
+    if not watch.over(worked_t, idle_s):
         return NEVER
+    if not knows_counters(state, watch):
+        # Counters that were readable once and are not now, while its GPUs rest: the server answers nothing any more.
+        rests = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "inference"]
+        known = [since for since in rests if since is not None]
+        still = bool(rests) and len(known) == len(rests) and watch.over(max(known), idle_s)
+        return worked_t if still and engine.count is not None and engine.slow_since is not None else NEVER
     # The engine has been asked for nothing for long: whatever this is, it evaluates nothing.
     return worked_t if engine.counted_t - worked_t >= idle_s else NEVER
 

@@ -188,10 +188,6 @@ def _observe_takeover(state: State, fact: f.Fenced) -> State:
     return replace(state, fence=fence, publishing=replace(state.publishing, held=f"pod {fact.by} held the run."))
 
 
-def _observe_sweep(state: State, fact: f.Swept) -> State:
-    return replace(state, fence=replace(state.fence, unswept=False))
-
-
 def _observe_written_lineage(state: State, fact: f.LineageKept) -> State:
     kept, left = state.lineage.unwritten[: fact.count], state.lineage.unwritten[fact.count :]
     latest = fact.pointer if fact.pointer is not None else state.store.latest
@@ -206,14 +202,12 @@ def _observe_unwritten_lineage(state: State, fact: f.LineageFailed) -> State:
     return replace(state, lineage=replace(state.lineage, after=state.now + LINEAGE_AGAIN_S))
 
 
-TOLD = (f.Claimed, f.ClaimHeld, f.ClaimFailed, f.Fenced, f.Swept, f.LineageKept, f.LineageFailed)
-"""Facts that ``react`` has something to say of."""
 HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.Claimed: _observe_claim,
     f.ClaimHeld: _observe_other_claim,
     f.ClaimFailed: _observe_failed_claim,
     f.Fenced: _observe_takeover,
-    f.Swept: _observe_sweep,
+    f.Swept: lambda state, fact: replace(state, fence=replace(state.fence, unswept=False)),
     f.LineageKept: _observe_written_lineage,
     f.LineageFailed: _observe_unwritten_lineage,
 }
@@ -246,10 +240,8 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
             back = f" latest.json went back to step {fact.pointer}." if fact.pointer is not None else ""
             return state, [_say("lineage", f"The store knows which steps are left.{back}")]
         case f.LineageFailed():
-            sentence = (
-                f"The store does not know yet which steps are left, and nothing is published before: {fact.reason}"
-            )
-            return state, [_say("lineage", sentence, "warning")]
+            sentence = "The store does not know yet which steps are left, and nothing is published before"
+            return state, [_say("lineage", f"{sentence}: {fact.reason}", "warning")]
     return state, []
 
 

@@ -12,74 +12,53 @@ def _fields(same: str, **renamed: str) -> dict[str, str]:
 
 
 PARTS = {
-    "orders": (
-        "Orders",
-        _fields("wanted paused paused_t new_config config_changed override asked_step asked_why left_higher"),
+    "orders": _fields("wanted paused paused_t new_config config_changed override asked_step asked_why left_higher"),
+    "attempt": _fields("resume_step started pid snapshot began_fresh after_stop stop_reason", number="attempt"),
+    "job": _fields("ended processes gone growth efforts work phases explained errors finishes scratch"),
+    "gpus": _fields("trouble", by_uuid="gpus", reason="gpu_reason", unseen_since="gpu_unseen_since"),
+    "host": _fields("oom_kills oom_t warned", look="host"),
+    "suspicion": _fields("", sentence="suspicion", since="suspect_since"),
+    "books": _fields("learned ledger records_t", others="ledgers"),
+    "disk": _fields(
+        "prune_after prune_t stale_attempt stale_t",
+        total="disk_total",
+        free="disk_free",
+        reason="disk_reason",
+        t="disk_t",
+        nothing_said="prune_nothing_said",
     ),
-    "attempt": (
-        "Attempt",
-        _fields("resume_step started pid snapshot began_fresh after_stop stop_reason", number="attempt"),
+    "local": _fields("outdated", steps="local", reason="local_reason", asked="survey_asked"),
+    "store": _fields(
+        "published quarantined rolled_back damaged doubted verified begun reading",
+        steps="store",
+        latest="store_latest",
+        reason="store_reason",
+        permanent="store_permanent",
+        t="store_t",
+        prune_after="prune_store_after",
     ),
-    "job": ("Job", _fields("ended processes gone growth efforts work phases explained errors finishes scratch")),
-    "gpus": ("Gpus", _fields("trouble", by_uuid="gpus", reason="gpu_reason", unseen_since="gpu_unseen_since")),
-    "host": ("Host", _fields("oom_kills oom_t warned", look="host")),
-    "suspicion": ("Suspicion", _fields("", sentence="suspicion", since="suspect_since")),
-    "books": ("Books", _fields("learned ledger records_t", others="ledgers")),
-    "disk": (
-        "Disk",
-        _fields(
-            "prune_after prune_t stale_attempt stale_t",
-            total="disk_total",
-            free="disk_free",
-            reason="disk_reason",
-            t="disk_t",
-            nothing_said="prune_nothing_said",
-        ),
+    "pins": _fields(
+        "held holds holds_read holds_after holds_reason", steps="pinned", wishes="pin_wishes", reason="pins_reason"
     ),
-    "local": ("Local", _fields("outdated", steps="local", reason="local_reason", asked="survey_asked")),
-    "store": (
-        "Store",
-        _fields(
-            "published quarantined rolled_back damaged doubted verified begun reading",
-            steps="store",
-            latest="store_latest",
-            reason="store_reason",
-            permanent="store_permanent",
-            t="store_t",
-            prune_after="prune_store_after",
-        ),
+    "lineage": _fields("", known="lineage", unwritten="happened", after="lineage_after"),
+    "publishing": _fields(
+        "",
+        after="publish_after",
+        failures="publish_failures",
+        permanent="publish_permanent",
+        reason="publish_reason",
+        held="publish_held",
+        took_s="publish_took_s",
     ),
-    "pins": (
-        "Pins",
-        _fields(
-            "held holds holds_read holds_after holds_reason", steps="pinned", wishes="pin_wishes", reason="pins_reason"
-        ),
+    "recovery": _fields(
+        "restarts barren best_complete failures crashes stepped_back waits backoff_until backoff_outside draws"
     ),
-    "lineage": ("Lineage", _fields("", known="lineage", unwritten="happened", after="lineage_after")),
-    "publishing": (
-        "Publishing",
-        _fields(
-            "",
-            after="publish_after",
-            failures="publish_failures",
-            permanent="publish_permanent",
-            reason="publish_reason",
-            held="publish_held",
-            took_s="publish_took_s",
-        ),
-    ),
-    "recovery": (
-        "Recovery",
-        _fields(
-            "restarts barren best_complete failures crashes stepped_back waits backoff_until backoff_outside draws"
-        ),
-    ),
-    "incidents": ("Incidents", _fields("", open="incident", closed="incidents", count="incident_count")),
-    "ending": ("Ending", _fields("", code="exit_code", said="exit_said")),
-    "observing": ("Observing", _fields("spared would")),
+    "incidents": _fields("", open="incident", closed="incidents", count="incident_count"),
+    "ending": _fields("", code="exit_code", said="exit_said"),
+    "observing": _fields("spared would"),
 }
-"""Part of the state -> its class, and the old field -> the field of that class."""
-_OLD_ALONE = frozenset(old for _, fields in PARTS.values() for old in fields) - frozenset(PARTS)
+"""Part of the state -> the old field -> the field of that part's class, which is called as the part is."""
+_OLD_ALONE = frozenset(old for fields in PARTS.values() for old in fields) - frozenset(PARTS)
 
 
 def is_flat(value: Mapping[str, Any]) -> bool:
@@ -89,8 +68,8 @@ def is_flat(value: Mapping[str, Any]) -> bool:
 
 def with_parts(value: Mapping[str, Any]) -> dict[str, Any]:
     """The same state with its fields in their parts; a field that was missing stays so, and takes its default."""
-    moved = {old for _, fields in PARTS.values() for old in fields}
+    moved = {old for fields in PARTS.values() for old in fields}
     found = {key: item for key, item in value.items() if key not in moved}
-    for part, (name, fields) in PARTS.items():
-        found[part] = {"@": name, **{new: value[old] for old, new in fields.items() if old in value}}
+    for part, fields in PARTS.items():
+        found[part] = {"@": part.capitalize(), **{new: value[old] for old, new in fields.items() if old in value}}
     return found

@@ -255,7 +255,12 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if not (state.live or state.is_being_stopped) or fact.role not in COUNTED:
         return replace(state, progress=progress)
     if progress.step is not None and fact.step <= progress.step:
-        return replace(state, progress=progress)  # the same step from a second file (log and metrics.jsonl)
+        # The same step from a second file (log and metrics.jsonl). Or a trainer that counts each epoch from 1 moves.
+        if fact.step < progress.step - IN_A_ROW:
+            progress = _refuse_step_number(progress, fact.step, state.now)
+            if len(progress.refused) >= IN_A_ROW:
+                progress = replace(progress, t=state.now, refused=progress.refused[-IN_A_ROW:])
+        return replace(state, progress=progress)
     if not _possible(state, fact.step):
         progress = _refuse_step_number(progress, fact.step, state.now)
         if not _is_confirmed_by_next(state, progress):
@@ -328,12 +333,14 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     old = state.job.phases.get(fact.role)
     if old is not None and (old.phase, old.step) == (fact.phase, fact.step) and fact.phase != "weight-update":
         return state  # repeating oneself does not renew an excuse
+    if old is not None and old.phase == "eval" and fact.phase == "draining":
+        return state  # it drains by completing the evaluations
     if old is not None and old.phase == "eval" and not old.over and _is_beside_other_work(fact):
         state = replace(state, job=replace(state.job, phases={**state.job.phases, BESIDE: old}))
     elif not _is_beside_other_work(fact):
         state = _phase_over(state, fact.role)
     else:
-        state = _one_over(state, fact.role)
+        state = end_phase(state, fact.role)
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
     settle(state, job=replace(state.job, phases={**state.job.phases, fact.role: phase}))
     return state
@@ -348,11 +355,12 @@ def _is_beside_other_work(fact: f.PhaseSeen) -> bool:
 
 def _phase_over(state: State, role: f.Role) -> State:
     """The role goes on to something else: how long its phase took is learned, once."""
-    state = _one_over(state, role)
-    return _one_over(state, BESIDE) if role == "orchestrator" else state
+    state = end_phase(state, role)
+    return end_phase(state, BESIDE) if role == "orchestrator" else state
 
 
-def _one_over(state: State, name: str) -> State:
+def end_phase(state: State, name: str) -> State:
+    """The phase of this role is over: what it took is learned, once."""
     phase, role = state.job.phases.get(name), name.partition("/")[0]
     if phase is None or phase.over:
         return state

@@ -44,6 +44,9 @@ MOVING_CORES = 0.5  # of environments and helpers together: those that poll take
 MOVING_BYTES_S = float(1 << 20)  # logs, heartbeats and metrics stay far below
 GAP_S = 45.0  # between two looks: what moved in a longer gap was not seen, so it is unknown
 SHORTEST_S = 20.0  # two looks
+AT_WORK_FACTOR = 3.0
+"""Where engine, trainer and rollouts stand still and processes visibly move, it takes so many times as long until that
+counts as a hang: they may do what the run waits for (tests, a slow save, a download), or only poll."""
 AT_WORK = 2.0  # times the least that a GPU draws
 KNOWN_POWER_W = 150.0  # a GPU that was never seen to draw more was never seen to work
 PREFIX, SEEN = "still/", "seen"
@@ -76,6 +79,11 @@ def sees_processes(state: State) -> bool:
     """Is it known at present what the job's processes do, on all of its machines?"""
     activity = state.job.activity
     return activity is not None and state.now - activity.seen_t <= GAP_S
+
+
+def processes_moved(state: State) -> float:
+    """When environments, files or network of the job last moved; 0.0 where that cannot be seen."""
+    return state.job.activity.moved_t if state.job.activity is not None and sees_processes(state) else 0.0
 
 
 def engines_worked(state: State, watch: Watch) -> float | None:

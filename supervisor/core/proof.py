@@ -181,7 +181,9 @@ def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
     done = [t for role, t in state.job.finishes.items() if role != "orchestrator"]
     if not done:
         return None
-    if not watch.over(max(done), DRAIN_LIMIT_S):
+    # Evaluations that began before the last step are completed: that is no drain that hangs.
+    worked_t = max(state.engine.worked_t, state.job.work.moved_t if state.job.work is not None else 0.0)
+    if not watch.over(max(*done, worked_t), DRAIN_LIMIT_S):
         return None
     since = state.now - max(done)
     return Verdict(

@@ -30,7 +30,14 @@ from supervisor.core.launcher import who
 from supervisor.core.observe_engine import TOLD_S
 from supervisor.core.observe_job import see_alone
 from supervisor.core.phases import STEP, limits
-from supervisor.core.pictures import engines_worked, name_picture, time_picture, trainer_rests_since
+from supervisor.core.pictures import (
+    AT_WORK_FACTOR,
+    engines_worked,
+    name_picture,
+    processes_moved,
+    time_picture,
+    trainer_rests_since,
+)
 from supervisor.core.state import EngineMemory, GpuMemory, GpuTrouble, State
 from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
@@ -303,6 +310,7 @@ def _slow_standstill(state: State, watch: Watch) -> list[Signal]:
     if waits_since is None or not knows_counters(state, watch):
         return []
     since = max(engine.worked_t, waits_since, last_t, moved_t)
+    since = max(since, min(processes_moved(state), since + (AT_WORK_FACTOR - 1) * limit_s))
     if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
         return []
     rests = trainer_rests_since(state) is not None

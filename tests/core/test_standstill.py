@@ -268,3 +268,113 @@ def test_a_save_that_hangs_is_found_by_what_it_does_not_write() -> None:
     assert 300 <= stands(run_with_saves(), SPINS, 3600.0, lambda number: replace(QUIET, flushed_bytes_s=0.0)) <= 330
     assert stands(run_with_saves(), SPINS, 340.0, lambda number: flushes) == 340, "the kernel brings it to the volume"
     assert stands(run_with_saves(), SPINS, 340.0, lambda number: QUIET) == 340, "that is unknown"
+
+
+# ---------------------------------------------------------------- what moves may be what the run waits for
+
+TESTS_RUN = replace(QUIET, helper_cores=4.0, efforts=(f.Effort("trainer", 0.0, 0.0), f.Effort("env", 4.0, 4.0)))
+
+
+def test_environments_that_visibly_work_are_given_three_times_as_long() -> None:
+    """The last rollouts of a step run their tests; where processes only poll, that hides a hang no longer."""
+    resting = stands(seen_run(), RESTS, 3600.0)
+    working = stands(seen_run(), RESTS, 3600.0, lambda number: TESTS_RUN)
+    assert 300 <= resting <= 400
+    assert 2.5 * resting <= working <= 3.5 * resting
+
+
+def test_a_save_that_the_kernel_still_writes_back_is_not_stuck() -> None:
+    flushes = replace(QUIET, flushed_bytes_s=4e7)
+    assert stands(run_with_saves(), SPINS, 15 * MIN, lambda number: flushes) == 15 * MIN
+    assert stands(run_with_saves(), SPINS, 15 * MIN, lambda number: replace(QUIET, flushed_bytes_s=0.0)) <= 330
+
+
+def test_an_update_of_weights_is_over_when_the_engine_makes_tokens_again() -> None:
+    """At log level "info" no line says so, and the learned time of each step lacked what was taken for the update."""
+    world = World()
+    world.boot()
+    world.job_up()
+    for number in range(1, 30):
+        for t in range(0, int(STEP_S), 10):
+            world.t += 10
+            look(world, BUSY_W, tokens=t >= 10)
+        world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
+        world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
+    assert world.state.books.learned.phases["step"].longest_s >= STEP_S - 50
+
+
+# ---------------------------------------------------------------- the end of a run
+
+
+def at_the_end(steps: int = 60) -> World:
+    world = seen_run(steps - 1)
+    world.see(f.SettingsChanged(replace(world.settings, max_steps=steps)))
+    world.after(STEP_S - 1, tick=10)
+    world.see(f.StepDone("orchestrator", steps, STEP_S, 0.4))
+    world.see(f.StepDone("trainer", steps, STEP_S, loss=0.1))
+    world.actions.clear()
+    return world
+
+
+def test_the_evaluations_of_a_finished_training_are_completed() -> None:
+    world = at_the_end()
+    world.see(f.PhaseSeen("orchestrator", "eval", text="Starting evals in background"))
+    world.see(f.PhaseSeen("orchestrator", "draining"))
+    world.see(f.FinishSeen("trainer", "RL trainer finished!"))
+    for _ in range(270):
+        world.t += 10
+        look(world, 100.0, tokens=True)
+        world.see(QUIET)
+    assert not world.asked(a.Stop)
+    took = still(world, 100.0, 3600.0)
+    assert 600 <= took <= 620 and "finished" in world.said("verdict")[0]
+
+
+def test_a_last_save_that_hangs_waits_for_no_long_step() -> None:
+    world = at_the_end()
+    world.see(f.PhaseSeen("trainer", "checkpoint", text="Writing final checkpoint"))
+    quiet = stands(world, RESTS, 4 * 3600.0, lambda number: replace(QUIET, flushed_bytes_s=0.0))
+    assert 1200 <= quiet <= 1800
+    writes = at_the_end()
+    writes.see(f.PhaseSeen("trainer", "checkpoint", text="Writing final checkpoint"))
+    assert stands(writes, RESTS, 40 * MIN, lambda number: replace(QUIET, file_bytes_s=5e8)) == 40 * MIN
+
+
+# ---------------------------------------------------------------- an engine that answers nothing in an evaluation
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_an_engine_that_answers_nothing_and_rests_evaluates_nothing(rests: bool) -> None:
+    world = run()
+    world.see(f.PhaseSeen("orchestrator", "eval", text="Starting evals in background"))
+    for _ in range(12):
+        world.t += 10
+        look(world, SPINS_W, tokens=True)
+    began = world.t
+    while not world.asked(a.Stop) and world.t < began + 3600:
+        world.t += 10
+        watts = 120.0 if rests else 500.0
+        gpus = (
+            f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=watts),
+            f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=SPINS_W),
+        )
+        world.see(f.GpuLook(gpus))
+        world.engine(health="timeout", iterations=None, running=None, waiting=None)
+        world.see(f.WorkSeen(64, 0, 256))
+    assert (world.t - began < 1800) is rests
+
+
+# ---------------------------------------------------------------- a trainer that counts each epoch from 1
+
+
+def test_a_trainer_that_counts_each_epoch_from_1_moves() -> None:
+    world = World(replace(SETTINGS, has_engine=False))
+    world.boot()
+    world.job_up()
+    for _ in range(3):
+        for number in range(1, 101):
+            world.after(20.0, tick=10)
+            world.see(f.StepDone("trainer", number, 20.0, loss=0.1))
+    assert not world.asked(a.Stop) and world.state.progress.step == 100
+    world.after(1800, tick=10)
+    assert world.asked(a.Stop)
