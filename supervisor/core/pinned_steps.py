@@ -25,9 +25,8 @@ def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
         return state, [say("pin", f"{fact.verb} wants one step, not {' '.join(fact.args)!r}.", "warning")]
     step, pinned = int(fact.args[0]), fact.verb == "pin"
     if pinned and step == state.busy.prune_store:
-        return state, [
-            say("pin", f"Step {step} is being deleted from the store: it cannot be pinned any more.", "warning")
-        ]
+        sentence = f"Step {step} is being deleted from the store: it cannot be pinned any more."
+        return state, [say("pin", sentence, "warning")]
     known = {s.step for s in state.store.steps} | {s.step for s in state.local.steps}
     said: Actions = []
     if pinned and step not in known:
@@ -51,7 +50,7 @@ def with_advice(state: State, name: str, sentence: str) -> str:
         return sentence
     step, which = way_back(state, hold.bad)
     if step is None:
-        return f"{sentence} {which[0].upper()}{which[1:]}. {_again(state, None)}"
+        return f"{sentence} {which[0].upper()}{which[1:]}. {_again(None)}"
     if state.settings.mode == "observe":
         return f"{sentence} {which}. To go back, start your job again at step {step}."
     return f"{sentence} {which}. Go back to it with: supervisorctl rollback {step}"
@@ -59,10 +58,10 @@ def with_advice(state: State, name: str, sentence: str) -> str:
 
 def after_the_end(state: State, bad: int) -> str:
     """The command that goes back once no daemon runs any more."""
-    return _again(state, way_back(state, bad)[0])
+    return _again(way_back(state, bad)[0])
 
 
-def _again(state: State, step: int | None) -> str:
+def _again(step: int | None) -> str:
     if step is None:
         return "Begin again with: rl-supervisor run RUN.toml --fresh"
     return f"Start it again at step {step} with: rl-supervisor run RUN.toml --step {step}"
@@ -89,11 +88,8 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
     if not (state.worth.holds or state.pins.holds or state.pins.held):
         return state, []
     good = state.good_stored()
-    over = [
-        name
-        for name, hold in state.worth.holds.items()
-        if hold.lifted is not None and sum(step >= hold.lifted for step in good) >= _enough(state)
-    ]
+    lifted = [(name, hold.lifted) for name, hold in state.worth.holds.items() if hold.lifted is not None]
+    over = [name for name, since in lifted if sum(step >= since for step in good) >= _enough(state)]
     if over:
         state = replace(state, worth=without(state.worth, over))
     holds = to_record(state.worth)
@@ -107,7 +103,8 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
     return with_all(told, order_effect(state, a.KeepHolds(steps, holds)))
 
 
-def _holds_said(before: State, fact: f.HoldsKept) -> Actions:
+def report_holds(before: State, state: State, fact: f.HoldsKept) -> Actions:
+    """That the steps which are held could not be written down."""
     if not fact.reason or fact.reason == before.pins.holds_reason:
         return []
     what = f"That step {numbers(fact.steps)} is held" if fact.steps else "That no step is held any more"
@@ -115,17 +112,8 @@ def _holds_said(before: State, fact: f.HoldsKept) -> Actions:
     return [say("hold", sentence, "warning")]
 
 
-def react(
-    before: State, state: State, fact: f.PinKept | f.HoldsKept | f.StoreChecked | f.StoreSteps
-) -> tuple[State, Actions]:
-    """Say how it went, and ask anew for what could not be written down."""
-    if isinstance(fact, f.PinKept):
-        return state, [_pin_said(fact)]
-    if isinstance(fact, f.HoldsKept):
-        return state, _holds_said(before, fact)
-    if isinstance(fact, f.StoreChecked):
-        return state, _report_check(before, state, fact)
-    # What a pod before this one found.
+def react_to_listing(before: State, state: State) -> tuple[State, Actions]:
+    """Say what a pod before this one found, and ask anew for what could not be written down."""
     acts: Actions = [
         say("worth", sentence, "warning", finding=name)
         for name, sentence in findings(state).items()
@@ -136,17 +124,19 @@ def react(
     return state, [*acts, *(a.Pin(int(step), pinned) for step, pinned in state.pins.wishes.items())]
 
 
-def _pin_said(fact: f.PinKept) -> a.Action:
+def report_pin(before: State, state: State, fact: f.PinKept) -> Actions:
+    """How a wish of a person went."""
     verb = "pinned" if fact.pinned else "unpinned"
     if not fact.reason:
         kept = "is kept in the store until it is unpinned" if fact.pinned else "may go when no other rule keeps it"
-        return say("pin", f"Step {fact.step} is {verb}: it {kept}.", step=fact.step)
+        return [say("pin", f"Step {fact.step} is {verb}: it {kept}.", step=fact.step)]
     then = "It is not tried again" if fact.permanent else "It is kept here meanwhile, and tried again"
     sentence = f"That step {fact.step} is {verb} could not be written down: {fact.reason.rstrip('.')}. {then}."
-    return say("pin", sentence, "warning", step=fact.step)
+    return [say("pin", sentence, "warning", step=fact.step)]
 
 
-def _report_check(before: State, state: State, fact: f.StoreChecked) -> Actions:
+def report_check(before: State, state: State, fact: f.StoreChecked) -> Actions:
+    """What a check of the store found."""
     new = {step: why for step, why in fact.damaged.items() if before.store.damaged.get(step) != why}
     said: Actions = [
         say("store-damaged", f"Step {step} in the store is damaged and will not be restored: {why}", "error")

@@ -74,10 +74,8 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
     raised = (settings.max_steps or 0) > (before.settings.max_steps or 0)
     asked = fact.adopted is None and (settings.fresh or settings.pin_step is not None)
     if before.mode == "finished" and not raised and not asked:
-        missing = unsaved_sentences(before)
-        sentence = (
-            f"This run is finished. {missing}{' ' if missing else ''}Raise max_steps to go on, or start with --fresh."
-        )
+        missing = f" {unsaved_sentences(before)}".rstrip()
+        sentence = f"This run is finished.{missing} Raise max_steps to go on, or start with --fresh."
         return with_first(told, end(state, "finished", EXIT_OK, sentence))
     state, claim = fencing.begin(state)
     looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
@@ -116,11 +114,10 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
 
 
 def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tuple[State, Actions]:
-    if fact.attempt != state.attempt.number:
-        return state, []
-    if state.mode != "starting":
-        return state, []  # it is being stopped already
+    if fact.attempt != state.attempt.number or state.mode != "starting":
+        return state, []  # in another mode it is being stopped already
     state = replace(state, recovery=replace(state.recovery, full_since=None))
+    state = replace(state, orders=replace(state.orders, new_config=False))  # it runs with that
     if state.incidents.open is not None:
         again = replace(state.incidents.open, relaunched=state.now, resume_step=fact.step)
         state = replace(state, incidents=replace(state.incidents, open=again))
@@ -136,6 +133,8 @@ def _attempt_adopted(before: State, state: State, fact: f.AttemptAdopted) -> tup
         return state, []
     sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}); it was not touched."
     adopted = replace(state, attempt=replace(state.attempt, pid=fact.pid))
+    if state.mode == "starting":
+        adopted = replace(adopted, orders=replace(adopted.orders, new_config=False))
     return adopted, [say("adopted", sentence, attempt=fact.attempt)]
 
 
@@ -148,9 +147,8 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
         return state, []
     state = replace(state, job=replace(state.job, processes={}, gone=()), attempt=replace(state.attempt, pid=None))
     if state.incidents.open is not None:
-        state = replace(
-            state, incidents=replace(state.incidents, open=replace(state.incidents.open, stopped=state.now))
-        )
+        stopped = replace(state.incidents.open, stopped=state.now)
+        state = replace(state, incidents=replace(state.incidents, open=stopped))
     how = "has ended" if state.attempt.after_stop == "finish" else f"is stopped after {span(fact.seconds)}"
     left = f"nothing of it is known of {', '.join(fact.unheard)}" if fact.unheard else "nothing of it is left"
     sentence = f"The job {how}; {left}."
@@ -190,9 +188,8 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
             state, wait = backoff(state) if state.incidents.open else (state, 0.0)
             if wait < 0.1:
                 return survey(state, told, "Looking for the last good step.")
-            text = (
-                f"{state.recovery.barren} failures without a new complete step in between: waiting {span(wait)} first."
-            )
+            failures = f"{state.recovery.barren} failures without a new complete step in between"
+            text = f"{failures}: waiting {span(wait)} first."
             return with_all(told, try_again(state, wait, text, outside=state.recovery.waits > 0))
 
 
@@ -204,9 +201,8 @@ def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Act
 
 def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
     """The run is only observed: go on with what is true, which is that nothing was done."""
-    if (
-        fact.action == "Start" and fact.number == state.attempt.number and state.attempt.pid is None
-    ):  # else one was attached since
+    # With a pid, a job of a person was attached since.
+    if fact.action == "Start" and fact.number == state.attempt.number and state.attempt.pid is None:
         sentence = f"Nothing is started: {fact.why} Attach a job that you started: rl-supervisor attach"
         state = replace(
             state,
@@ -240,25 +236,21 @@ def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tu
 
 def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
     told = say("defect", f"A defect in the supervisor itself ({fact.lane}): {fact.reason}. Please report it.", "error")
+    reason = f"a defect in the supervisor: {fact.reason}"
     if fact.lane == "job" and state.mode == "stopping":
         # Asked for anew by the ladder of the mode, after a pause: what crashed once may crash at once again.
-        state = replace(
-            state, recovery=replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
-        )
-        return state, [told]
+        recovery = replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
+        return replace(state, recovery=recovery), [told]
     if fact.lane == "hook" and state.mode == "finishing":
-        failed_hook = f.HookDone("finish", f"a defect in the supervisor: {fact.reason}")
-        return with_first(told, _hook_done(before, state, failed_hook))
+        return with_first(told, _hook_done(before, state, f.HookDone("finish", reason)))
     if fact.lane == "setup" and before.setup_pending:
-        return with_first(told, _setup_done(before, state, f.SetupDone(f"a defect in the supervisor: {fact.reason}")))
+        return with_first(told, _setup_done(before, state, f.SetupDone(reason)))
     if fact.lane in ("restore", "setup") and before.busy.restore is not None:
-        failed_restore = f.RestoreFailed(before.busy.restore, f"a defect in the supervisor: {fact.reason}")
-        return with_first(told, _restore_failed(before, state, failed_restore))
+        return with_first(told, _restore_failed(before, state, f.RestoreFailed(before.busy.restore, reason)))
     if fact.lane == "engine" and state.own.asked:
         return with_first(told, own_engine.effect_crashed(before, state, fact))
     if fact.lane == "job" and before.busy.start is not None:
-        failed = f.StartFailed(state.attempt.number, f"a defect in the supervisor: {fact.reason}")
-        return with_first(told, start_failed(state, failed))
+        return with_first(told, start_failed(state, f.StartFailed(state.attempt.number, reason)))
     return state, [told]
 
 
@@ -282,12 +274,10 @@ def _restore_failed(before: State, state: State, fact: f.RestoreFailed) -> tuple
 
 def _root_seen(before: State, state: State, fact: f.RootSeen) -> tuple[State, Actions]:
     """Keep a root cause with its incident, which may be over by now; the same one in each attempt is said once."""
-    of_it = [
-        one for one in (*state.incidents.closed, state.incidents.open) if one is not None and one.id == fact.incident
-    ]
+    known_ones = (*state.incidents.closed, state.incidents.open)
+    one = next((one for one in known_ones if one is not None and one.id == fact.incident), None)
     root = Root(fact.attempt, fact.name, fact.role, fact.text, fact.remedy)
-    if of_it:
-        (one,) = of_it
+    if one is not None:
         if any((known.name, known.role) == (root.name, root.role) for known in one.roots):
             return state, []
         after = replace(one, roots=(*one.roots[:1], root))
@@ -341,18 +331,10 @@ def _judge_claimed_pod(before: State, state: State, fact: f.Claimed) -> tuple[St
 
 def _store_steps(before: State, state: State, fact: f.StoreSteps) -> tuple[State, Actions]:
     if not fact.reason:
-        return pinned_steps.react(before, state, fact)
+        return pinned_steps.react_to_listing(before, state)
     if fact.reason == before.store.reason:
         return state, []
     return state, [say("store-unknown", f"The store cannot be listed: {fact.reason}", "warning")]
-
-
-def _leave_soon(before: State, state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
-    return leaving.soon(state, fact)
-
-
-def _publish_moves(before: State, state: State, fact: f.PublishMoves) -> tuple[State, Actions]:
-    return leaving.report_publish_progress(state)
 
 
 _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
@@ -371,14 +353,11 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.GpuLook: _warn_of_hardware,
     f.GpuFault: _warn_of_hardware,
     f.StoreSteps: _store_steps,
-    f.PinKept: pinned_steps.react,
-    f.HoldsKept: pinned_steps.react,
-    f.StoreChecked: pinned_steps.react,
-    **dict.fromkeys(fencing.TOLD, fencing.react),
+    **dict.fromkeys(fencing.HANDLERS, fencing.react),
     f.Claimed: _judge_claimed_pod,
     f.RestoreFailed: _restore_failed,
-    f.LeaveSoon: _leave_soon,
-    f.PublishMoves: _publish_moves,
+    f.LeaveSoon: lambda before, state, fact: leaving.soon(state, fact),
+    f.PublishMoves: lambda before, state, fact: leaving.report_publish_progress(state),
     f.SetupDone: _setup_done,
     f.SetupPart: _setup_part,
     f.HookDone: _hook_done,

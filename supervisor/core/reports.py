@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core import facts as f
+from supervisor.core import pinned_steps
 from supervisor.core.moves import Actions, say
 from supervisor.core.reminders import pods_without_progress
 from supervisor.core.state import State
@@ -62,9 +63,8 @@ def _engine_started(before: State, state: State, fact: f.EngineStarted) -> Actio
 
 def _config_changed(before: State, state: State, fact: f.ConfigChanged) -> Actions:
     if fact.same:
-        return [
-            say("config-changed", f"{fact.path} is again as the run was started with it: no change is left to take.")
-        ]
+        sentence = f"{fact.path} is again as the run was started with it: no change is left to take."
+        return [say("config-changed", sentence)]
     if fact.path in before.orders.config_changed:
         return []
     sentence = (
@@ -84,10 +84,6 @@ def _report_wait(before: State, state: State, fact: f.StartWaits) -> Actions:
     return [say("start-waits", fact.sentence, "warning")] if begins else []
 
 
-def _remark(before: State, state: State, fact: f.Remark) -> Actions:
-    return [say(fact.event, fact.sentence, fact.level)]
-
-
 REPORTS: dict[type, Callable[[State, State, Any], Actions]] = {
     f.Published: _report_publish,
     f.PublishFailed: _report_failed_publish,
@@ -99,6 +95,9 @@ REPORTS: dict[type, Callable[[State, State, Any], Actions]] = {
     f.ConfigChanged: _config_changed,
     f.ClockJumped: _clock_jumped,
     f.StartWaits: _report_wait,
-    f.Remark: _remark,
+    f.Remark: lambda before, state, fact: [say(fact.event, fact.sentence, fact.level)],
+    f.PinKept: pinned_steps.report_pin,
+    f.HoldsKept: pinned_steps.report_holds,
+    f.StoreChecked: pinned_steps.report_check,
 }
 """Facts that are only told. None of these changes the state."""
