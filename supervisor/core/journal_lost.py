@@ -64,20 +64,8 @@ def record_loss(state: State, sentence: str) -> tuple[State, Actions]:
     if not sentence:
         return state, []
     number = state.incidents.count + 1
-    incident = Incident(
-        number,
-        CAUSE,
-        sentence,
-        state.now,
-        state.wall,
-        state.attempt.number,
-        None,
-        decided=state.now,
-        closed=state.now,
-        closed_wall=state.wall,
-    )
-    state = replace(
-        state,
-        incidents=replace(state.incidents, closed=(*state.incidents.closed, incident)[-KEPT_INCIDENTS:], count=number),
-    )
+    incident = Incident(number, CAUSE, sentence, state.now, state.wall, state.attempt.number, step=None)
+    incident = replace(incident, decided=state.now, closed=state.now, closed_wall=state.wall)
+    closed = (*state.incidents.closed, incident)[-KEPT_INCIDENTS:]
+    state = replace(state, incidents=replace(state.incidents, closed=closed, count=number))
     return state, [say(CAUSE, sentence, "error", incident=number)]

@@ -24,6 +24,7 @@ from supervisor.core.state import (
     SetupTimes,
     State,
     Suspicion,
+    Work,
 )
 from supervisor.core.under_way import free_slots
 from supervisor.core.waking import is_back, wake
@@ -48,6 +49,13 @@ def observe(state: State, observation: f.Observation) -> State:
 
 def fresh_attempt(state: State) -> State:
     """Forget what was known of the attempt before; what was learned of the run stays."""
+    gpus = {
+        uuid: GpuMemory(m.gpu, m.plateau_bytes if m.gpu.role == "other" else 0, power_high_w=m.power_high_w)
+        for uuid, m in state.gpus.by_uuid.items()
+    }
+    # What the driver told only after the end that it caused still speaks against the GPU.
+    incident = state.incidents.open
+    trouble = tuple(one for one in state.gpus.trouble if incident is not None and one.t >= incident.decided)
     return replace(
         state,
         engine=EngineMemory(),
@@ -55,21 +63,7 @@ def fresh_attempt(state: State) -> State:
         progress=replace(state.progress, step=None, t=state.now, timed=True),
         left=None,
         job=Job(),
-        gpus=replace(
-            state.gpus,
-            by_uuid={
-                uuid: GpuMemory(
-                    m.gpu, plateau_bytes=m.plateau_bytes if m.gpu.role == "other" else 0, power_high_w=m.power_high_w
-                )
-                for uuid, m in state.gpus.by_uuid.items()
-            },
-            # What the driver told only after the end that it caused still speaks against the GPU.
-            trouble=tuple(
-                one
-                for one in state.gpus.trouble
-                if state.incidents.open is not None and one.t >= state.incidents.open.decided
-            ),
-        ),
+        gpus=replace(state.gpus, by_uuid=gpus, trouble=trouble),
         suspicion=Suspicion(),
         observing=replace(state.observing, spared=""),
     )
@@ -84,19 +78,8 @@ def rebase(state: State) -> State:
         engine=_rebase_engine(state.engine, now),
         engines={name: _rebase_engine(engine, now) for name, engine in state.engines.items()},
         attempt=replace(state.attempt, started=now if state.mode == "starting" else state.attempt.started),
-        job=replace(
-            state.job,
-            phases={role: replace(phase, t=now, timed=False) for role, phase in state.job.phases.items()},
-            growth={what: replace(growth, t=now) for what, growth in state.job.growth.items()},
-            work=replace(state.job.work, t=now, moved_t=now) if state.job.work else None,
-            efforts={},
-            activity=None,
-            pictures={},
-            gone=tuple(replace(gone, t=now) for gone in state.job.gone),
-        ),
-        gpus=replace(
-            state.gpus, by_uuid={uuid: machines.without_times(memory) for uuid, memory in state.gpus.by_uuid.items()}
-        ),
+        job=_job_later(state.job, lambda t: now),
+        gpus=replace(state.gpus, by_uuid={uuid: machines.without_times(m) for uuid, m in state.gpus.by_uuid.items()}),
         suspicion=Suspicion(),
         machines={
             name: replace(
@@ -105,6 +88,24 @@ def rebase(state: State) -> State:
             for name, one in state.machines.items()
         },
     )
+
+
+def _job_later(job: Job, later: Callable[[float], float]) -> Job:
+    """With what was seen of it at later times; what its processes did meanwhile was not seen."""
+    return replace(
+        job,
+        phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in job.phases.items()},
+        growth={what: replace(growth, t=later(growth.t)) for what, growth in job.growth.items()},
+        work=_work_later(job.work, later),
+        efforts={},
+        activity=None,
+        pictures={},
+        gone=tuple(replace(gone, t=later(gone.t)) for gone in job.gone),
+    )
+
+
+def _work_later(work: Work | None, later: Callable[[float], float]) -> Work | None:
+    return None if work is None else replace(work, t=later(work.t), moved_t=later(work.moved_t))
 
 
 def _rebase_engine(engine: EngineMemory, now: float) -> EngineMemory:
@@ -132,7 +133,7 @@ def _left_later(left: Left | None, later: Callable[[float], float]) -> Left | No
         started=later(left.started),
         phases={role: replace(phase, t=later(phase.t)) for role, phase in left.phases.items()},
         worked_t=later(left.worked_t),
-        work=replace(left.work, t=later(left.work.t), moved_t=later(left.work.moved_t)) if left.work else None,
+        work=_work_later(left.work, later),
     )
 
 
@@ -162,7 +163,7 @@ def suspend(state: State, seconds: float) -> State:
             units={},
         )
 
-    work = state.job.work
+    explained = tuple((later(began), later(ended)) for began, ended in state.job.explained)
     return replace(
         state,
         progress=replace(state.progress, t=later(state.progress.t), timed=False),
@@ -170,17 +171,7 @@ def suspend(state: State, seconds: float) -> State:
         engines={name: engine_later(engine) for name, engine in state.engines.items()},
         left=_left_later(state.left, later),
         attempt=replace(state.attempt, started=later(state.attempt.started)),
-        job=replace(
-            state.job,
-            phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in state.job.phases.items()},
-            explained=tuple((later(began), later(ended)) for began, ended in state.job.explained),
-            growth={what: replace(growth, t=later(growth.t)) for what, growth in state.job.growth.items()},
-            work=replace(work, t=later(work.t), moved_t=later(work.moved_t)) if work else None,
-            efforts={},
-            activity=None,
-            pictures={},
-            gone=tuple(replace(gone, t=later(gone.t)) for gone in state.job.gone),
-        ),
+        job=replace(_job_later(state.job, later), explained=explained),
         gpus=replace(
             state.gpus,
             by_uuid={
@@ -204,34 +195,20 @@ def suspend(state: State, seconds: float) -> State:
 def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
     if fact.attempt != state.attempt.number:
         return state
-    # A launch moves what lies after its step out of the way: on a full disk that may go at once, even if the start
-    # was preceded by a pruning.
-    progress = replace(state.progress, t=state.now)
+    used = {name: state.machines.get(name, Machine()) for name in fact.machines}
+    used = {name: replace(one, attempt=fact.attempt, sees_gpus=False) for name, one in used.items()}
+    # What a machine that is left out shows is none of the run's.
+    gpus = {uuid: memory for uuid, memory in state.gpus.by_uuid.items() if memory.gpu.host in ("", *fact.machines)}
     return replace(
         state,
-        progress=progress,
+        progress=replace(state.progress, t=state.now),
         attempt=replace(state.attempt, pid=fact.pid, started=state.now),
+        # A launch moves what lies after its step out of the way: on a full disk that may go at once, even if the start
+        # was preceded by a pruning.
         disk=replace(state.disk, stale_attempt=-1),
-        gpus=replace(
-            state.gpus,
-            by_uuid={
-                uuid: memory
-                for uuid, memory in state.gpus.by_uuid.items()
-                if memory.gpu.host in ("", *fact.machines)  # what a machine that is left out shows is none of the run's
-            },
-        ),
-        machines={
-            **state.machines,
-            **{
-                name: replace(state.machines.get(name, Machine()), attempt=fact.attempt, sees_gpus=False)
-                for name in fact.machines
-            },
-        },
+        gpus=replace(state.gpus, by_uuid=gpus),
+        machines={**state.machines, **used},
     )
-
-
-def _setup_done(state: State, fact: f.SetupDone) -> State:
-    return replace(state, setup_pending=False)
 
 
 def _setup_part(state: State, fact: f.SetupPart) -> State:
@@ -301,9 +278,8 @@ def _engine_exited(state: State, fact: f.EngineExited) -> State:
     state = replace(state, own=replace(own, alive=False))
     if own.asked or not state.live or any(gone.role == "inference" for gone in state.job.gone):
         return state
-    return replace(
-        state, job=replace(state.job, gone=(*state.job.gone, Gone("inference", own.pid or 0, state.now))[-16:])
-    )
+    gone = (*state.job.gone, Gone("inference", own.pid or 0, state.now))[-16:]
+    return replace(state, job=replace(state.job, gone=gone))
 
 
 def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
@@ -312,33 +288,20 @@ def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
     processes = {key: one for key, one in state.job.processes.items() if one.role != "inference"}
     gone = tuple(one for one in state.job.gone if one.role != "inference")
     errors = {name: one for name, one in state.job.errors.items() if name not in OF_THE_ENGINE}
-    own = replace(state.own, alive=False, pid=None, asked="")
+    known = state.gpus.by_uuid.items()
+    gpus = {uuid: m if m.gpu.role == "trainer" else GpuMemory(m.gpu, look_t=-NEVER) for uuid, m in known}
     return replace(
         state,
-        own=own,
+        own=replace(state.own, alive=False, pid=None, asked=""),
         engine=EngineMemory(),
         job=replace(state.job, processes=processes, gone=gone, errors=errors),
-        gpus=replace(
-            state.gpus,
-            by_uuid={
-                uuid: m if m.gpu.role == "trainer" else GpuMemory(m.gpu, look_t=-NEVER)
-                for uuid, m in state.gpus.by_uuid.items()
-            },
-        ),
+        gpus=replace(state.gpus, by_uuid=gpus),
     )
 
 
 def _store_records(state: State, fact: f.StoreRecords) -> State:
     learned = merge_learned(state.books.learned, fact.learned) if fact.learned is not None else state.books.learned
     return replace(state, books=replace(state.books, learned=learned, others=fact.ledgers))
-
-
-def _publish_moves(state: State, fact: f.PublishMoves) -> State:
-    return replace(state, leave=replace(state.leave, moves=fact))
-
-
-def _clock_jumped(state: State, fact: f.ClockJumped) -> State:
-    return suspend(state, abs(fact.seconds))
 
 
 def _stays_at(state: State) -> float | None:
@@ -382,15 +345,15 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.EngineStopped: _engine_stopped,
     f.StoreRecords: _store_records,
     f.AttemptStarted: _attempt_started,
-    f.SetupDone: _setup_done,
+    f.SetupDone: lambda state, fact: replace(state, setup_pending=False),
     f.SetupPart: _setup_part,
     f.SettingsChanged: lambda state, fact: replace(state, settings=fact.settings),
     f.EffectCrashed: _effect_crashed,
     f.ConfigChanged: _config_changed,
-    f.ClockJumped: _clock_jumped,
+    f.ClockJumped: lambda state, fact: suspend(state, abs(fact.seconds)),
     # A step may stand in them: the silence since the daemon before is not known.
     f.LinesMissed: lambda state, fact: replace(state, left=None),
-    f.PublishMoves: _publish_moves,
+    f.PublishMoves: lambda state, fact: replace(state, leave=replace(state.leave, moves=fact)),
     f.StoreBack: lambda state, fact: state,
     f.DaemonStarted: _daemon_started,
 }

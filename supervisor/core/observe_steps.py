@@ -143,13 +143,11 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         step, wall = state.store.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
-    state = remember_begun(
-        state, *(s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare)
-    )
+    ours = (s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare)
+    state = remember_begun(state, *ours)
     if not state.pins.holds_read and not fact.pins_reason:
-        state = replace(
-            state, worth=inherit_holds(state.worth, fact.holds, state.now), pins=replace(state.pins, holds_read=True)
-        )
+        worth = inherit_holds(state.worth, fact.holds, state.now)
+        state = replace(state, worth=worth, pins=replace(state.pins, holds_read=True))
     state = replace(
         state,
         local=replace(state.local, left=left),
@@ -237,9 +235,8 @@ def _observe_publish(state: State, fact: f.Published) -> State:
 
 def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     if fact.left:  # until it is written anew it is not asked for again
-        state = replace(
-            state, store=replace(state.store, quarantined={**state.store.quarantined, str(fact.step): state.wall})
-        )
+        quarantined = {**state.store.quarantined, str(fact.step): state.wall}
+        state = replace(state, store=replace(state.store, quarantined=quarantined))
     failures = 0 if fact.step_changed else state.publishing.failures + 1
     wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
     if state.mode == "disk-full":

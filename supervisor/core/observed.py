@@ -38,15 +38,10 @@ def watch_attached_job(state: State, fact: f.AttemptAdopted) -> tuple[State, Act
         ),
     )
     if state.observing.would and not state.observing.would[-1].outcome:
-        last = state.observing.would[-1]
+        *earlier, last = state.observing.would
         outcome = f"a job of a person was attached {span(state.wall - last.wall)} later"
-        state = replace(
-            state,
-            observing=replace(
-                state.observing,
-                would=(*state.observing.would[:-1], replace(last, outcome=outcome, outcome_wall=state.wall)),
-            ),
-        )
+        would = (*earlier, replace(last, outcome=outcome, outcome_wall=state.wall))
+        state = replace(state, observing=replace(state.observing, would=would))
     if ours:
         sentence = f"Took over the living job of attempt {fact.attempt} (pid {fact.pid}), which no journal tells of."
         return state, [say("adopted", sentence, attempt=fact.attempt)]

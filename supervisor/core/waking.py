@@ -36,21 +36,12 @@ def _no_room(state: State) -> bool:
 
 def wake(state: State) -> State:
     """End the waits that have to do with the store, the network or room. One after crashes of the job stays."""
-    now = state.now
-    return replace(
-        state,
-        publishing=replace(
-            state.publishing,
-            after=min(state.publishing.after, now) if state.publishing.reason else state.publishing.after,
-        ),
-        lineage=replace(state.lineage, after=min(state.lineage.after, now)),
-        local=replace(
-            state.local, asked=None if state.mode == "surveying" and state.store.reason else state.local.asked
-        ),
-        recovery=replace(
-            state.recovery,
-            backoff_until=min(state.recovery.backoff_until, now)
-            if state.recovery.backoff_outside
-            else state.recovery.backoff_until,
-        ),
-    )
+    now, publishing, recovery = state.now, state.publishing, state.recovery
+    state = replace(state, lineage=replace(state.lineage, after=min(state.lineage.after, now)))
+    if publishing.reason:
+        state = replace(state, publishing=replace(publishing, after=min(publishing.after, now)))
+    if state.mode == "surveying" and state.store.reason:
+        state = replace(state, local=replace(state.local, asked=None))
+    if recovery.backoff_outside:
+        state = replace(state, recovery=replace(recovery, backoff_until=min(recovery.backoff_until, now)))
+    return state
