@@ -107,9 +107,7 @@ class GpuMemory:
     look_t: float = 0.0
     fallen_since: float | None = None
     power_high_w: float = 0.0  # the most that it was seen to draw
-    rests_since: float | None = (
-        None  # since when it has drawn little, without a break; None: it works, or it is unknown
-    )
+    rests_since: float | None = None  # since when it has drawn little, without a break; None: it works, or unknown
     loaded_since: float | None = None  # since when a kernel has run on it all the time, which may be one that waits
     slowed_since: float | None = None  # since when the driver has held its clocks down at each look
     power_low_w: float | None = None  # the least that it was seen to draw
@@ -736,11 +734,7 @@ class State:
         return {
             s.step: s.problem or "its files are not those of its manifest"
             for s in self.store.steps
-            if s.manifest
-            and not s.committed
-            and not s.left
-            and str(s.step) not in self.store.quarantined
-            and str(s.step) not in self.store.damaged
+            if s.manifest and not s.committed and not self._is_ruled_out(s)
         }
 
     def good_stored(self) -> list[int]:
@@ -751,13 +745,9 @@ class State:
         return sorted(
             s.step
             for s in self.store.steps
-            if s.committed
-            and not s.left
-            and str(s.step) not in self.store.quarantined
-            and str(s.step) not in self.store.damaged
-            and (limit is None or s.step <= limit)
+            if s.committed and not self._is_ruled_out(s) and (limit is None or s.step <= limit)
         )
 
-    def alive(self, role: Role, *, key: bool = True) -> bool:
-        """Is any (key) process of ``role`` known to be alive?"""
-        return any(p.role == role and (p.key or not key) for p in self.job.processes.values())
+    def _is_ruled_out(self, step: StoredStep) -> bool:
+        name = str(step.step)
+        return bool(step.left) or name in self.store.quarantined or name in self.store.damaged

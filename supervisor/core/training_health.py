@@ -109,13 +109,8 @@ def judge_fact(worth: Worth, fact: StepDone | ErrorSeen, t: float, wall: float) 
     return judge.worth, tuple(judge.findings)
 
 
-def present(worth: Worth) -> tuple[str, ...]:
-    """The sentences of the warnings that stand, in the order of ``RULES``."""
-    return tuple(standing_findings(worth).values())
-
-
 def standing_findings(worth: Worth) -> dict[str, str]:
-    """The same, by name."""
+    """The sentences of the warnings that stand, by name, in the order of ``RULES``."""
     return {name: row.said for name in RULES if (row := worth.rows.get(name)) is not None and row.said}
 
 

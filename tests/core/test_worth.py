@@ -11,7 +11,7 @@ import pytest
 from supervisor.core.codec import decode, encode
 from supervisor.core.evolve import replace
 from supervisor.core.facts import ErrorSeen, Role, StepDone
-from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judge_fact, present
+from supervisor.core.training_health import KEEP_SPEEDS, RULES, Finding, Worth, judge_fact, standing_findings
 
 WALL = 1_767_600_000.0
 
@@ -56,12 +56,12 @@ def test_a_loss_that_is_nan_twice_is_said_once_and_taken_back_when_it_is_a_numbe
     assert finding.name == "loss-nan"
     assert not finding.cleared
     assert finding.sentence == ("The loss is nan for 2 steps, up to step 22: the weights are most likely lost.")
-    assert present(run.worth) == (finding.sentence,)
+    assert list(standing_findings(run.worth).values()) == [finding.sentence]
     assert run.steps(1, loss=0.2) == []  # one number between many NaN takes nothing back
     taken = one(run.steps(1, loss=0.2))
     assert (taken.name, taken.cleared) == ("loss-nan", True)
     assert taken.sentence == "The loss is a number again at step 52 (0.2)."
-    assert present(run.worth) == ()
+    assert not standing_findings(run.worth)
 
 
 def test_one_nan_is_no_news_and_an_infinite_loss_is() -> None:
@@ -97,7 +97,7 @@ def test_lines_that_the_next_daemon_reads_once_more_take_nothing_back_and_count_
     run.step = 3  # its own daemon was killed before it noted how far it had read
     assert run.steps(6, loss=0.1) == []
     assert run.steps(2, loss=math.nan) == []
-    assert present(run.worth) and run.worth.rows["loss-nan"].bad == 2
+    assert standing_findings(run.worth) and run.worth.rows["loss-nan"].bad == 2
     assert one(run.steps(2, loss=0.1)).cleared
 
 
@@ -163,7 +163,7 @@ def test_no_trainable_sample_for_six_batches_is_said() -> None:
         "or the environment marks no token as trainable."
     )
     run.steps(3, loss=0.0)  # the trainer goes on all the same: that takes nothing back
-    assert present(run.worth) == (finding.sentence,)
+    assert list(standing_findings(run.worth).values()) == [finding.sentence]
     cleared = one(run.steps(2, "orchestrator", reward=0.3, trainable=0.25))
     assert cleared.sentence == "Samples are trained on again: 25% of them at step 20."
 
@@ -294,7 +294,7 @@ def test_what_is_kept_is_small_and_survives_the_journal() -> None:
     assert len(text) < 4096
     assert decode(json.loads(text)) == run.worth
     assert decode({"@": "Worth"}) == Worth()
-    assert len(present(run.worth)) == 4
+    assert len(standing_findings(run.worth)) == 4
 
 
 def test_all_that_can_be_said_ends_with_a_full_stop_and_has_a_rule() -> None:
