@@ -37,9 +37,8 @@ def note(state: State, cause: str) -> State:
 
 
 def _with_gpus(crash: Crash, state: State) -> Crash:
-    faults = {
-        one.uuid: one for one in gpu_faults_to_blame(state) if one.uuid
-    }  # of a GPU that has no name nothing is counted
+    # Of a GPU that has no name nothing is counted.
+    faults = {one.uuid: one for one in gpu_faults_to_blame(state) if one.uuid}
     gpus = tuple(faults) if len(faults) <= FEW_GPUS else ()
     return replace(crash, gpus=gpus, link=any(one.xid in LINK_XIDS for one in faults.values()))
 

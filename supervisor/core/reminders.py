@@ -7,6 +7,7 @@ each minute neither. Nothing else follows from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from supervisor.core import fencing
 from supervisor.core.evolve import replace
@@ -56,25 +57,21 @@ def _what(state: State, watch: Watch) -> str:
         if fence.lost or fence.by:
             return "two-pods"
         # A new daemon asks who holds the run; until it is told, what was so is so.
-        asking = fence.asked and fence.generation is None and state.reminder is not None
-        if asking and state.reminder and state.reminder.what == "two-pods":
+        if state.reminder and state.reminder.what == "two-pods" and fence.asked and fence.generation is None:
             return "two-pods"
         if state.mode != "starting":
             return ""
         if _downloads(state):
             return DOWNLOADING
-        return STILL_START if _is_first(state) and watch.over(_shown_last(state), STILL_START_S) else ""
+        # Only of a run that has never made a step: of later starts it is known how long they take.
+        is_first = state.progress.highest is None
+        return STILL_START if is_first and watch.over(_shown_last(state), STILL_START_S) else ""
     return "waiting" if state.mode in WAITING else ""
 
 
 def _downloads(state: State) -> bool:
     growth = state.job.growth.get("download")
     return growth is not None and growth.grown_s > 0 and state.now - growth.t < FIRST_S
-
-
-def _is_first(state: State) -> bool:
-    """Has no attempt of this run made a step yet? Of later starts it is known how long they take."""
-    return state.progress.highest is None
 
 
 def _shown_last(state: State) -> float:
@@ -126,8 +123,7 @@ def _two_pods(state: State, age: float) -> str:
     holder = f"pod {state.fence.by} holds it" if state.fence.by else "another pod holds it"
     return (
         f"Two pods are paid for one run: {holder} since {span(age)} or more, and the job that runs here goes on "
-        "unpublished. End it with: supervisorctl stop. Or take the run back with: "
-        f"{fencing.TAKE_OVER}"
+        f"unpublished. End it with: supervisorctl stop. Or take the run back with: {fencing.TAKE_OVER}"
     )
 
 
@@ -138,11 +134,9 @@ def _remind_of_idle_pod(state: State, age: float) -> str:
     elif state.store.reason and state.local.reason in ("", BEING_LISTED):
         words.append("It goes on by itself when the store answers; look at network, key and bucket with:")
         words.append("rl-supervisor check --online RUN.toml.")
-        here = state.good_local()
-        if here:
-            words.append(
-                f"Complete on this disk: {numbers(here)}; start there with: rl-supervisor run RUN.toml --step N."
-            )
+        if here := state.good_local():
+            words.append(f"Complete on this disk: {numbers(here)}; start there with:")
+            words.append("rl-supervisor run RUN.toml --step N.")
         else:
             words.append("No step of the run is on this disk: if the store stays away, end this pod and take another.")
     return " ".join(words)
@@ -154,11 +148,7 @@ def _remind_of_idle_pod(state: State, age: float) -> str:
 def pods_without_progress(ledgers: Mapping[str, Ledger]) -> str:
     """A sentence where the newest pods before this one published nothing, one after another; else ""."""
     newest = sorted(ledgers.values(), key=lambda one: one.began_wall or 0.0, reverse=True)
-    fruitless = []
-    for ledger in newest:
-        if ledger.uploads:
-            break
-        fruitless.append(ledger)
+    fruitless = list(takewhile(lambda ledger: not ledger.uploads, newest))
     if len(fruitless) < PODS:
         return ""
     spent = span(sum(ledger.total_s for ledger in fruitless))

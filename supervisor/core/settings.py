@@ -120,6 +120,5 @@ OLD_NAMES = {
 
 def with_new_names(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of ``Settings`` out of an old journal or trace, under today's names."""
-    return {
-        OLD_NAMES.get(name, name): value for name, value in fields.items() if name != "has_store"
-    }  # always was true
+    # ``has_store`` always was true.
+    return {OLD_NAMES.get(name, name): value for name, value in fields.items() if name != "has_store"}

@@ -12,13 +12,11 @@ def unsaved_sentences(state: State) -> str:
     here = _never_published(state)
     told = _nowhere(state)
     if told:
-        told.append(f"The newest in the store is step {stored[-1]}." if stored else _NONE_STORED)
+        none = "The store holds no checkpoint of this run."
+        told.append(f"The newest in the store is step {stored[-1]}." if stored else none)
     if here:
         told.append(f"Complete on this disk and not in the store: step {numbers(here)}.")
     return " ".join(told)
-
-
-_NONE_STORED = "The store holds no checkpoint of this run."
 
 
 def _never_published(state: State) -> list[int]:

@@ -145,11 +145,8 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
         f"safe to delete yet: {_why_nothing(state, keep)}."
     )
     if disk_short(state):
-        reserve = size(state.settings.stop_below_bytes)
-        sentence += (
-            f" The next checkpoint, of about {size(next_save_bytes(state))}, does not fit beside the {reserve} that"
-        )
-        sentence += " stay free."
+        needs, reserve = size(next_save_bytes(state)), size(state.settings.stop_below_bytes)
+        sentence += f" The next checkpoint, of about {needs}, does not fit beside the {reserve} that stay free."
     return replace(state, disk=replace(state.disk, nothing_said=True)), [say("disk", sentence, "warning")]
 
 
