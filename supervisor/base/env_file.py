@@ -1,4 +1,4 @@
-"""The .env beside a run file, as systemd reads it: what the daemon will have, for a look before it is started.
+"""The .env beside a run file, as systemd reads it: the daemon reads it at each start, and `check` before it.
 
 The rules are those of systemd.exec(5), EnvironmentFile=, as ``src/basic/env-file.c`` of systemd 254 has them. Nothing
 in the file is executed, and no variable in it is replaced.
@@ -27,14 +27,14 @@ class EnvFile:
     notes: tuple[str, ...] = ()
 
 
-def beside(run_file: Path) -> EnvFile | None:
-    """``NAME.env`` beside ``NAME.toml``; None where there is none."""
+def beside(run_file: Path) -> EnvFile:
+    """``NAME.env`` beside ``NAME.toml``; without values where there is none."""
     path = run_file.with_suffix(".env")
     try:
+        if not path.is_file():  # a FIFO would be waited for
+            return EnvFile(path)
         with path.open("rb") as file:
             text = file.read(LARGEST).decode("utf-8", "replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except OSError as error:
         return EnvFile(path, notes=(f"{path} cannot be read here ({error.strerror}), so its keys were not looked at.",))
     values: dict[str, str] = {}

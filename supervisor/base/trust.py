@@ -112,8 +112,8 @@ def _switched_off_by_itself(run_file: Path) -> Path | None:
 
     systemd reads it before the file is judged.
     """
-    found = env_file.beside(run_file) if run_file.with_suffix(".env").is_file() else None
-    return found.path if found is not None and VARIABLE in found.values and problem_of(found.path) else None
+    found = env_file.beside(run_file)
+    return found.path if VARIABLE in found.values and problem_of(found.path) else None
 
 
 def _keep_sums(target: Path, sums: Mapping[str, str]) -> None:

@@ -173,9 +173,8 @@ def _look_at_files(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]
     own = environ
     if ours:
         beside = env_file.beside(paths[0])
-        if beside is not None:
-            report["notes"] += beside.notes
-        environ = {**environ, **(beside.values if beside is not None else {})}
+        report["notes"] += beside.notes
+        environ = {**environ, **beside.values}
         remember_environment(environ)
         subject, job = gather_run(paths[0], environ=environ, as_of=wish.as_of)
     else:

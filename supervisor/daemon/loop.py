@@ -27,7 +27,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.api.protocol import Api
-from supervisor.base import logs, trim_memory, trust
+from supervisor.base import env_file, logs, trim_memory, trust
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
 from supervisor.base.records import dataclass
 from supervisor.base.sd_notify import notifier
@@ -659,6 +659,7 @@ def main(path: Path, options: Options | None = None) -> int:
         options = replace(options, fresh=False, step=None, take_over=False)  # that has been done
     os.umask(OWN_UMASK)
     run_file = load(path)
+    os.environ.update(env_file.beside(path).values)  # our parent read it once; a key may be new since
     about = run_file.logging
     size = int(about.file_mb * 1e6)
     logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)

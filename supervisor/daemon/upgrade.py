@@ -128,10 +128,7 @@ class Upgrade:
     def ask(self, who: str) -> tuple[bool, str]:
         """Ask for the upgrade: is it tried, and a sentence. What comes of it is an event."""
         if self._loop.state.mode in (*ENDED, "leaving"):
-            return (
-                False,
-                f"The daemon of run {self._run.run_file.run.id} is about to end: there is nothing to upgrade.",
-            )
+            return False, f"The daemon of run {self._run.run_file.run.id} is about to end: there is nothing to upgrade."
         with self._lock:
             if self._stage:
                 return False, "An upgrade is under way already: supervisorctl events shows what comes of it."

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.base import env_file
 from supervisor.base.errors import ConfigError
 from supervisor.config.run_file import load
 from supervisor.core.state import State
@@ -32,6 +33,7 @@ def try_upgrade(path: Path, folder: Path, *, onstart: bool, environ: Mapping[str
     for module in ("supervisor.daemon.loop", "supervisor.checkpoints.transfer", "supervisor.effects.log_round"):
         importlib.import_module(module)  # what is missing of an install shows here, not after the exec
     run_file = load(path)
+    environ = {**environ, **env_file.beside(path).values}
     identity, state = _read_copied_journal(run_file.state_dir / "journal.db", folder)
     if onstart:
         run_file = fetch_run_files.fill_in(run_file, path, fetch_run_files.fetch(run_file, environ))

@@ -333,7 +333,7 @@ def _missing_keys(where: Place, name: str, url: str, version: int | None) -> lis
     beside = env_file.beside(where.at(where.config / f"{name}.toml"))
     given = not where.user and (version is None or version >= CREDENTIALS_SINCE)
     stores = map(where.at, secrets.CREDSTORES) if given else ()
-    return find_missing_keys(url, name, beside.values if beside is not None else {}, stores)
+    return find_missing_keys(url, name, beside.values, stores)
 
 
 def _check_run_file(path: Path) -> RunFile:

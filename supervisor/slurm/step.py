@@ -46,8 +46,6 @@ def tell(state_dir: Path) -> bool:
 def read_keys(run_file: Path, environ: MutableMapping[str, str]) -> None:
     """RUN.env beside RUN.toml, as the systemd unit reads it; it must be as private as the run file."""
     found = env_file.beside(run_file)
-    if found is None:
-        return
     if environ.get(trust.VARIABLE) != "1" and (problem := trust.problem_of(found.path)):
         raise ConfigError(f"{found.path} is not obeyed, since others could change it: {problem}")
     if found.notes:

@@ -6,19 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from supervisor.base.errors import ConfigError
 from supervisor.config.run_file import load
 from supervisor.core import facts as f
 from supervisor.core.state import Attempt, Busy, Fence, Leave, Orders, OwnEngine, State
-from supervisor.daemon import upgrade
+from supervisor.daemon import upgrade, upgrade_trial
 from supervisor.daemon.leaving import LeavingWatch
 from supervisor.daemon.upgrade import Launch, Upgrade, busy_with
+from supervisor.journal.journal import Journal
 from supervisor.sensors.leaving import SLURM_JOB
 
 TAKING = f.Settings(run_id="r", take_over=True)
@@ -304,3 +306,58 @@ def test_a_daemon_that_was_started_without_a_stdout_is_replaced_as_well(tmp_path
     words = ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, str(script)]
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (7, "")
+
+
+def run_file_with_new_key(folder: Path, key: str) -> Path:
+    path = folder / "demo.toml"
+    path.write_text(
+        f'[run]\nid = "demo"\nstate_dir = "{folder}/state"\n[job]\nkind = "command"\n'
+        '[job.plain]\nstart = ["true"]\nresume = ["true"]\n'
+    )
+    path.with_suffix(".env").write_text(f"B2_APPLICATION_KEY={key}\n")
+    return path
+
+
+@pytest.mark.parametrize("before", ["", "0.0.9"], ids=["after a crash below its nanny", "after an upgrade"])
+def test_a_key_that_was_changed_in_the_env_file_counts_for_the_next_daemon(tmp_path: Path, before: str) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from supervisor.base.secrets import mask_secrets\n"
+        "from supervisor.daemon import loop\n"
+        "class Daemon:\n"
+        "    def __init__(self, path, run_file, environ, options, before):\n"
+        "        key, masked = environ['B2_APPLICATION_KEY'], mask_secrets('my-second-key')\n"
+        "        print(before.version, key, masked, environ['OTHER'])\n"
+        "    def run(self): return 0\n"
+        "loop.Daemon = Daemon\n"
+        "sys.exit(loop.main(Path(sys.argv[1])))\n"
+    )
+    path = run_file_with_new_key(tmp_path, "my-second-key")
+    old = {"B2_APPLICATION_KEY": "my-first-key", "OTHER": "stays", upgrade.VARIABLE: before}
+    words = [sys.executable, str(script), str(path)]
+    done = subprocess.run(words, env={**os.environ, **old}, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    version, key, masked, other = done.stdout.rstrip("\n").split(" ")
+    assert (version, key, other) == (before, "my-second-key", "stays")
+    assert "my-second-key" not in masked
+
+
+def test_an_upgrade_is_tried_with_the_key_that_it_will_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run_file_with_new_key(tmp_path, "my-second-key")
+    (tmp_path / "state").mkdir()
+    Journal(tmp_path / "state").close()
+    keys: list[str] = []
+
+    def open_job(run_file: object, environ: Mapping[str, str], *more: object) -> None:
+        keys.append(environ["B2_APPLICATION_KEY"])
+        raise ConfigError("That is all.")
+
+    monkeypatch.setattr(upgrade_trial, "open_job", open_job)
+    (tmp_path / "trial").mkdir()
+    with pytest.raises(ConfigError, match=r"That is all\."):
+        upgrade_trial.try_upgrade(
+            path, tmp_path / "trial", onstart=False, environ={"B2_APPLICATION_KEY": "my-first-key"}
+        )
+    assert keys == ["my-second-key"]
