@@ -12,7 +12,7 @@ from supervisor.core import fencing, leaving, machines, pinned_steps, recurring,
 from supervisor.core.adoption import put_back
 from supervisor.core.blame import may_be_the_checkpoint
 from supervisor.core.choose import choose, knows_store
-from supervisor.core.deadlines import current
+from supervisor.core.deadlines import save_of_trainer
 from supervisor.core.evolve import replace
 from supervisor.core.goodput import sum_ledgers
 from supervisor.core.interval import choose_interval, measure_run
@@ -207,8 +207,8 @@ SAVE_BEGINS_S = 5.0
 
 def _save_will_fail(state: State) -> bool:
     """Has a save begun that cannot fit? Judged by a look at the disk from before it: later ones count its own bytes."""
-    phase = state.job.phases.get("trainer")
-    if phase is None or phase.phase != "checkpoint" or state.now - phase.t > SAVE_BEGINS_S or not current(state, phase):
+    phase = save_of_trainer(state)
+    if phase is None or state.now - phase.t > SAVE_BEGINS_S:
         return False
     return disk_short(state) and state.disk.t <= phase.t
 
@@ -221,12 +221,7 @@ def _clearing_sentence(suspicion: str) -> str:
 def _suspect(state: State, verdict: Verdict) -> tuple[State, Actions]:
     since = state.suspicion.since if state.suspicion.since is not None else state.now
     known = state.suspicion.sentence.split(":")[0] == verdict.sentence.split(":")[0] and state.suspicion.sentence != ""
-    state = replace(
-        state,
-        suspicion=replace(
-            state.suspicion, sentence=state.suspicion.sentence if known else verdict.sentence, since=since
-        ),
-    )
+    state = replace(state, suspicion=Suspicion(state.suspicion.sentence if known else verdict.sentence, since))
     return state, [] if known else [say("suspect", verdict.sentence, "warning", verdict=verdict.cause)]
 
 
@@ -274,9 +269,8 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts, _stop_failed(state, verdict, "give-up", f"{sentence} {asks}"))
         case "give-up":
             error = state.job.errors.get(verdict.cause)
-            return with_all(
-                acts, _stop_failed(state, verdict, "give-up", f"{sentence} {error.remedy if error else ''}".rstrip())
-            )
+            remedy = error.remedy if error else ""
+            return with_all(acts, _stop_failed(state, verdict, "give-up", f"{sentence} {remedy}".rstrip()))
         case "unfit":
             return with_all(acts, _stop_failed(state, verdict, "unfit", sentence))
         case "wait":
@@ -296,10 +290,9 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
             return with_all(acts + back, _stop_failed(state, verdict, "restart", verdict.sentence))
         case "engine-alone":
             return with_all(acts, restart_engine(state, verdict.sentence))
-        case "job-alone":
-            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence, keep_engine=True))
         case _:
-            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence))
+            keep = row.do == "job-alone"
+            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence, keep_engine=keep))
 
 
 def _stop_failed(
@@ -399,7 +392,6 @@ def _start(state: State, step: int | None, sentence: str) -> tuple[State, Action
         attempt=replace(
             state.attempt, resume_step=step, started=state.now, pid=None, began_fresh=state.attempt.began_fresh or fresh
         ),
-        orders=replace(state.orders, new_config=False),
         recovery=replace(state.recovery, restarts=state.recovery.restarts + (1 if again else 0)),
         job=replace(state.job, gone=()),
     )

@@ -511,6 +511,26 @@ def test_restart_with_new_config_takes_the_files_as_they_are(world: World) -> No
     assert world.asked(a.Start)[-1].snapshot is None
 
 
+def test_a_launch_that_fails_does_not_bring_the_old_configuration_back(world: World) -> None:
+    world.running_at(7)
+    world.answer = False
+    world.see(f.Command("restart", "root", ("--new-config",)))
+    world.see(f.AttemptStopped(1, 1.0))
+    survey(world)
+    assert (world.asked(a.Start)[-1].attempt, world.asked(a.Start)[-1].snapshot) == (2, None)
+    world.see(f.StartFailed(2, "port 8000 is taken."))
+    world.after(600, tick=10)
+    survey(world)
+    assert (world.asked(a.Start)[-1].attempt, world.asked(a.Start)[-1].snapshot) == (3, None)
+    world.see(f.AttemptStarted(3, 7, 100))
+    assert not world.state.orders.new_config
+
+
+def survey(world: World) -> None:
+    world.see(f.LocalSteps(tuple(f.LocalStep(n, "complete", "", GIB) for n in (1, 7)), settled=True))
+    world.see(f.StoreSteps((f.StoredStep(5, True, GIB),), 5))
+
+
 def test_a_run_that_gave_up_takes_what_a_person_has_mended_in_the_files(world: World) -> None:
     world.running_at(7)
     world.see(f.ComponentExited(1, "launcher", 1))
