@@ -93,13 +93,8 @@ def startup_suspect(state: State) -> float:
     return min(soft, _foreseen(state))
 
 
-def knows_counters(state: State, watch: Watch) -> bool:
+def knows_counters(engine: EngineMemory, watch: Watch) -> bool:
     """Are the engine's counters known at present?"""
-    return are_counters_known(state.engine, watch)
-
-
-def are_counters_known(engine: EngineMemory, watch: Watch) -> bool:
-    """Those of one of several engines, at present?"""
     return engine.count is not None and engine.ever_ok and not watch.over(engine.counted_t, FRESH_S)
 
 
@@ -134,17 +129,8 @@ def asked_from(state: State) -> float:
     return soft if found is None else min(soft, found[1])
 
 
-def start_of_limit(state: State, watch: Watch | None = None) -> float:
+def start_of_limit(state: State, watch: Watch | None = None, until: float = NEVER) -> float:
     """When the start began, by a clock that stood still while a download grew or a known reason explained it."""
-    return _start_of_limit(state, watch, NEVER)
-
-
-def start_took(state: State, now: float) -> float:
-    """Seconds of the start up to ``now`` that no known reason explains: what it teaches."""
-    return now - _start_of_limit(state, None, now)
-
-
-def _start_of_limit(state: State, watch: Watch | None, until: float) -> float:
     growth = state.job.growth.get("download")
     # A download explains a start only while it grows.
     explained = _explained_s(state, state.attempt.started, watch, but="download", until=until)
@@ -237,7 +223,7 @@ def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:
     idle_s = max(IDLE_S, longest_pause(state))  # the last rollouts of an evaluation may wait for a slow environment
     if not watch.over(worked_t, idle_s):
         return NEVER
-    if not knows_counters(state, watch):
+    if not knows_counters(engine, watch):
         # Counters that were readable once and are not now, while its GPUs rest: the server answers nothing any more.
         rests = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "inference"]
         known = [since for since in rests if since is not None]
@@ -287,7 +273,7 @@ def unsaid(state: State, watch: Watch) -> float:
     if not state.settings.has_engine or state.job.work is not None or state.job.phases:
         return 0.0
     idle = watch.over(engine.worked_t, IDLE_S) and engine.counted_t - engine.worked_t >= IDLE_S
-    works = knows_counters(state, watch) and not idle
+    works = knows_counters(engine, watch) and not idle
     return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0
 
 
@@ -296,6 +282,12 @@ def is_updating_weights(state: State, watch: Watch) -> bool:
     return any(
         phase.phase == "weight-update" and not watch.over(ends, 0.0) for _, phase, ends in _present(state, watch)
     )
+
+
+def save_of_trainer(state: State) -> Phase | None:
+    """The trainer's own word that it saves."""
+    phase = state.job.phases.get("trainer")
+    return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
 
 
 def current(state: State, phase: Phase) -> bool:

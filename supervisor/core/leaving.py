@@ -11,11 +11,12 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing
+from supervisor.core.deadlines import save_of_trainer
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.proof import judge_exit
 from supervisor.core.retention import next_to_publish
-from supervisor.core.save_under_way import SAVE, save_of_trainer
+from supervisor.core.save_under_way import SAVE
 from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, State
 from supervisor.core.tier import only_there
 from supervisor.core.watch import Watch
@@ -87,18 +88,14 @@ def once_published(state: State, reason: str) -> tuple[State, Actions]:
     The disk is listed first, for a job that has ended may have completed one more step. What the store could not answer
     before is asked once more: that answer may be minutes old, and the next try minutes away.
     """
-    fence = replace(state.fence, reason=state.fence.reason if state.fence.by else "", permanent=False)
+    away = NOT_LISTED if state.store.reason not in ("", *UNANSWERED) else state.store.reason
     if state.ending.code is None:  # else it gave up, or is unfit, and a person or another pod has to know
         state = replace(enter(state, "leaving", reason), ending=replace(state.ending, code=EXIT_OK))
     state = replace(
         state,
-        fence=fence,
+        fence=replace(state.fence, reason=state.fence.reason if state.fence.by else "", permanent=False),
         local=replace(state.local, reason=BEING_LISTED),
-        store=replace(
-            state.store,
-            reason=NOT_LISTED if state.store.reason not in ("", *UNANSWERED) else state.store.reason,
-            permanent=False,
-        ),
+        store=replace(state.store, reason=away, permanent=False),
         publishing=replace(state.publishing, failures=0, permanent=False, after=state.now),
     )
     return state, [a.Survey()]
@@ -258,13 +255,12 @@ def _when(state: State) -> str:
 
 
 def _the_job(state: State) -> str:
+    step = next_to_publish(state) if fencing.may_write(state) else None
+    waits = f"Step {step} is still to be published." if step is not None else ""
     if not state.live:
-        step = next_to_publish(state) if fencing.may_write(state) else None
-        return f"Step {step} is still to be published." if step is not None else "Nothing runs here."
+        return waits or "Nothing runs here."
     if _save_fits(state, Watch(state.now)):
         return "The job goes on until the checkpoint that it writes is complete: there is time to publish that."
-    stopped = "The job is stopped at once: no step that it could still train would be kept."
-    if (step := state.busy.publish) is not None:
-        return f"{stopped} Step {step} is on its way to the store."
-    step = next_to_publish(state) if fencing.may_write(state) else None
-    return f"{stopped} Step {step} is still to be published." if step is not None else stopped
+    if state.busy.publish is not None:
+        waits = f"Step {state.busy.publish} is on its way to the store."
+    return f"The job is stopped at once: no step that it could still train would be kept. {waits}".rstrip()

@@ -205,9 +205,8 @@ def _remember(state: State, gpu: f.Gpu) -> GpuMemory:
         return GpuMemory(gpu, look_t=state.now, power_high_w=gpu.power_w or 0.0)
     # The sensor speaks on change, so a level stood from its look to this one; a short spike is no plateau.
     # What was held before this attempt began belongs to the one before it.
-    held = memory.look_t >= state.attempt.started and state.now - memory.look_t >= min(
-        HELD_S, state.settings.memory_fell
-    )
+    lasted_s = state.now - memory.look_t
+    held = memory.look_t >= state.attempt.started and lasted_s >= min(HELD_S, state.settings.memory_fell)
     plateau = max(memory.plateau_bytes, memory.gpu.used_bytes) if held else memory.plateau_bytes
     limit = plateau * (SHARED_DROP if gpu.role == "shared" else NEAR_ZERO)
     fell = plateau > 0 and gpu.used_bytes < limit and gpu.role in ("inference", "shared")

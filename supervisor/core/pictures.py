@@ -14,10 +14,10 @@ from supervisor.core.deadlines import (
     FRESH_S,
     LEARNED_FROM,
     PAUSE_LONGEST,
-    are_counters_known,
-    current,
     excuse,
     explanation_ended,
+    knows_counters,
+    save_of_trainer,
 )
 from supervisor.core.evolve import replace
 from supervisor.core.facts import EffortLook
@@ -89,7 +89,7 @@ def processes_moved(state: State) -> float:
 def engines_worked(state: State, watch: Watch) -> float | None:
     """When the engine, or one of several, last made a token; None where the counters of one are unknown."""
     each = [*state.engines.values()] or [state.engine]
-    return max(one.worked_t for one in each) if all(are_counters_known(one, watch) for one in each) else None
+    return max(one.worked_t for one in each) if all(knows_counters(one, watch) for one in each) else None
 
 
 def _sees_all(state: State) -> bool:
@@ -169,8 +169,7 @@ def _situation(state: State) -> str:
     """Pictures of a start, of a save and of a step say different things: each is learned by itself."""
     if state.mode == "starting":
         return STARTING
-    saves = state.job.phases.get("trainer")
-    return SAVING if saves is not None and saves.phase == "checkpoint" and current(state, saves) else ""
+    return SAVING if save_of_trainer(state) is not None else ""
 
 
 def _seen_phases(state: State) -> tuple[str, ...]:

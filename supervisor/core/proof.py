@@ -44,9 +44,9 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
     if ended is None:
         return None
     settings, step = state.settings, state.progress.step
-    reached = settings.max_steps is not None and step is not None and step >= _last_step(state)
+    reached = _is_last_step_done(state)
     finish = sorted(state.job.finishes)
-    where = _where(state)
+    how, where = _how(ended), _where(state)
     # Old launchers print their line of success and exit 0 even when trainer and orchestrator both crashed within one
     # poll (prime-rl@be0e3d131): where the last step is known, theirs is not enough.
     # An orchestrator is done before the trainer's last steps, and says nothing about them.
@@ -64,12 +64,12 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
         return Verdict(
             "finished",
             "finished",
-            f"The job finished: the {finish[0]} said so and the last step is done, though it ended with {_how(state)}.",
+            f"The job finished: the {finish[0]} said so and the last step is done, though it ended with {how}.",
             act=True,
         )
     if (ended.exit_code == 0 or finish or reached) and not watch.over(ended.t, APART_S):
         # A line of success, the last step and the exit are in different files, and one may be read after the other.
-        sentence = f"The job ended with {_how(state)} {where}; its last lines are read before it is judged."
+        sentence = f"The job ended with {how} {where}; its last lines are read before it is judged."
         return Verdict("unknown", "ended", sentence)
     if ended.exit_code == 0 and settings.max_steps is None and step is None and state.attempt.resume_step is not None:
         return Verdict(
@@ -82,17 +82,17 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
         )
     deeper = _deeper(state, ended.t)
     if deeper is not None:
-        return Verdict("exited", deeper[0], f"The job ended with {_how(state)} {where}: {deeper[1]}.", act=True)
+        return Verdict("exited", deeper[0], f"The job ended with {how} {where}: {deeper[1]}.", act=True)
     error, stop = _culprit(state), why_launcher_stops(state)
     if stop is not None and not stop.failed and (error is None or error.t > stop.t):
-        sentence = f"The job ended with {_how(state)} {where}. {stop.sentence}."
+        sentence = f"The job ended with {how} {where}. {stop.sentence}."
         return Verdict("exited", stop.cause, sentence, act=True)
     because = f": {error.text.rstrip('. ')}." if error else "."
     told = f" {error.sentence}" if error and error.sentence else ""
     return Verdict(
         "exited",
         error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
-        f"The job ended with {_how(state)} {where}{because}{told}",
+        f"The job ended with {how} {where}{because}{told}",
         act=True,
         deterministic=bool(error and error.deterministic and step is None and not killed_from_outside(ended)),
     )
@@ -119,10 +119,7 @@ def killed_from_outside(ended: Ended) -> bool:
     return ended.signal not in CRASHES
 
 
-def _how(state: State) -> str:
-    ended = state.job.ended
-    if ended is None:
-        return "nothing"
+def _how(ended: Ended) -> str:
     if ended.lost:
         return "an unknown status (its shim is gone, the pod rebooted, or a person started it)"
     if ended.signal is not None:
@@ -137,10 +134,10 @@ def _where(state: State) -> str:
     return f"after step {state.progress.step}{of}"
 
 
-def _last_step(state: State) -> int:
+def _is_last_step_done(state: State) -> bool:
+    last, step = state.settings.max_steps, state.progress.step
     # With steps counted from 0, prime-rl's last log line is step max_steps - 1 (facts: step base).
-    last = state.settings.max_steps or 0
-    return last - 1 if state.settings.first_step_at == 0 else last
+    return last is not None and step is not None and step >= (last - 1 if state.settings.first_step_at == 0 else last)
 
 
 def _culprit(state: State) -> Error | None:
@@ -172,10 +169,7 @@ def is_about_to_end(state: State) -> bool:
 
 
 def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
-    if not state.job.finishes or not is_about_to_end(state):
-        return None
-    step = state.progress.step
-    if state.settings.max_steps is not None and (step is None or step < _last_step(state)):
+    if state.settings.max_steps is not None and not _is_last_step_done(state):
         return None
     # The orchestrator is done while the trainer still has steps and the last checkpoint before it: not counted.
     done = [t for role, t in state.job.finishes.items() if role != "orchestrator"]
@@ -185,13 +179,9 @@ def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
     worked_t = max(state.engine.worked_t, state.job.work.moved_t if state.job.work is not None else 0.0)
     if not watch.over(max(*done, worked_t), DRAIN_LIMIT_S):
         return None
-    since = state.now - max(done)
-    return Verdict(
-        "finished",
-        "finished-not-ended",
-        f"Training finished {span(since)} ago and the job is still there: it is stopped, nothing is lost.",
-        act=True,
-    )
+    since = span(state.now - max(done))
+    sentence = f"Training finished {since} ago and the job is still there: it is stopped, nothing is lost."
+    return Verdict("finished", "finished-not-ended", sentence, act=True)
 
 
 def grace(state: State, gone: Gone) -> float:
@@ -223,17 +213,15 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
             continue
         stop = why_launcher_stops(state, watch)
         if stop is not None and gone.t > stop.t and gone.role != stop.part:
-            return ended_by_launcher(state, stop, f"{_whose(gone)} has been gone for {span(state.now - gone.t)}")
+            return ended_by_launcher(state, stop, f"{whose_process(gone)} has been gone for {span(state.now - gone.t)}")
         said = f"; the launcher says: {stop.text}" if stop is not None else ""
-        since = state.now - gone.t
         # A launcher's own end proves nothing (the shim tells it), but that it lives on is what makes the death silent.
         main = [p.role for p in state.job.processes.values() if p.key or p.role == "launcher"]
         others: list[str] = sorted({role for role in main if role not in (gone.role, "env")})
         alive = f" while {_list(others)} {'lives' if len(others) == 1 else 'live'} on" if others else ""
         subject = who(gone.role, gone.host, gone.index)
-        seen = f"its process {gone.pid} has been gone for {span(since)}"
-        if gone.how:
-            seen = f"{gone.how} {span(since)} ago"
+        lasts = span(state.now - gone.t)
+        seen = f"{gone.how} {lasts} ago" if gone.how else f"its process {gone.pid} has been gone for {lasts}"
         deeper = _deeper(state, gone.t, gone.host)
         if deeper is not None:
             sentence = f"{subject} died: {seen}; {deeper[1]}."
@@ -258,7 +246,8 @@ def ended_by_launcher(state: State, stop: Stop, seen: str, signals: tuple[Signal
     return Verdict("dead", cause, f"{stop.sentence}{why}{sees}.", True, signals)
 
 
-def _whose(gone: Gone) -> str:
+def whose_process(gone: Gone) -> str:
+    """A process that is gone, as the subject of a sentence."""
     return f"{who(gone.role, gone.host, gone.index)}'s process {gone.pid or ''}".rstrip()
 
 
@@ -290,9 +279,7 @@ def _ended_itself(state: State, gone: Gone) -> bool:
 
 def is_trainer_through(state: State) -> bool:
     """Is the trainer through, by its own line or the launcher's, or by its last step?"""
-    step = state.progress.step
-    at_last = state.settings.max_steps is not None and step is not None and step >= _last_step(state)
-    return at_last or any(role != "orchestrator" for role in state.job.finishes)
+    return _is_last_step_done(state) or any(role != "orchestrator" for role in state.job.finishes)
 
 
 def _with_memory(state: State, sentence: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from supervisor.base.records import dataclass
-from supervisor.core.deadlines import current
+from supervisor.core.deadlines import save_of_trainer
 from supervisor.core.proof import Verdict
-from supervisor.core.state import Phase, State
+from supervisor.core.state import State
 
 SAVE = "trainer/checkpoint"
 UNKNOWN_SAVE_S = 60.0
@@ -19,12 +19,6 @@ class Saving:
     step: int
     writers: tuple[tuple[int, int], ...]
     patience_s: float
-
-
-def save_of_trainer(state: State) -> Phase | None:
-    """The trainer's own word that it saves."""
-    phase = state.job.phases.get("trainer")
-    return phase if phase is not None and phase.phase == "checkpoint" and current(state, phase) else None
 
 
 def save_under_way(state: State, verdict: Verdict) -> Saving | None:

@@ -123,9 +123,8 @@ def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
         if error and error.t > state.progress.t and not watch.over(error.t, FRESH_S):
             signals.append(Signal("log", f"the {error.role} logs: {error.text}"))
             break
-    late = soft_overdue(state, watch)
-    if late:
-        signals.append(late)
+    if overdue := soft_overdue(state, watch):
+        signals.append(overdue)
     return signals
 
 
@@ -155,7 +154,7 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
     if not engine.ever_ok or (frozen_s < hang_s / 2 and not missed and not engine.units):
         return []
     signals = []
-    is_counting = knows_counters(state, watch)
+    is_counting = knows_counters(engine, watch)
     if is_counting:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
         # An engine that answers from within does not hang, unless it makes no token for us either: what others call
@@ -248,7 +247,7 @@ def idle_engine(state: State, watch: Watch) -> Signal | None:
     """An engine that is well and got no request for a while: another part is stuck."""
     engine, hang_s = state.engine, state.settings.hang
     idle_s = engine.counted_t - engine.worked_t
-    if not knows_counters(state, watch) or engine.work_since is not None or idle_s < hang_s:
+    if not knows_counters(engine, watch) or engine.work_since is not None or idle_s < hang_s:
         return None
     return Signal("counters", f"the engine is well and got no request for {span(idle_s)}")
 
@@ -307,7 +306,7 @@ def _slow_standstill(state: State, watch: Watch) -> list[Signal]:
     if not watch.over(last_t, late_s) or not watch.over(began, late_s):
         return []
     waits_since, moved_t = _idle_trainer(state, watch)
-    if waits_since is None or not knows_counters(state, watch):
+    if waits_since is None or not knows_counters(engine, watch):
         return []
     since = max(engine.worked_t, waits_since, last_t, moved_t)
     since = max(since, min(processes_moved(state), since + (AT_WORK_FACTOR - 1) * limit_s))
@@ -377,9 +376,3 @@ def lost_gpu(state: State) -> GpuTrouble | None:
     survived = state.progress.t - SURVIVED_S if state.progress.step is not None else float("-inf")
     new = [one for one in state.gpus.trouble if one.fatal and one.t >= survived]
     return next((one for one in reversed(new) if one.host in ("", *state.machines_used())), None)
-
-
-def gpu_signal(state: State) -> Signal | None:
-    """A GPU that is lost, or has a fault that no restart cures."""
-    trouble = lost_gpu(state)
-    return Signal("gpu", trouble.text) if trouble is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core import pinned_steps
-from supervisor.core.deadlines import start_took
+from supervisor.core.deadlines import start_of_limit
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, close_incident, enter, say, with_all
 from supervisor.core.pace import with_step
@@ -69,7 +69,8 @@ def _step_done(before: State, state: State) -> tuple[State, Actions]:
             )
             acts.append(say("fresh-start", sentence, "error", step=step, resume_step=state.attempt.resume_step))
         if before.progress.timed:
-            state = replace(state, books=state.books.with_time(RESUME, start_took(before, state.now)))
+            took_s = state.now - start_of_limit(before, until=state.now)
+            state = replace(state, books=state.books.with_time(RESUME, took_s))
         state = enter(state, "running", "The run makes steps.")
         state = replace(state, attempt=replace(state.attempt, snapshot=state.attempt.number))
         state, over = _close_incident(state, step)

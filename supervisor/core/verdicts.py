@@ -22,7 +22,7 @@ from supervisor.core.deadlines import (
     unsaid,
 )
 from supervisor.core.evolve import replace
-from supervisor.core.launcher import who, why_launcher_stops
+from supervisor.core.launcher import why_launcher_stops
 from supervisor.core.pictures import processes_moved, sees_processes
 from supervisor.core.proof import (
     APART_S,
@@ -37,6 +37,7 @@ from supervisor.core.proof import (
     is_trainer_through,
     judge_exit,
     process_gone,
+    whose_process,
 )
 from supervisor.core.signals import (
     OddEngine,
@@ -44,7 +45,6 @@ from supervisor.core.signals import (
     busy_trainer,
     each_odd_engine,
     engine_signals,
-    gpu_signal,
     idle_engine,
     is_step_moving,
     late,
@@ -178,10 +178,8 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if len(signals) < 2:
         return None
     kinds = {s.kind for s in signals}
-    stop, fell = (
-        why_launcher_stops(state, watch),
-        [state.engine.bad_since, *(m.fallen_since for m in state.gpus.by_uuid.values())],
-    )
+    stop = why_launcher_stops(state, watch)
+    fell = [state.engine.bad_since, *(m.fallen_since for m in state.gpus.by_uuid.values())]
     if stop is not None and stop.part != "inference" and any(t is not None and t > stop.t for t in fell):
         return ended_by_launcher(state, stop, _both(signals), tuple(signals))
     memory = "memory" in kinds
@@ -274,7 +272,7 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     # The engine makes tokens for the job, or pauses as it does here: a long step, not a stuck one. Where that is
     # unknown, one that waits for a long rollout looks the same: its lateness and the still counts are one signal.
     pause_s = max(settings.hang, longest_pause(state))
-    if settings.has_engine and (not knows_counters(state, watch) or engine.counted_t - engine.worked_t < pause_s):
+    if settings.has_engine and (not knows_counters(engine, watch) or engine.counted_t - engine.worked_t < pause_s):
         return []
     if busy_trainer(state, watch) or not watch.over(processes_moved(state), pause_s):
         return []
@@ -368,20 +366,18 @@ def _suspect(state: State, signals: list[Signal], elsewhere: list[OddEngine], wa
     fresh = [gone for gone in state.job.gone if not is_past_grace(state, gone, watch)]
     if fresh:
         said = f" {stop.sentence}." if (stop := why_launcher_stops(state, watch)) is not None else ""
-        one = fresh[0]
-        sentence = f"{who(one.role, one.host, one.index)}'s process {one.pid or ''}".rstrip() + f" is gone.{said}"
-        return Verdict("suspect", f"{fresh[0].role}-gone", sentence)
+        return Verdict("suspect", f"{fresh[0].role}-gone", f"{whose_process(fresh[0])} is gone.{said}")
     if state.job.scratch and state.attempt.resume_step is not None:
         return Verdict("suspect", "fresh-start", f"The job says that it starts from scratch: {state.job.scratch}")
     engine = "vLLM"
-    if not state.settings.has_engine:
-        signals = [s for s in (soft_overdue(state, watch),) if s]
+    if not state.settings.has_engine and (overdue := soft_overdue(state, watch)):
+        signals = [overdue]
     suspects = [one for one in elsewhere if one.signals]
     if suspects and not signals:
         engine, signals = suspects[0].name, suspects[0].signals
     if not signals:
-        trouble = gpu_signal(state)
-        signals = [trouble] if trouble else []
+        trouble = lost_gpu(state)
+        signals = [Signal("gpu", trouble.text)] if trouble else []
     if not signals:
         return None
     subject = {"step": "The job", "rollouts": "The job", "gpu": "A GPU"}.get(signals[0].kind, engine)
