@@ -40,7 +40,7 @@ def beside(run_file: Path) -> EnvFile:
     values: dict[str, str] = {}
     notes = []
     for line, name, value in assignments(text):
-        if _NAME.fullmatch(name):
+        if _NAME.fullmatch(name) and "\0" not in value:  # no process can have that
             values[name] = value
             continue
         plain = name.removeprefix("export").strip()

@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from supervisor.checkpoints.manifest import check_paths
-from supervisor.checkpoints.verbs import REPLACED, RESTORING
+from supervisor.checkpoints.verbs import RESTORING
 from supervisor.storage.base import StoreError
 from supervisor.storage.names import name_problem
 
 RUN_TREE = ".run/"
 """Names that start so are relative to the output folder, all others to the step's primary folder."""
+REPLACED = ".replaced-"  # what stood in the way
 STEP_NAME = re.compile(r"(?:.*[._-])?step[_-]?(\d{1,9})")
 
 

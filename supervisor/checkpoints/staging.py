@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from supervisor.base.durable import make_folders, sync_folder
-from supervisor.checkpoints.placement import Spot, Tree
-from supervisor.checkpoints.verbs import REPLACED, RESTORING
+from supervisor.checkpoints.placement import REPLACED, Spot, Tree
+from supervisor.checkpoints.verbs import JOURNAL, RESTORING
 from supervisor.storage.base import Kind, StoreError
 
 MARGIN_BYTES = 16 << 20
-JOURNAL = ".journal"
 SYNCED_TOGETHER = 64  # files that a thread has open at a time
 
 

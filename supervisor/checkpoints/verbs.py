@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self, dataclass_transform
 from supervisor.base.records import dataclass
 
 VERBS: dict[str, type[Verb]] = {}
-RESTORING, REPLACED = ".restoring-", ".replaced-"
-"""Beside a step's place: what is being fetched, and what stood in the way."""
+RESTORING, JOURNAL = ".restoring-", ".journal"
+"""Beside a step's place: what is being fetched, and how far that has come (NAME.journal)."""
 _COMPLETING = threading.Lock()
 
 

@@ -170,7 +170,6 @@ def _look_at_files(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]
     report: dict[str, Any] = {"file": ", ".join(map(str, paths)), "ok": False, "problems": [], "notes": []}
     ours = len(paths) == 1 and looks_like_run_file(paths[0])
     job: Job | None = None
-    own = environ
     if ours:
         beside = env_file.beside(paths[0])
         report["notes"] += beside.notes
@@ -186,7 +185,7 @@ def _look_at_files(paths: Sequence[Path], wish: Wish, environ: Mapping[str, str]
         overruled |= frozenset(run_file.check.overrule)
         found += overrule_mistakes(subject)
         report |= _places_of_run(run_file)
-        report["notes"] += _missing_keys(run_file, paths[0], own, environ)
+        report["notes"] += _missing_keys(run_file, paths[0], environ)
         found += _store_library(subject)
         if job is not None:
             _describe_job(run_file, job, report, startable=not find_stopping_errors(found, overruled))
@@ -252,21 +251,11 @@ def _look_online(
     return told
 
 
-def _missing_keys(run_file: RunFile, path: Path, own: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """What the store cannot be opened without and is nowhere, and what only the .env beside the run file has."""
-    file = path.with_suffix(".env")
-    told = ""
-    if missing := find_missing_keys(run_file.store_url, path.stem, environ):
-        told = (
-            f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor {file} "
-            "has: the run would stop and ask for it."
-        )
-    elif theirs := find_missing_keys(run_file.store_url, path.stem, own):
-        told = (
-            f"{' and '.join(theirs)} stand{'s' if len(theirs) == 1 else ''} in {file}, which systemd and onstart.sh "
-            "read; `rl-supervisor run` by hand wants them in its environment."
-        )
-    return [told] if told else []
+def _missing_keys(run_file: RunFile, path: Path, environ: Mapping[str, str]) -> list[str]:
+    """What the store cannot be opened without, and neither environment nor the .env beside the run file has."""
+    missing = find_missing_keys(run_file.store_url, path.stem, environ)
+    told = f"The store {run_file.store_url} needs {' and '.join(missing)}, which neither this environment nor "
+    return [f"{told}{path.with_suffix('.env')} has: the run would stop and ask for it."] if missing else []
 
 
 def _places_of_run(run_file: RunFile) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,9 +38,13 @@ def _read_status(state_dir: Path, *, run_id: str, log_files: list[str]) -> dict[
 
 
 def _list_living(_: Path, *, folders: Mapping[str, str]) -> list[str]:
-    from supervisor.views.without_daemon import living_job
+    from supervisor.preflight.look import lives
 
-    return [run_id for run_id, folder in folders.items() if living_job(Path(folder), run_id)]
+    found = []
+    for run_id, folder in folders.items():
+        with contextlib.suppress(OSError):  # another user's
+            found += [run_id] if lives(Path(folder)) else []
+    return found
 
 
 def _read_incidents(state_dir: Path, *, number: int | None, only_open: bool) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,12 @@ def list_runs_here(read: Callable[..., Any] = state_folder.read) -> list[Here]:
     runs = [run for _, run in sorted(look().runs.items())]
     alone = {run.id: str(run.state_dir) for run in runs if run.state_dir is not None and not run.has_daemon}
     asks = alone and any(run.has_daemon for run in runs)
-    shown = read("living", Path(), folders=alone) if asks else alone
+    shown: Collection[str] = alone
+    if asks:
+        try:
+            shown = read("living", Path(), folders=alone)
+        except UnclearError:
+            shown = ()  # those with a daemon are shown, and get their order
     return [run for run in runs if run.has_daemon or run.id in shown]
 
 

@@ -147,6 +147,11 @@ def allowance(state: State, watch: Watch | None = None) -> float:
     return _explained_s(state, state.progress.t, watch)
 
 
+def last_token(state: State) -> float:
+    """When the engine, or one of several, last made a token for the job."""
+    return max(one.worked_t for one in (state.engine, *state.engines.values()))
+
+
 def explained_s(state: State, since: float | None = None) -> float:
     """Seconds since the last step, or since then, that a known reason explains, up to now."""
     return _explained_s(state, state.progress.t if since is None else since, until=state.now)
@@ -155,7 +160,12 @@ def explained_s(state: State, since: float | None = None) -> float:
 def _explained_s(
     state: State, since: float, watch: Watch | None = None, *, but: str = "", until: float = NEVER
 ) -> float:
-    present = [(phase.t, ends) for _, phase, ends in _present(state, watch or Watch(state.now)) if phase.phase != but]
+    # Looking back, an update of weights took no longer than until the engine made tokens again.
+    present = [
+        (phase.t, phase.until if phase.until is not None and until < NEVER else ends)
+        for _, phase, ends in _present(state, watch or Watch(state.now))
+        if phase.phase != but
+    ]
     total, reached = 0.0, since
     for began, ended in sorted((*state.job.explained, *present)):
         ended = min(ended, until)
@@ -170,7 +180,8 @@ def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[fl
     limit = excuse_limit(state, role, phase.phase)
     if limit <= 0 or phase.over or phase.phase == "download":
         return state.job.explained
-    return with_span(state.job.explained, phase.t, min(state.now, phase.t + limit))
+    ended = phase.until if phase.until is not None else phase.t + limit
+    return with_span(state.job.explained, phase.t, min(state.now, ended))
 
 
 def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:

@@ -6,7 +6,8 @@ from supervisor.core import facts as f
 from supervisor.core.evolve import replace
 from supervisor.core.state import GpuMemory, Host, Machine, State
 
-BAD_AFTER = 2  # deaths on one machine: once may happen to any
+BAD_AFTER = 2  # deaths on one machine, or starts that failed there: once may happen to any
+HEARD_WITHIN_S = 30.0  # after a daemon's start: agents come back one by one
 END_THE_JOB = ("launcher", "job", "trainer")
 
 
@@ -76,8 +77,8 @@ def note_down(state: State, fact: f.MachineDown) -> State:
     return replace(state, machines={**state.machines, fact.host: replace(known, down=fact.why)})
 
 
-def note_bad(state: State, host: str) -> State:
-    """It needs a reset, or cannot start a process: a restart there does not help."""
+def note_bad_gpu(state: State, host: str) -> State:
+    """A GPU of it needs a reset: a restart there does not help."""
     known = state.machines.get(host, Machine())
     return replace(state, machines={**state.machines, host: replace(known, bad=True)})
 
@@ -101,22 +102,35 @@ def blame(state: State, host: str) -> State:
     return replace(state, machines={**state.machines, host: replace(known, deaths=known.deaths + 1)})
 
 
+def note_failed_start(state: State, host: str, *, for_good: bool) -> State:
+    """A start failed on this machine. ``for_good``: it cannot start a process; until one is started there."""
+    if not host:
+        return state
+    known = state.machines.get(host, Machine())
+    failed = max(BAD_AFTER, known.failed_starts) if for_good else known.failed_starts + 1
+    return replace(state, machines={**state.machines, host: replace(known, failed_starts=failed)})
+
+
 def to_avoid(state: State) -> tuple[str, ...]:
     """Machines that a start takes only where there is no other, the worst last."""
     bad = {
         name: one
         for name, one in state.machines.items()
-        if one.deaths >= BAD_AFTER or one.bad or one.down or one.silent_since is not None
+        if one.deaths >= BAD_AFTER
+        or one.failed_starts >= BAD_AFTER
+        or one.bad
+        or one.down
+        or one.silent_since is not None
     }
-    return tuple(sorted(bad, key=lambda name: (bad[name].deaths, name)))
+    return tuple(sorted(bad, key=lambda name: (bad[name].deaths + bad[name].failed_starts, name)))
 
 
 def has_no_other(state: State, host: str) -> bool:
-    """Does no restart on this machine help, and is no other one there in its place?"""
-    idle = {name for name, one in state.machines.items() if one.speaks and one.attempt != state.attempt.number}
-    return is_bad(state, host) and idle <= {*to_avoid(state)}
-
-
-def is_bad(state: State, host: str) -> bool:
-    """Is it known that no restart on this machine helps?"""
-    return host in state.machines and state.machines[host].bad
+    """Has a GPU of this machine to be reset, and is no other one there in its place?"""
+    just_begun = state.now - state.progress.t < HEARD_WITHIN_S  # else what was not heard is of another allocation
+    idle = {
+        name
+        for name, one in state.machines.items()
+        if one.attempt != state.attempt.number and (one.speaks or (just_begun and one.silent_since is None))
+    }
+    return host in state.machines and state.machines[host].bad and idle <= {*to_avoid(state)}

@@ -20,6 +20,7 @@ EXIT_OK, EXIT_TRY_AGAIN, EXIT_PERSON, EXIT_UNFIT = 0, 75, 93, 94
 WARM = "The inference server ran on and is taken over warm."
 NETWORK_BASE_S, NETWORK_CAP_S = 60.0, 1200.0
 DISK_PATIENCE_S, ROOM_AGAIN_S = 3600.0, 60.0
+WITHOUT_IT_S = 5.0
 
 Actions = list[a.Action]
 
@@ -218,7 +219,9 @@ def forgiven(state: State) -> State:
     """A person acted: the budget of restarts begins anew, and what could not be restored is tried again."""
     return replace(
         state,
-        recovery=replace(state.recovery, barren=0, failures=(), crashes=(), stepped_back=False, waits=0),
+        recovery=replace(
+            state.recovery, barren=0, failures=(), crashes=(), stepped_back=False, waits=0, full_since=None
+        ),
         store=replace(state.store, damaged={}),
     )
 
@@ -226,18 +229,18 @@ def forgiven(state: State) -> State:
 def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Actions]:
     level = "error" if code != EXIT_OK else "warning" if unsaved_sentences(state) else "info"
     state = replace(enter(state, mode, sentence), ending=replace(state.ending, code=code))
-    return state, [say(mode, sentence, level)]
+    return replace(state, recovery=replace(state.recovery, full_since=None)), [say(mode, sentence, level)]
 
 
 def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
     if state.mode != "starting":
         return state, []
-    # A machine that cannot start a process is left out by the next start, where another one is there in its place.
-    unfit = fact.unfit and (not fact.host or machines.is_bad(state, fact.host))
-    if fact.host:
-        state = machines.blame(machines.note_bad(state, fact.host) if fact.unfit else state, fact.host)
-    if unfit:
+    if fact.unfit and (not fact.host or fact.host in machines.to_avoid(state)):
         return end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.reason}")
+    state = machines.note_failed_start(state, fact.host, for_good=fact.unfit)
+    if fact.unfit:
+        sentence = f"The next start leaves {fact.host} out, where another machine is there in its place: {fact.reason}"
+        return try_again(state, WITHOUT_IT_S, sentence, outside=False)
     if fact.permanent:
         return end(state, "gave-up", EXIT_PERSON, f"The job cannot be started: {fact.reason}")
     sentence = f"The job could not be launched: {fact.reason.rstrip('.')}."

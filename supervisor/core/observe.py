@@ -196,7 +196,7 @@ def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
     if fact.attempt != state.attempt.number:
         return state
     used = {name: state.machines.get(name, Machine()) for name in fact.machines}
-    used = {name: replace(one, attempt=fact.attempt, sees_gpus=False) for name, one in used.items()}
+    used = {name: replace(one, attempt=fact.attempt, failed_starts=0, sees_gpus=False) for name, one in used.items()}
     # What a machine that is left out shows is none of the run's.
     gpus = {uuid: memory for uuid, memory in state.gpus.by_uuid.items() if memory.gpu.host in ("", *fact.machines)}
     return replace(

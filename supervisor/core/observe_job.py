@@ -166,7 +166,7 @@ def _gpu_fault(state: State, fact: f.GpuFault) -> State:
     trouble = GpuTrouble(gpu, f"{gpu}: {said}", t, fatal, fact.xid, uuid, fact.host)
     if fact.host and any(one.text == trouble.text and abs(one.t - t) < TOLD_AGAIN_S for one in state.gpus.trouble):
         return state
-    state = machines.note_bad(state, fact.host) if fatal and fact.host else state
+    state = machines.note_bad_gpu(state, fact.host) if fatal and fact.host else state
     return replace(state, gpus=replace(state.gpus, trouble=(*state.gpus.trouble, trouble)[-16:]))
 
 
@@ -254,12 +254,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     if not (state.live or state.is_being_stopped) or fact.role not in COUNTED:
         return replace(state, progress=progress)
     if progress.step is not None and fact.step <= progress.step:
-        # The same step from a second file (log and metrics.jsonl). Or a trainer that counts each epoch from 1 moves.
-        if fact.step < progress.step - IN_A_ROW:
-            progress = _refuse_step_number(progress, fact.step, state.now)
-            if len(progress.refused) >= IN_A_ROW:
-                progress = replace(progress, t=state.now, refused=progress.refused[-IN_A_ROW:])
-        return replace(state, progress=progress)
+        return replace(state, progress=_note_lower_number(progress, fact.step, state.now))
     if not _possible(state, fact.step):
         progress = _refuse_step_number(progress, fact.step, state.now)
         if not _is_confirmed_by_next(state, progress):
@@ -317,6 +312,18 @@ def _refuse_step_number(progress: Progress, step: int, now: float) -> Progress:
     if progress.refused and step == progress.refused[-1] + 1:
         return replace(progress, refused=(*progress.refused, step))
     return replace(progress, refused=(step,), refused_t=now)
+
+
+def _note_lower_number(progress: Progress, step: int, now: float) -> Progress:
+    """The same step from a second file (metrics.jsonl); or a trainer that counts each epoch from 1, and moves."""
+    row, highest = progress.refused, progress.step or 0
+    follows = bool(row) and step == row[-1] + 1 and step < highest
+    if not follows and step >= highest - IN_A_ROW:
+        return progress
+    noted = _refuse_step_number(progress, step, now)
+    if noted is progress or len(noted.refused) < IN_A_ROW:
+        return noted
+    return replace(noted, t=now, refused=noted.refused[-IN_A_ROW:])
 
 
 def _is_confirmed_by_next(state: State, progress: Progress) -> bool:

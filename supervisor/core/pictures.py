@@ -81,9 +81,9 @@ def sees_processes(state: State) -> bool:
     return activity is not None and state.now - activity.seen_t <= GAP_S
 
 
-def processes_moved(state: State) -> float:
-    """When environments, files or network of the job last moved; 0.0 where that cannot be seen."""
-    return state.job.activity.moved_t if state.job.activity is not None and sees_processes(state) else 0.0
+def processes_moved(state: State, until: float) -> float:
+    """When environments, files or network of the job last moved, ``until`` at most; 0.0 where it was never seen."""
+    return min(state.job.activity.moved_t, until) if state.job.activity is not None else 0.0
 
 
 def engines_worked(state: State, watch: Watch) -> float | None:

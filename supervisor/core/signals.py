@@ -309,7 +309,7 @@ def _slow_standstill(state: State, watch: Watch) -> list[Signal]:
     if waits_since is None or not knows_counters(engine, watch):
         return []
     since = max(engine.worked_t, waits_since, last_t, moved_t)
-    since = max(since, min(processes_moved(state), since + (AT_WORK_FACTOR - 1) * limit_s))
+    since = max(since, processes_moved(state, since + (AT_WORK_FACTOR - 1) * limit_s))
     if not watch.over(since, limit_s) or engine.counted_t - since < limit_s - FRESH_S or excuse(state, watch):
         return []
     rests = trainer_rests_since(state) is not None

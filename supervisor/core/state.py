@@ -91,6 +91,7 @@ class Machine:
     seat: str = ""  # see ``MachineLook``
     down: str = ""  # what the engine that gave it says against it
     deaths: int = 0  # of what ran on it, itself included
+    failed_starts: int = 0  # since the last start that went well on it
     bad: bool = False  # a GPU of it needs a reset
     sees_gpus: bool = False  # its GPUs are known at present
     gpus: tuple[str, ...] = ()  # their UUIDs, as of the last look
@@ -236,6 +237,7 @@ class Phase:
     text: str = ""
     timed: bool = True  # False when its beginning was not seen at its time: its length teaches nothing
     over: bool = False  # the role has said since then that it did a step
+    until: float | None = None  # of an update of weights: the engine made tokens again
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from supervisor.core.deadlines import (
     excuse,
     is_updating_weights,
     knows_counters,
+    last_token,
     longest_pause,
+    standstill_limits,
     start_of_limit,
     startup_budget,
     startup_suspect,
@@ -23,7 +25,7 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import why_launcher_stops
-from supervisor.core.pictures import processes_moved, sees_processes
+from supervisor.core.pictures import AT_WORK_FACTOR, processes_moved, sees_processes, trainer_rests_since
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
@@ -274,7 +276,11 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
     pause_s = max(settings.hang, longest_pause(state))
     if settings.has_engine and (not knows_counters(engine, watch) or engine.counted_t - engine.worked_t < pause_s):
         return []
-    if busy_trainer(state, watch) or not watch.over(processes_moved(state), pause_s):
+    if busy_trainer(state, watch):
+        return []
+    limits = standstill_limits(state)
+    until = _moved_last(state) + AT_WORK_FACTOR * (limits[0] if limits is not None else settings.step_floor)
+    if not watch.over(processes_moved(state, until - pause_s), pause_s):
         return []
     return [one for one in (still_rollouts(state, watch), idle_engine(state, watch)) if one is not None]
 
@@ -282,7 +288,7 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
 def _moved_last(state: State) -> float:
     """When a step, a file, the engine or a rollout last moved."""
     job = state.job
-    moved = [state.progress.t, state.engine.worked_t, *(growth.t for growth in job.growth.values())]
+    moved = [state.progress.t, last_token(state), *(growth.t for growth in job.growth.values())]
     return max([*moved, job.work.moved_t] if job.work is not None else moved)
 
 
@@ -296,8 +302,9 @@ def patience_ends(state: State, watch: Watch) -> float | None:
         began, limit, more = step_began(state, watch), step_limits(state)[1], True
         if is_trainer_through(state):  # the last save and the way out: a job that hangs there says no more either
             ends = state.settings.checkpoint_save + DRAIN_LIMIT_S
-            if sees_processes(state):  # then nothing that moves is missed, and no step is waited for
-                return max(_moved_last(state), min(processes_moved(state), began + limit)) + ends
+            rests = sees_processes(state) and trainer_rests_since(state) is not None
+            if rests and not excuse(state, watch, ("checkpoint",)):  # a save that hangs: no step is waited for
+                return max(_moved_last(state), processes_moved(state, began + limit)) + ends
     elif state.mode == "starting":
         began, limit, more = start_of_limit(state, watch), startup_budget(state), state.engine.ever_ok
     else:

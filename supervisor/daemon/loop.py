@@ -31,7 +31,7 @@ from supervisor.base import env_file, logs, trim_memory, trust
 from supervisor.base.errors import EXIT_TRY_AGAIN, ConfigError, SupervisorError, TryAgainError
 from supervisor.base.records import dataclass
 from supervisor.base.sd_notify import notifier
-from supervisor.base.secrets import mask_fact
+from supervisor.base.secrets import MASK, mask_fact
 from supervisor.config.core_settings import of_run_file
 from supervisor.config.run_file import load
 from supervisor.config.settings import RunFile
@@ -137,7 +137,10 @@ class Daemon:
         self._heir = run_lock.Heir(self._state_dir, environ)
         self.journal = Journal(self._state_dir)
         self.state, _ = self.journal.rebuild()
-        if (owner := self.state.settings.run_id) not in ("", run_file.run.id):
+        owner = self.state.settings.run_id
+        if (
+            owner not in ("", run_file.run.id) and MASK not in owner
+        ):  # an id may look like a secret, or be in an address
             raise ConfigError(
                 f"{self._state_dir} is the state folder of run {owner}, and {path} names run {run_file.run.id}. A "
                 "second run needs a [run] state_dir and a [job] output_dir of its own. To rename a run, end it under "
@@ -610,7 +613,9 @@ class Daemon:
                 logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
         self.api.close()
         for fact, source in self._empty_inbox() if self.is_ending else ():
-            if isinstance(fact, f.Command):  # taken before the end was decided: the next daemon keeps to it
+            if (
+                isinstance(fact, f.Command) and fact.verb != "shutdown"
+            ):  # taken before the end was decided: the next daemon keeps to it
                 self._decide(fact, source)
         self.journal.snapshot(self.state)
         self.journal.close()
@@ -659,10 +664,13 @@ def main(path: Path, options: Options | None = None) -> int:
         options = replace(options, fresh=False, step=None, take_over=False)  # that has been done
     os.umask(OWN_UMASK)
     run_file = load(path)
-    os.environ.update(env_file.beside(path).values)  # our parent read it once; a key may be new since
+    keys = env_file.beside(path)
+    os.environ.update(keys.values)  # our parent read it once; a key may be new since
     about = run_file.logging
     size = int(about.file_mb * 1e6)
     logs.configure(about.format, about.level, run_file.log_file, run_file.run.id, file_bytes=size, keep=about.keep)
+    for note in keys.notes:
+        logs.say("warning", "env-file", note)
     threading.current_thread().name = "loop"
     sys.setswitchinterval(SWITCH_S)
     trim_memory.few_arenas()

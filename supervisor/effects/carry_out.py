@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.base.errors import ConfigError, PodUnfitError, SupervisorError, TryAgainError, UnknownDialectError
-from supervisor.checkpoints.verbs import REPLACED, RESTORING
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import observe_only
@@ -244,6 +243,7 @@ class Effects:
         self.store.bring_step(job, action.step)
         forget_early(self.run.run_file)  # of a daemon that was killed while it fetched ahead
         moved = self._set_aside(job, action)
+        self._lanes.put("prune", lambda: move_aside.forget_killed_restores(job.output_dir, job.place(0, "x")))
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
         tier = None if self._tier is None else self._tier.place(job, action)
@@ -308,10 +308,7 @@ class Effects:
         trees = [tree for step in whole_steps for tree in job.step_trees(step)]
         there = self.run.disks or move_aside
         moved = there.move_aside(trees, job.output_dir, label + KEPT) if trees else []
-        # Of a restore that was killed: no start needs it now, and no other restore may ever come to clear it.
-        steps = (job.output_dir / job.place(0, "x")).parents[1]
-        killed = [tree for name in (RESTORING, REPLACED) for tree in steps.glob(f"{name}*")]
-        return [*moved, *there.move_aside([*job.above_trees(action.step), *killed], job.output_dir, label)]
+        return [*moved, *there.move_aside(job.above_trees(action.step), job.output_dir, label)]
 
     def _stop_attempt(self, action: a.Stop) -> None:
         folder, run_id = attempt_dir(self.run.state_dir, action.attempt), self.run.run_file.run.id

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from supervisor.base.durable import sync_folder
 from supervisor.base.errors import ConfigError, SupervisorError
+from supervisor.checkpoints.verbs import JOURNAL, RESTORING
 
 ASIDE = ".set-aside"
 DELETING = ".deleting-"
@@ -100,6 +101,17 @@ def finish_deletions(output_dir: Path) -> int:
     with contextlib.suppress(OSError, SupervisorError):
         return _delete_doomed(list(_find_leftovers(output_dir.resolve(), SEARCH_DEPTH)))
     return 0
+
+
+def forget_killed_restores(output_dir: Path, place: Path) -> None:
+    """Delete what was fetched of a step that no start needs now. ``place``: of any file of a step.
+
+    What has no journal is a person's own.
+    """
+    with contextlib.suppress(OSError, SupervisorError):
+        journals = list((output_dir / place).parents[1].glob(f"{RESTORING}*{JOURNAL}"))
+        fetched = [journal.with_name(journal.name.removesuffix(JOURNAL)) for journal in journals]
+        delete_trees([*fetched, *journals], output_dir)
 
 
 # ---------------------------------------------------------------- where things are

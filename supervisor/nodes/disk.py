@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from supervisor.base.errors import ConfigError, StoreError
-from supervisor.checkpoints.placement import STEP_NAME
-from supervisor.checkpoints.verbs import REPLACED, RESTORING
+from supervisor.checkpoints.placement import REPLACED, STEP_NAME
+from supervisor.checkpoints.verbs import RESTORING
 from supervisor.checkpoints.writers import FencedError
 from supervisor.effects import move_aside
 from supervisor.effects.transfers import Transfers

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode, encode
@@ -598,17 +600,42 @@ def test_a_machine_on_which_starts_fail_is_left_out_where_there_is_another() -> 
     assert to_avoid(run.state) == ("n2",)
 
 
-def test_an_unfit_machine_is_left_out_and_the_allocation_is_given_back_where_there_is_no_other() -> None:
+@pytest.mark.parametrize("max_restarts", [0, 3])
+def test_an_unfit_machine_is_left_out_and_the_allocation_is_given_back_where_there_is_no_other(
+    max_restarts: int,
+) -> None:
     run = Run()
+    run.state = replace(run.state, settings=replace(run.state.settings, max_restarts=max_restarts))
     failed_start(run, unfit=True)
-    assert run.state.mode != "unfit" and to_avoid(run.state) == ("n2",)
+    assert run.state.mode == "backing-off" and to_avoid(run.state) == ("n2",) and run.state.recovery.barren == 0
     failed_start(run, unfit=True)  # it was taken again, or it has what keeps each start waiting
     assert (run.state.mode, run.state.ending.code) == ("unfit", 94)
+
+
+def test_a_start_that_goes_well_on_a_machine_clears_it() -> None:
+    run = Run()
+    failed_start(run, unfit=True)
+    number = run.state.attempt.number + 1
+    run.state = replace(run.state, mode="starting", attempt=Attempt(number=number), busy=Busy(start=number))
+    run.tell(f.AttemptStarted(number, 5, 70, machines=HOSTS))
+    assert to_avoid(run.state) == ()
+
+
+def test_a_spare_that_has_not_greeted_a_daemon_that_just_began_counts_as_one() -> None:
+    for since_s, after in ((10.0, "restart"), (60.0, "unfit")):
+        run = Run()
+        run.state = replace(run.state, machines={**run.state.machines, "n3": Machine()})
+        run.tell(f.Tick(), since_s)
+        run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
+        run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
+        run.tell(f.Tick(), 3.0)
+        assert run.state.attempt.after_stop == after
 
 
 def test_a_machine_of_an_earlier_allocation_takes_no_other_ones_place() -> None:
     run = Run()
     run.state = replace(run.state, machines={**run.state.machines, "n3": Machine(attempt=0)})
+    run.tell(f.Tick(), 60.0)
     run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
     run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
     run.tell(f.Tick(), 3.0)

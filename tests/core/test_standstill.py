@@ -289,6 +289,19 @@ def test_a_save_that_the_kernel_still_writes_back_is_not_stuck() -> None:
     assert stands(run_with_saves(), SPINS, 15 * MIN, lambda number: replace(QUIET, flushed_bytes_s=0.0)) <= 330
 
 
+@pytest.mark.parametrize(("tokens_s", "pause_s"), [(40, 70), (40, 100), (60, 90), (100, 60)])
+def test_an_update_that_pauses_the_engine_late_is_given_its_time(tokens_s: int, pause_s: int) -> None:
+    """Requests that run are finished first, or the weights are still on their way."""
+    world = run()
+    world.see(f.PhaseSeen("orchestrator", "weight-update", 60, "Updating policy in-flight"))
+    for t in range(0, tokens_s + pause_s, 5):
+        world.t += 5
+        count = world.t if t < tokens_s else world.state.engine.count
+        world.engine(iterations=count, liveness="timeout" if t >= tokens_s else "ok", connections=None)
+        world.see(f.WorkSeen(64, 0, 256))
+    assert not world.asked(a.Stop)
+
+
 def test_an_update_of_weights_is_over_when_the_engine_makes_tokens_again() -> None:
     """At log level "info" no line says so, and the learned time of each step lacked what was taken for the update."""
     world = World()
@@ -300,7 +313,7 @@ def test_an_update_of_weights_is_over_when_the_engine_makes_tokens_again() -> No
             look(world, BUSY_W, tokens=t >= 10)
         world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
         world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
-    assert world.state.books.learned.phases["step"].longest_s >= STEP_S - 50
+    assert world.state.books.learned.phases["step"].longest_s >= STEP_S - 30
 
 
 # ---------------------------------------------------------------- the end of a run
@@ -340,6 +353,30 @@ def test_a_last_save_that_hangs_waits_for_no_long_step() -> None:
     assert stands(writes, RESTS, 40 * MIN, lambda number: replace(QUIET, file_bytes_s=5e8)) == 40 * MIN
 
 
+def test_a_validation_or_an_evaluation_after_the_last_step_is_not_cut(  # its own limits hold
+) -> None:
+    for role, phase, watts in (("trainer", "eval", BUSY_W), ("orchestrator", "eval", SPINS_W), ("trainer", "", BUSY_W)):
+        world = at_the_end()
+        if phase:
+            world.see(f.PhaseSeen(role, phase, text="Running validation"))
+        for _ in range(240):
+            world.t += 10
+            look(world, watts, tokens=False, readable=False)
+            world.see(QUIET)
+        assert not world.asked(a.Stop), role
+
+
+@pytest.mark.parametrize("lone", [True, False])
+def test_tokens_of_engines_on_several_machines_count_at_the_end_as_well(lone: bool) -> None:
+    world = at_the_end()
+    world.see(f.FinishSeen("trainer", "RL trainer finished!"))
+    for _ in range(120):
+        world.t += 10
+        place = {} if lone else {"host": "n1", "index": 0}
+        world.see(f.EngineLook("http://n1:8000", "ok", "ok", iterations=world.t, running=8.0, waiting=0.0, **place))
+    assert not world.asked(a.Stop)
+
+
 # ---------------------------------------------------------------- an engine that answers nothing in an evaluation
 
 
@@ -367,14 +404,17 @@ def test_an_engine_that_answers_nothing_and_rests_evaluates_nothing(rests: bool)
 # ---------------------------------------------------------------- a trainer that counts each epoch from 1
 
 
-def test_a_trainer_that_counts_each_epoch_from_1_moves() -> None:
+@pytest.mark.parametrize(("seconds", "steps"), [(20.0, 100), (200.0, 100), (300.0, 10), (200.0, 6)])
+def test_a_trainer_that_counts_each_epoch_from_1_moves(seconds: float, steps: int) -> None:
     world = World(replace(SETTINGS, has_engine=False))
     world.boot()
     world.job_up()
-    for _ in range(3):
-        for number in range(1, 101):
-            world.after(20.0, tick=10)
-            world.see(f.StepDone("trainer", number, 20.0, loss=0.1))
-    assert not world.asked(a.Stop) and world.state.progress.step == 100
-    world.after(1800, tick=10)
+    for _ in range(4):
+        for number in range(1, steps + 1):
+            world.after(seconds, tick=10)
+            world.see(f.StepDone("trainer", number, seconds, loss=0.1))
+    assert not world.asked(a.Stop) and world.state.progress.step == steps
+    for _ in range(60):  # it prints one of its steps again and again
+        world.after(60, tick=10)
+        world.see(f.StepDone("trainer", steps - 4, seconds, loss=0.1))
     assert world.asked(a.Stop)

@@ -290,6 +290,7 @@ def test_a_restore_that_never_fits_waits_an_hour_for_room_and_then_for_a_person(
         world.after(5, tick=5)
     assert world.state.mode == "gave-up" and world.state.ending.code == 93
     assert 3600 <= world.t - began <= 3700 and 50 <= tries <= 62
+    assert world.state.recovery.full_since is None, "who starts it again has an hour again"
     [told] = world.said("gave-up")
     assert told.startswith("Step 5 cannot be restored: step 5 needs 47.0 GB more at /ckpt, where 3.0 GB are free. No")
     assert told.endswith("Nothing became free in 60 min: a person has to make room.")

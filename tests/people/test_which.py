@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from supervisor.api.client import NotThereError
+from supervisor.api.client import NotThereError, UnclearError
 from supervisor.api.protocol import Api
 from supervisor.base import homes, proc_stat
 from supervisor.base.errors import UsageError
@@ -321,6 +321,31 @@ def test_a_run_whose_daemon_was_killed_is_shown_beside_the_others_while_its_job_
     assert desk.orders == [("stop", [], mock.ANY)]
     assert (code, "No daemon watches beta now." in said, "gamma" in said) == (1, True, False)
     assert [run.id for run in live.find_runs(None, None)] == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize("broken", ["a folder of another user's", "the look itself"])
+def test_what_cannot_be_looked_at_keeps_no_order_from_the_others(
+    serve: Serve, sockets: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    monkeypatch.setattr(homes, "SYSTEM_STATE", sockets / "lib")
+    monkeypatch.setenv("HOME", str(sockets))
+    monkeypatch.setattr(state_folder, "ask_child", read_here)
+    (sockets / "state/rl-supervisor/bobs/attempts").mkdir(parents=True)
+
+    def closed(folder: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    def dies(*_: object, **__: object) -> object:
+        raise UnclearError("rl-supervisor ended by signal 9.")
+
+    if broken == "the look itself":
+        monkeypatch.setattr(state_folder, "ask_child", dies)
+    monkeypatch.setattr("supervisor.preflight.look.lives", closed)
+    desk = FakeDesk("alpha")
+    serve(desk)
+    assert "alpha" in typed(capsys)[1]
+    typed(capsys, "stop", "all")
+    assert desk.orders == [("stop", [], mock.ANY)]
 
 
 def test_an_upgrade_without_a_daemon_says_what_to_do_instead(

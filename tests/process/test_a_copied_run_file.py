@@ -14,6 +14,7 @@ import pytest
 from supervisor.base.errors import ConfigError
 from supervisor.config.core_settings import of_run_file
 from supervisor.config.run_file import load
+from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.daemon.loop import Before, Daemon, Options
 from supervisor.journal.journal import Journal
@@ -50,3 +51,17 @@ def test_a_second_run_does_not_obey_the_journal_of_the_first_and_says_what_to_ch
     with closing(Journal(folder / "state")) as journal:
         state, _ = journal.rebuild()
     assert (state.settings.run_id, state.mode) == ("swe", "finished"), "and changes nothing of it"
+
+
+def test_an_id_that_is_masked_since_it_looks_like_a_secret_is_the_same_run(folder: Path) -> None:
+    name = "sk-qwen3-32b-grpo-experiment-2026-11"
+    first = daemon_of(folder, name)
+    first.post(f.DaemonStarted("test", of_run_file(first.context.run_file), "boot"), "daemon")
+    first._signals = 1
+    first._loop()
+    first._end(0)
+    first._lock_file.close()
+    with closing(Journal(folder / "state")) as journal:
+        assert journal.rebuild()[0].settings.run_id == "***"
+    second = daemon_of(folder, name)
+    second._end(0)

@@ -61,11 +61,14 @@ def test_the_next_daemon_keeps_to_an_order_that_was_taken_a_moment_before(
     daemon.post(f.Tick(), "clock")
     daemon.post(f.Command("pause", "root"), "api")
     daemon.post(f.Command("stop", "root"), "api")
+    daemon.post(f.Command("shutdown", "SIGTERM"), "signal")
     daemon._end(daemon._loop())
     with contextlib.closing(Journal(folder / "state")) as journal:
         state, _ = journal.rebuild()
         assert (state.orders.paused, state.orders.wanted) == (True, False)
-        assert "stop was asked for by root." in [event.sentence for event in journal.events(-1, 10)]
+        said = [event.sentence for event in journal.events(-1, 10)]
+        assert "stop was asked for by root." in said
+        assert "shutdown was asked for by SIGTERM." not in said, "it ends already"
 
 
 def test_a_daemon_that_gives_its_place_hears_no_more_orders(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

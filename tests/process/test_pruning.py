@@ -13,6 +13,7 @@ from supervisor.config.settings import load
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.carry_out import Effects
+from supervisor.effects.move_aside import forget_killed_restores
 from tests.hands import effects_of
 
 
@@ -51,28 +52,16 @@ def test_a_pruning_while_a_start_opens_the_job_anew_is_done_and_told(tmp_path: P
     assert not torn.exists() and not step.exists()
 
 
-def test_what_a_killed_restore_left_is_set_aside_by_a_start_and_goes_first_when_room_is_short(
-    tmp_path: Path, told: list[f.Fact]
-) -> None:
+def test_what_a_killed_restore_fetched_is_deleted_once_a_job_starts_and_what_is_a_persons_stays(tmp_path: Path) -> None:
     steps = tmp_path / "out/checkpoints"
-    for name in ("step_5", ".restoring-step_7", ".replaced-step_3-1"):
+    for name in ("step_5", ".restoring-step_7", ".restoring-by-hand", ".replaced-step_3-1"):
         (steps / name).mkdir(parents=True)
         (steps / name / "shard").write_bytes(bytes(9000))
     (steps / ".restoring-step_7.journal").write_text("[]")
-    job: Any = SimpleNamespace(
-        output_dir=tmp_path / "out",
-        steps=lambda: [5],
-        above_trees=lambda step: [],
-        stale_trees=lambda kept, below: [],
-        place=lambda step, name: Path(f"checkpoints/step_{step}/{name}"),
-    )
-    here = effects(tmp_path, told, lambda: job)
-    here._set_aside(job, a.Start(2, 5))
-    assert [path.name for path in steps.iterdir()] == ["step_5"]
-    assert len(list((tmp_path / "out/.set-aside/attempt-0002/checkpoints").iterdir())) == 3
-    here._prune_stale(a.PruneStale(0))
-    assert isinstance(told[-1], f.Pruned) and told[-1].freed_bytes >= 18000
-    assert not list((tmp_path / "out/.set-aside").iterdir())
+    for _ in range(2):
+        forget_killed_restores(tmp_path / "out", Path("checkpoints/step_0/x"))
+    assert sorted(path.name for path in steps.iterdir()) == [".replaced-step_3-1", ".restoring-by-hand", "step_5"]
+    forget_killed_restores(tmp_path / "none", Path("checkpoints/step_0/x"))
 
 
 def test_a_pruning_without_a_trainer_to_ask_is_told_as_failed(tmp_path: Path, told: list[f.Fact]) -> None:
