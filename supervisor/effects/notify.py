@@ -62,7 +62,7 @@ class Outbox:
         self.told: set[str] = set()  # threads that were told and are not over
         self._failed: dict[str, tuple[int, float, str]] = {}  # by target: how often, when to try again, why
         self._all_at_end = True
-        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
+        self._thread = threading.Thread(target=self._send_until_over, name="notify", daemon=True)
         if self.targets:
             self._read()
 
@@ -141,7 +141,7 @@ class Outbox:
 
     # ------------------------------------------------------------ the threads
 
-    def _work(self) -> None:
+    def _send_until_over(self) -> None:
         ends = False
         while not ends:
             self._wake.wait(LOOK_S)

@@ -550,7 +550,7 @@ class Head:
         if state.state in ("exited", "lost"):
             # In this machine's time: when it was heard less its age.
             state = replace(state, ended_wall=time.time() - max(0.0, float(message.get("age", 0.0))))
-        self._keep(folder, name, state)
+        self._keep_state(folder, name, state)
 
     def _hear_report(self, host: str, message: Message) -> None:
         """What the agent has records of: nothing else of ours is on its machine, but what it is just told to launch."""
@@ -562,7 +562,7 @@ class Head:
 
     def _keep_lost(self, attempt: int, name: str, state: ShimState, why: str) -> None:
         ended = ShimState("lost", place=state.place, reason=why, how=away.HOW, ended_wall=time.time())
-        self._keep(attempt_dir(self.state_dir, attempt), name, ended)
+        self._keep_state(attempt_dir(self.state_dir, attempt), name, ended)
 
     def _keep_ended(self, host: str, upto: int) -> None:
         """The agent has said that nothing of these attempts is left on its machine."""
@@ -570,7 +570,7 @@ class Head:
             if attempt <= upto and away.may_live(state):
                 self._keep_lost(attempt, name, state, "it was ended with the rest")
 
-    def _keep(self, folder: Path, name: str, state: ShimState) -> None:
+    def _keep_state(self, folder: Path, name: str, state: ShimState) -> None:
         with self._writing:
             known = away.look_at_component(folder, name)
             if known is not None and not away.may_live(known):
@@ -726,12 +726,12 @@ class Head:
         for component, request in zip(components, requests, strict=True):
             answer, place = request.answer or {}, component.place
             if "error" in answer:
-                self._keep(folder, component.name, ShimState("exited", place=place, reason=str(answer["error"])))
+                self._keep_state(folder, component.name, ShimState("exited", place=place, reason=str(answer["error"])))
                 raise _error_of(request.host, answer)
             if "state" not in answer:
                 continue
             state = replace(away.of_message(answer["state"]), place=place, how=away.HOW)
-            self._keep(folder, component.name, state)
+            self._keep_state(folder, component.name, state)
             notes = tuple(f"on {request.host}: {note}" for note in answer.get("notes", ()))
             found.append(Launched(state.shim_pid or 0, state.pid or 0, state.start_ticks or 0, "fork", None, notes))
         return found

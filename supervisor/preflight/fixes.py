@@ -147,7 +147,7 @@ def write(patch: Patch) -> Path:
         if not path.is_file() or path.read_bytes() != patch.before:
             raise FixError(f"{path} was changed meanwhile, and is left as it is: check it again.")
         with path.open("r+b"):  # before the copy: what may not be written leaves none behind
-            kept = _keep(path)
+            kept = _copy_original(path)
         try:
             _write_over(path, patch.after)
         except OSError:
@@ -167,7 +167,7 @@ def _write_over(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _keep(path: Path) -> Path:
+def _copy_original(path: Path) -> Path:
     """A copy of the former text, of the same owner, under a name that is free."""
     number = 1
     while os.path.lexists(kept := path.with_name(f"{path.name}{ORIGINAL}{number if number > 1 else ''}")):

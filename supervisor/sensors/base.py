@@ -83,7 +83,7 @@ class Looker:
         self._asked = False
         self._since: float | None = None  # when the outstanding look began
         self._said: float | None = None  # when this look was last said to be overdue
-        self._worker = threading.Thread(target=self._work, name=f"look-{sensor.name}", daemon=True)
+        self._worker = threading.Thread(target=self._look_until_ended, name=f"look-{sensor.name}", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{sensor.name}", daemon=True)
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ class Looker:
 
     # ------------------------------------------------------------ the thread that looks
 
-    def _work(self) -> None:
+    def _look_until_ended(self) -> None:
         due = self._clock()
         while self._wait_until(due):
             begun = self._clock()
