@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -27,6 +31,25 @@ def make_folders(folder: Path) -> None:
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         sync_folder(path.parent)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes that do so out. Raises BlockingIOError while one is in; where the file system cannot lock a
+    folder (NFS), none is kept out. The lock is the folder's own, so that no file of it stays behind.
+    """
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        yield
+    finally:
+        os.close(opened)
 
 
 def exchange_names(one: Path, other: Path) -> bool:

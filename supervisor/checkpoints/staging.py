@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -11,10 +10,10 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from supervisor.base.durable import make_folders, sync_folder
+from supervisor.base.durable import lock_folder, make_folders, sync_folder
 from supervisor.checkpoints.placement import REPLACED, Spot, Tree
 from supervisor.checkpoints.verbs import JOURNAL, RESTORING
 from supervisor.storage.base import Kind, StoreError
@@ -240,26 +239,19 @@ def _sync_files(paths: Iterable[Path]) -> None:
 def alone_in(output_dir: Path, step: int) -> Iterator[None]:
     """Keep other restores out of this folder: what they fetch there would be taken for what a dead one left.
 
-    Raises kind "transient" while there is one. The lock is the folder's own, so that no file of it stays behind; where
-    the file system cannot lock a folder (NFS), no process is kept out.
+    Raises kind "transient" while there is one.
     """
     make_folders(output_dir)
-    folder = os.open(output_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with ExitStack() as lock:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.enter_context(lock_folder(output_dir))
         except BlockingIOError as error:
             raise StoreError(
                 "transient",
                 f"step {step} is not restored to {output_dir} while another restore to that folder is under way. Wait "
                 "for it, or name another folder",
             ) from error
-        except OSError as error:
-            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
         yield
-    finally:
-        os.close(folder)
 
 
 @contextmanager

@@ -111,6 +111,11 @@ def note_failed_start(state: State, host: str, *, for_good: bool) -> State:
     return replace(state, machines={**state.machines, host: replace(known, failed_starts=failed)})
 
 
+def cannot_start(state: State, host: str) -> bool:
+    """Has a start failed on this machine for good, or several in a row?"""
+    return host in state.machines and state.machines[host].failed_starts >= BAD_AFTER
+
+
 def to_avoid(state: State) -> tuple[str, ...]:
     """Machines that a start takes only where there is no other, the worst last."""
     bad = {
@@ -127,7 +132,7 @@ def to_avoid(state: State) -> tuple[str, ...]:
 
 def has_no_other(state: State, host: str) -> bool:
     """Has a GPU of this machine to be reset, and is no other one there in its place?"""
-    just_begun = state.now - state.progress.t < HEARD_WITHIN_S  # else what was not heard is of another allocation
+    just_begun = state.now - state.began < HEARD_WITHIN_S  # else what was not heard is of another allocation
     idle = {
         name
         for name, one in state.machines.items()

@@ -235,7 +235,7 @@ def end(state: State, mode: Mode, code: int, sentence: str) -> tuple[State, Acti
 def start_failed(state: State, fact: f.StartFailed) -> tuple[State, Actions]:
     if state.mode != "starting":
         return state, []
-    if fact.unfit and (not fact.host or fact.host in machines.to_avoid(state)):
+    if fact.unfit and (not fact.host or machines.cannot_start(state, fact.host)):
         return end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.reason}")
     state = machines.note_failed_start(state, fact.host, for_good=fact.unfit)
     if fact.unfit:

@@ -322,6 +322,7 @@ def _daemon_started(state: State, fact: f.DaemonStarted) -> State:
             state,
             settings=fact.settings,
             journal=fact.journal or state.journal,
+            began=state.now,
             own=own,
             setup_pending=fact.setup,
             setup={},

@@ -7,15 +7,12 @@ from math import isnan
 from supervisor.core import facts as f
 from supervisor.core.deadlines import explained_s
 from supervisor.core.evolve import replace, settle
+from supervisor.core.observe_job import note_updated
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
 from supervisor.core.state import EngineMemory, EngineUnit, State, Work
 
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
-UPDATED_S = 10.0
-"""An engine that makes tokens so long after an update of its weights began is mostly updated. At log level "info" no
-line says so (prime-rl 559b44772, utils/client.py), and what an update explains is missing from a step's learned time.
-"""
 TOLD_S = 60.0  # what the orchestrator counted longer ago says nothing of what waits for the engine now
 
 
@@ -78,10 +75,7 @@ def _note_count(state: State, engine: EngineMemory, fact: f.EngineLook) -> Engin
     idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
     if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
         settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))
-    phase = state.job.phases.get("orchestrator")
-    if phase is not None and phase.phase == "weight-update" and phase.until is None and now - phase.t >= UPDATED_S:
-        phases = {**state.job.phases, "orchestrator": replace(phase, until=now)}
-        settle(state, job=replace(state.job, phases=phases))
+    note_updated(state, now - engine.worked_t)
     return replace(new, worked_t=now)
 
 

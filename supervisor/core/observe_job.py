@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
-from supervisor.core.deadlines import BESIDE, explained_s, explained_until_now, with_span
+from supervisor.core.deadlines import BESIDE, PAUSED_S, UPDATED_S, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
@@ -318,7 +318,7 @@ def _note_lower_number(progress: Progress, step: int, now: float) -> Progress:
     """The same step from a second file (metrics.jsonl); or a trainer that counts each epoch from 1, and moves."""
     row, highest = progress.refused, progress.step or 0
     follows = bool(row) and step == row[-1] + 1 and step < highest
-    if not follows and step >= highest - IN_A_ROW:
+    if not follows and step >= highest - IN_A_ROW and step > 1:
         return progress
     noted = _refuse_step_number(progress, step, now)
     if noted is progress or len(noted.refused) < IN_A_ROW:
@@ -375,6 +375,16 @@ def end_phase(state: State, name: str) -> State:
     over = replace(phase, timed=False, over=True)
     settle(state, books=books, job=replace(state.job, explained=explained, phases={**state.job.phases, name: over}))
     return state
+
+
+def note_updated(state: State, pause_s: float) -> None:
+    """The engine makes tokens, after a pause of so many seconds: an update of its weights is over so far."""
+    phase = state.job.phases.get("orchestrator")
+    if phase is None or phase.phase != "weight-update" or state.now - phase.t < UPDATED_S:
+        return
+    if phase.until is None or pause_s >= PAUSED_S:
+        phases = {**state.job.phases, "orchestrator": replace(phase, until=state.now)}
+        settle(state, job=replace(state.job, phases=phases))
 
 
 def _observe_growth(state: State, fact: f.Growing) -> State:

@@ -667,6 +667,7 @@ class State:
     worth: Worth = field(default_factory=Worth)
     pace: Pace = field(default_factory=Pace)
     journal: str = ""
+    began: float = 0.0  # this daemon
     fence: Fence = field(default_factory=Fence)
     leave: Leave = field(default_factory=Leave)
     setup_pending: bool = False

@@ -304,7 +304,7 @@ def patience_ends(state: State, watch: Watch) -> float | None:
             ends = state.settings.checkpoint_save + DRAIN_LIMIT_S
             rests = sees_processes(state) and trainer_rests_since(state) is not None
             if rests and not excuse(state, watch, ("checkpoint",)):  # a save that hangs: no step is waited for
-                return max(_moved_last(state), processes_moved(state, began + limit)) + ends
+                return max(_moved_last(state), processes_moved(state, began + limit)) + unsaid(state, watch) + ends
     elif state.mode == "starting":
         began, limit, more = start_of_limit(state, watch), startup_budget(state), state.engine.ever_ok
     else:

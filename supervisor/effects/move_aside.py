@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from supervisor.base.durable import sync_folder
+from supervisor.base.durable import lock_folder, sync_folder
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.checkpoints.verbs import JOURNAL, RESTORING
 
@@ -108,7 +108,7 @@ def forget_killed_restores(output_dir: Path, place: Path) -> None:
 
     What has no journal is a person's own.
     """
-    with contextlib.suppress(OSError, SupervisorError):
+    with contextlib.suppress(OSError, SupervisorError), lock_folder(output_dir):  # else a restore is under way
         journals = list((output_dir / place).parents[1].glob(f"{RESTORING}*{JOURNAL}"))
         fetched = [journal.with_name(journal.name.removesuffix(JOURNAL)) for journal in journals]
         delete_trees([*fetched, *journals], output_dir)

@@ -17,7 +17,8 @@ CHANGE_PART = 0.002  # of the total: below it the next heartbeat is early enough
 
 class DiskSensor:
     """Posts ``DiskLook`` for the volume that holds ``path`` (or will: the nearest folder that exists is asked).
-    ``beside``: a folder that may lie on another volume, which the job fills as well.
+    ``beside``: a folder that may lie on another volume, which the job fills as well, and below how many free bytes that
+    one is told in its place: no step is saved there.
 
     ``total`` and ``free`` are what a process without privileges may use, as ``df`` counts: the blocks that the file
     system keeps for root belong to neither. A volume without a free inode has no free room either, for nothing can be
@@ -35,7 +36,7 @@ class DiskSensor:
         self,
         path: Path,
         *,
-        beside: Path | None = None,
+        beside: tuple[Path, int] | None = None,
         capacity_bytes: int | None = None,
         used_bytes: Callable[[], int | None] = lambda: None,
         heartbeat_s: float = HEARTBEAT_S,
@@ -62,11 +63,14 @@ class DiskSensor:
         return (DiskLook(str(self._path), reason=reason),)
 
     def measure(self) -> DiskLook:
-        """The volume as it is now; the one that ``beside`` lies on where that has less room."""
+        """The volume as it is now; the one that ``beside`` lies on where that is full."""
         look = self._measure(self._path, self._capacity_bytes)
-        other = look if self._beside is None else self._measure(self._beside, None)
-        known = look.free_bytes is not None and other.free_bytes is not None
-        return min(look, other, key=lambda one: one.free_bytes or 0) if known else look
+        if self._beside is not None and look.free_bytes is not None:
+            folder, least = self._beside
+            other = self._measure(folder, None)
+            if other.free_bytes is not None and other.free_bytes < min(least, look.free_bytes):
+                return other
+        return look
 
     def _measure(self, path: Path, capacity_bytes: int | None) -> DiskLook:
         for folder in (path, *path.parents):

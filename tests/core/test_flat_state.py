@@ -64,6 +64,8 @@ def test_every_old_field_has_its_place(kept: dict[str, Any]) -> None:
             assert OLD_NAMES.keys() <= value.keys()
             value = {OLD_NAMES.get(name, name): one for name, one in value.items() if name != "has_store"}
             now = {name: now[name] for name in value}  # others came later
+        phases = now if field == "phases" else now["phases"] if field == "left" else {}
+        assert [one.pop("until") for one in phases.values()] == [None] * len(phases)  # came later
         for one in now.values() if field == "processes" else now if field in ("gone", "trouble") else ():
             for later in SEVERAL_MACHINES & one.keys():
                 assert one.pop(later) in ("", 0)

@@ -624,8 +624,10 @@ def test_a_start_that_goes_well_on_a_machine_clears_it() -> None:
 def test_a_spare_that_has_not_greeted_a_daemon_that_just_began_counts_as_one() -> None:
     for since_s, after in ((10.0, "restart"), (60.0, "unfit")):
         run = Run()
+        run.state = replace(run.state, began=run.t)
         run.state = replace(run.state, machines={**run.state.machines, "n3": Machine()})
         run.tell(f.Tick(), since_s)
+        run.state = replace(run.state, progress=replace(run.state.progress, t=run.t))  # a step was done just now
         run.tell(f.GpuFault("GPU 3", 79, "GPU has fallen off the bus", "n2"))
         run.tell(f.ComponentExited(1, "inference-1", 1, None, False, "n2", "inference", 1))
         run.tell(f.Tick(), 3.0)

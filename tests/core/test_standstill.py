@@ -13,6 +13,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.deadlines import standstill_limits, step_limits
 from supervisor.core.evolve import replace
+from supervisor.core.facts import Role
 
 from .world import GIB, SETTINGS, World
 
@@ -289,6 +290,23 @@ def test_a_save_that_the_kernel_still_writes_back_is_not_stuck() -> None:
     assert stands(run_with_saves(), SPINS, 15 * MIN, lambda number: replace(QUIET, flushed_bytes_s=0.0)) <= 330
 
 
+@pytest.mark.parametrize(("tokens_s", "pause_s"), [(20, 100), (25, 130), (40, 100)])
+def test_what_an_update_paused_late_stays_explained_when_its_end_is_told_before_a_token(
+    tokens_s: int, pause_s: int
+) -> None:
+    world = seen_run()
+    world.see(f.PhaseSeen("trainer", "rollouts", 61))
+    world.see(f.PhaseSeen("orchestrator", "weight-update", 60, "Updating policy in-flight"))
+    for t in range(0, tokens_s + pause_s + 300, 5):
+        world.t += 5
+        if t == tokens_s + pause_s - 5:
+            world.see(f.PhaseSeen("orchestrator", "rollouts", 61))
+        look(world, SPINS_W, tokens=t < tokens_s or t >= tokens_s + pause_s, load=SPINS)
+        world.see(QUIET)
+    assert not world.asked(a.Stop)
+    assert "engine/idle" not in world.state.books.learned.phases
+
+
 @pytest.mark.parametrize(("tokens_s", "pause_s"), [(40, 70), (40, 100), (60, 90), (100, 60)])
 def test_an_update_that_pauses_the_engine_late_is_given_its_time(tokens_s: int, pause_s: int) -> None:
     """Requests that run are finished first, or the weights are still on their way."""
@@ -353,17 +371,44 @@ def test_a_last_save_that_hangs_waits_for_no_long_step() -> None:
     assert stands(writes, RESTS, 40 * MIN, lambda number: replace(QUIET, file_bytes_s=5e8)) == 40 * MIN
 
 
-def test_a_validation_or_an_evaluation_after_the_last_step_is_not_cut(  # its own limits hold
-) -> None:
-    for role, phase, watts in (("trainer", "eval", BUSY_W), ("orchestrator", "eval", SPINS_W), ("trainer", "", BUSY_W)):
-        world = at_the_end()
-        if phase:
-            world.see(f.PhaseSeen(role, phase, text="Running validation"))
-        for _ in range(240):
-            world.t += 10
-            look(world, watts, tokens=False, readable=False)
-            world.see(QUIET)
-        assert not world.asked(a.Stop), role
+@pytest.mark.parametrize(
+    ("role", "phase", "watts"),
+    [("trainer", "eval", BUSY_W), ("orchestrator", "eval", SPINS_W), ("trainer", "", BUSY_W)],
+)
+def test_a_validation_or_an_evaluation_after_the_last_step_is_not_cut(role: Role, phase: str, watts: float) -> None:
+    world = at_the_end()
+    if phase:
+        world.see(f.PhaseSeen(role, phase, text="Running validation"))
+    for _ in range(240):
+        world.t += 10
+        look(world, watts, tokens=False, readable=False)
+        world.see(QUIET)
+    assert not world.asked(a.Stop)
+
+
+def test_an_evaluation_of_which_neither_line_nor_counter_tells_is_not_cut_after_the_last_step() -> None:
+    world = World(replace(SETTINGS, max_steps=60))
+    world.boot()
+    world.job_up()
+    world.state = replace(world.state, engine=replace(world.state.engine, count=None))  # never readable
+
+    def see(watts: float) -> None:
+        world.t += 10
+        gpus = (
+            f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=500.0),
+            f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=watts),
+        )
+        world.see(f.GpuLook(gpus))
+        world.engine(iterations=None, running=None, waiting=None)
+        world.see(QUIET)
+
+    for number in range(1, 61):
+        for _ in range(24):
+            see(BUSY_W)
+        world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
+    for _ in range(360):
+        see(100.0)
+    assert not world.asked(a.Stop)
 
 
 @pytest.mark.parametrize("lone", [True, False])
@@ -404,7 +449,7 @@ def test_an_engine_that_answers_nothing_and_rests_evaluates_nothing(rests: bool)
 # ---------------------------------------------------------------- a trainer that counts each epoch from 1
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(20.0, 100), (200.0, 100), (300.0, 10), (200.0, 6)])
+@pytest.mark.parametrize(("seconds", "steps"), [(20.0, 100), (200.0, 100), (300.0, 10), (200.0, 6), (600.0, 4)])
 def test_a_trainer_that_counts_each_epoch_from_1_moves(seconds: float, steps: int) -> None:
     world = World(replace(SETTINGS, has_engine=False))
     world.boot()

@@ -17,6 +17,7 @@ CORE = Path(state.__file__).parent
 WRITERS = {
     "attempt": "adoption journal_lost leaving moves observe observed orders own_engine policy reactions step_done",
     "books": "decide observe observe_engine observe_job observe_steps step_done upkeep",
+    "began": "observe",
     "busy": "under_way",
     "calm_until": "decide",
     "disk": "observe observe_steps upkeep",

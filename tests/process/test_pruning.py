@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.base.durable import lock_folder
 from supervisor.base.errors import SupervisorError
 from supervisor.config.settings import load
 from supervisor.core import actions as a
@@ -58,6 +59,9 @@ def test_what_a_killed_restore_fetched_is_deleted_once_a_job_starts_and_what_is_
         (steps / name).mkdir(parents=True)
         (steps / name / "shard").write_bytes(bytes(9000))
     (steps / ".restoring-step_7.journal").write_text("[]")
+    with lock_folder(tmp_path / "out"):  # a restore is under way
+        forget_killed_restores(tmp_path / "out", Path("checkpoints/step_0/x"))
+    assert (steps / ".restoring-step_7/shard").exists()
     for _ in range(2):
         forget_killed_restores(tmp_path / "out", Path("checkpoints/step_0/x"))
     assert sorted(path.name for path in steps.iterdir()) == [".replaced-step_3-1", ".restoring-by-hand", "step_5"]

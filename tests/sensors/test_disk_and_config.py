@@ -84,6 +84,10 @@ def test_the_volume_of_the_steps_is_watched_as_well_where_it_is_mounted_below_th
     sensors.watch_pod(PlainJob(run, {}))
     (disk,) = (one for one in watched if isinstance(one, DiskSensor))
     assert disk.measure() == DiskLook(str(tmp_path / lacks_room), 4096 * 1000, 0)
+    small = os.statvfs_result([4096, 4096, 13 << 20, 8 << 20, 8 << 20, 0, 0, 0, 0, 255])  # 32 of 52 GB are free
+    large = os.statvfs_result([4096, 4096, 4 << 30, 2 << 30, 2 << 30, 0, 0, 0, 0, 255])
+    monkeypatch.setattr(os, "statvfs", lambda path: small if Path(path) == tmp_path / "out" else large)
+    assert disk.measure().path == str(tmp_path / "out" / "ckpt"), "no step is saved on the small one"
 
 
 def test_the_disk_is_told_of_when_it_changes_and_at_a_slow_heartbeat(tmp_path: Path) -> None:
