@@ -22,9 +22,9 @@ EVAL_CEILINGS, EVAL_LONGEST = 2.0, 2.0  # step ceilings, or the longest evaluati
 PAUSE_LONGEST, PAUSE_STEPS = 3.0, 1.5  # times the engine's longest pause, and the median step
 IDLE_S = 600.0  # an engine that was asked for nothing for so long evaluates nothing
 STILL_WRITTEN_S = 60.0
-UPDATED_S, PAUSED_S = 10.0, 30.0
-"""An engine that makes tokens so long after an update of its weights began, or after so long a pause in it, is updated.
-At log level "info" no line says so (prime-rl 559b44772, utils/client.py), and each step would be learned too short."""
+UPDATED_S = 10.0
+"""An engine that makes tokens so long after an update of its weights began is updated, as far as the learned time of a
+step goes. At log level "info" no line says so (prime-rl 559b44772, utils/client.py)."""
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
 APART = ("eval", "checkpoint")  # work that a step of the trainer does not end
@@ -163,11 +163,7 @@ def explained_s(state: State, since: float | None = None) -> float:
 def _explained_s(
     state: State, since: float, watch: Watch | None = None, *, but: str = "", until: float = NEVER
 ) -> float:
-    present = [
-        (phase.t, _find_end(state, phase, ends) if until < NEVER else ends)
-        for _, phase, ends in _present(state, watch or Watch(state.now))
-        if phase.phase != but
-    ]
+    present = [(phase.t, ends) for _, phase, ends in _present(state, watch or Watch(state.now)) if phase.phase != but]
     total, reached = 0.0, since
     for began, ended in sorted((*state.job.explained, *present)):
         ended = min(ended, until)
@@ -182,12 +178,16 @@ def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[fl
     limit = excuse_limit(state, role, phase.phase)
     if limit <= 0 or phase.over or phase.phase == "download":
         return state.job.explained
-    return with_span(state.job.explained, phase.t, min(state.now, _find_end(state, phase, phase.t + limit)))
+    return with_span(state.job.explained, phase.t, min(state.now, phase.t + limit))
 
 
-def _find_end(state: State, phase: Phase, ends: float) -> float:
-    """Looking back, an update of weights took no longer than until the engine made tokens again, and goes on to."""
-    return phase.until if phase.until is not None and state.now - last_token(state) < PAUSED_S else ends
+def beyond_update_s(state: State, name: str) -> float:
+    """Seconds that an update of weights explains up to now, and in which the engine made tokens already."""
+    phase = state.job.phases.get(name)
+    if phase is None or phase.over or phase.until is None:
+        return 0.0
+    ends = min(state.now, phase.t + excuse_limit(state, name, phase.phase))
+    return max(0.0, ends - max(phase.until, state.progress.t))
 
 
 def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:

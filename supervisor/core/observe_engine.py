@@ -75,7 +75,7 @@ def _note_count(state: State, engine: EngineMemory, fact: f.EngineLook) -> Engin
     idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
     if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
         settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))
-    note_updated(state, now - engine.worked_t)
+    note_updated(state)
     return replace(new, worked_t=now)
 
 

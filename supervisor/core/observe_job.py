@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
-from supervisor.core.deadlines import BESIDE, PAUSED_S, UPDATED_S, explained_s, explained_until_now, with_span
+from supervisor.core.deadlines import BESIDE, UPDATED_S, beyond_update_s, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
@@ -268,7 +268,9 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     watched = (fact.duration_s or 0.0) <= state.now - state.attempt.started + 1.0
     if timed and progress.timed and watched and state.live:
         # What a known reason explains has a limit of its own: learned as a step, one evaluation would hide each hang.
-        state = replace(state, books=state.books.with_time(STEP, interval - explained_s(state)))
+        beyond_s = state.job.beyond_update_s + beyond_update_s(state, "orchestrator")
+        explained = max(0.0, explained_s(state) - beyond_s)
+        state = replace(state, books=state.books.with_time(STEP, interval - explained))
     state = _phase_over(state, fact.role)
     settle(state, books=replace(state.books, learned=learn_pictures(state.books.learned, state.job.pictures)))
     return replace(
@@ -285,7 +287,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             loss=fact.loss if fact.loss is not None else progress.loss,
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),
-        job=replace(state.job, explained=(), pictures={}),
+        job=replace(state.job, explained=(), pictures={}, beyond_update_s=0.0),
     )
 
 
@@ -318,12 +320,11 @@ def _note_lower_number(progress: Progress, step: int, now: float) -> Progress:
     """The same step from a second file (metrics.jsonl); or a trainer that counts each epoch from 1, and moves."""
     row, highest = progress.refused, progress.step or 0
     follows = bool(row) and step == row[-1] + 1 and step < highest
-    if not follows and step >= highest - IN_A_ROW and step > 1:
+    begins = step < highest - IN_A_ROW or step <= 1
+    if not (follows or begins) or (step in row if step > 1 else row[-1:] == (step,)):
         return progress
-    noted = _refuse_step_number(progress, step, now)
-    if noted is progress or len(noted.refused) < IN_A_ROW:
-        return noted
-    return replace(noted, t=now, refused=noted.refused[-IN_A_ROW:])
+    row = (*row, step)[-IN_A_ROW:] if follows else (step,)
+    return replace(progress, refused=row, refused_t=now, t=now if len(row) == IN_A_ROW else progress.t)
 
 
 def _is_confirmed_by_next(state: State, progress: Progress) -> bool:
@@ -373,18 +374,19 @@ def end_phase(state: State, name: str) -> State:
     explained = explained_until_now(state, role, phase)
     books = state.books.with_time(f"{role}/{phase.phase}", state.now - phase.t) if phase.timed else state.books
     over = replace(phase, timed=False, over=True)
-    settle(state, books=books, job=replace(state.job, explained=explained, phases={**state.job.phases, name: over}))
+    beyond_s = state.job.beyond_update_s + beyond_update_s(state, name)
+    phases = {**state.job.phases, name: over}
+    settle(state, books=books, job=replace(state.job, explained=explained, phases=phases, beyond_update_s=beyond_s))
     return state
 
 
-def note_updated(state: State, pause_s: float) -> None:
-    """The engine makes tokens, after a pause of so many seconds: an update of its weights is over so far."""
+def note_updated(state: State) -> None:
+    """The engine makes tokens: an update of its weights is over."""
     phase = state.job.phases.get("orchestrator")
-    if phase is None or phase.phase != "weight-update" or state.now - phase.t < UPDATED_S:
+    if phase is None or phase.phase != "weight-update" or phase.until is not None or state.now - phase.t < UPDATED_S:
         return
-    if phase.until is None or pause_s >= PAUSED_S:
-        phases = {**state.job.phases, "orchestrator": replace(phase, until=state.now)}
-        settle(state, job=replace(state.job, phases=phases))
+    phases = {**state.job.phases, "orchestrator": replace(phase, until=state.now)}
+    settle(state, job=replace(state.job, phases=phases))
 
 
 def _observe_growth(state: State, fact: f.Growing) -> State:

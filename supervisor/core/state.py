@@ -237,7 +237,7 @@ class Phase:
     text: str = ""
     timed: bool = True  # False when its beginning was not seen at its time: its length teaches nothing
     over: bool = False  # the role has said since then that it did a step
-    until: float | None = None  # of an update of weights: the engine made tokens again
+    until: float | None = None  # of an update of weights: the engine made tokens
 
 
 @dataclass(frozen=True)
@@ -464,6 +464,7 @@ class Job:
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
     explained: tuple[tuple[float, float], ...] = ()  # from when to when known reasons explained silence, in this step
+    beyond_update_s: float = 0.0  # seconds of these in which the engine was updated already
     errors: dict[str, Error] = field(default_factory=dict)  # by signature
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch

@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
 from pathlib import Path
 
 from supervisor.base.records import dataclass
@@ -97,8 +96,7 @@ class ActiveSensors:
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
         home = (folder / job.place(0, "x")).parents[1] if job else folder  # perhaps a volume of its own
-        beside, used = (folder, file.disk.stop_below_mb << 20), partial(held_bytes, folder)
-        disk = self._room() or DiskSensor(home, beside=beside, capacity_bytes=capacity, used_bytes=used)
+        disk = self._room() or DiskSensor(home, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
         scan_s = file.supervision.scan
         self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own

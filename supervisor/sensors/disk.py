@@ -17,8 +17,6 @@ CHANGE_PART = 0.002  # of the total: below it the next heartbeat is early enough
 
 class DiskSensor:
     """Posts ``DiskLook`` for the volume that holds ``path`` (or will: the nearest folder that exists is asked).
-    ``beside``: a folder that may lie on another volume, which the job fills as well, and below how many free bytes that
-    one is told in its place: no step is saved there.
 
     ``total`` and ``free`` are what a process without privileges may use, as ``df`` counts: the blocks that the file
     system keeps for root belong to neither. A volume without a free inode has no free room either, for nothing can be
@@ -36,13 +34,12 @@ class DiskSensor:
         self,
         path: Path,
         *,
-        beside: tuple[Path, int] | None = None,
         capacity_bytes: int | None = None,
         used_bytes: Callable[[], int | None] = lambda: None,
         heartbeat_s: float = HEARTBEAT_S,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._path, self._beside = path, beside
+        self._path = path
         self._capacity_bytes = capacity_bytes
         self._used_bytes = used_bytes
         self._heartbeat_s = heartbeat_s
@@ -63,35 +60,26 @@ class DiskSensor:
         return (DiskLook(str(self._path), reason=reason),)
 
     def measure(self) -> DiskLook:
-        """The volume as it is now; the one that ``beside`` lies on where that is full."""
-        look = self._measure(self._path, self._capacity_bytes)
-        if self._beside is not None and look.free_bytes is not None:
-            folder, least = self._beside
-            other = self._measure(folder, None)
-            if other.free_bytes is not None and other.free_bytes < min(least, look.free_bytes):
-                return other
-        return look
-
-    def _measure(self, path: Path, capacity_bytes: int | None) -> DiskLook:
-        for folder in (path, *path.parents):
+        """The volume as it is now."""
+        for folder in (self._path, *self._path.parents):
             try:
                 look = os.statvfs(folder)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                return DiskLook(str(path), reason=f"statvfs of {folder} failed: {error.strerror}")
+                return DiskLook(str(self._path), reason=f"statvfs of {folder} failed: {error.strerror}")
             break
-        if look.f_blocks == 0 and capacity_bytes is None:  # ramfs, a tmpfs of size=0, some of FUSE
-            return DiskLook(str(path), reason=f"the file system of {folder} does not tell its size")
+        if look.f_blocks == 0 and self._capacity_bytes is None:  # ramfs, a tmpfs of size=0, some of FUSE
+            return DiskLook(str(self._path), reason=f"the file system of {folder} does not tell its size")
         free = look.f_bavail * look.f_frsize
         total = (look.f_blocks - look.f_bfree + look.f_bavail) * look.f_frsize
         if look.f_files > 0 and look.f_favail == 0:  # file systems without a limit of inodes report 0 of 0
             free = 0
-        if capacity_bytes is not None:
-            total = capacity_bytes
+        if self._capacity_bytes is not None:
+            total = self._capacity_bytes
             left = total - (self._used_bytes() or 0)
             free = min(free, left) if look.f_blocks else left
-        return DiskLook(str(path), total, max(0, free))
+        return DiskLook(str(self._path), total, max(0, free))
 
 
 def has_moved(said: DiskLook, fact: DiskLook) -> bool:

@@ -80,7 +80,7 @@ def test_every_part_takes_exactly_the_fields_of_its_class() -> None:
             "attempt": {"interval", "stop_at_once"},
             "disk": {"host", "part"},
             "host": {"peak_bytes"},
-            "job": {"activity", "pictures"},
+            "job": {"activity", "beyond_update_s", "pictures"},
             "local": {"left", "restored", "writing"},
             "recovery": {"full_since", "left_step"},
         }.get(part, set())

@@ -307,6 +307,19 @@ def test_what_an_update_paused_late_stays_explained_when_its_end_is_told_before_
     assert "engine/idle" not in world.state.books.learned.phases
 
 
+def test_a_pause_late_in_a_long_step_is_none_of_the_updates() -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    for number in range(1, 12):
+        for t in range(0, 3000, 10):
+            world.t += 10
+            look(world, BUSY_W, tokens=t >= 10 and not 2900 <= t < 2950)
+        world.see(f.StepDone("trainer", number, 3000.0, loss=0.1))
+        world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
+    assert world.state.books.learned.phases["step"].longest_s >= 2950 and not world.asked(a.Stop)
+
+
 @pytest.mark.parametrize(("tokens_s", "pause_s"), [(40, 70), (40, 100), (60, 90), (100, 60)])
 def test_an_update_that_pauses_the_engine_late_is_given_its_time(tokens_s: int, pause_s: int) -> None:
     """Requests that run are finished first, or the weights are still on their way."""
@@ -454,12 +467,12 @@ def test_a_trainer_that_counts_each_epoch_from_1_moves(seconds: float, steps: in
     world = World(replace(SETTINGS, has_engine=False))
     world.boot()
     world.job_up()
-    for _ in range(4):
+    for _ in range(8):
         for number in range(1, steps + 1):
             world.after(seconds, tick=10)
             world.see(f.StepDone("trainer", number, seconds, loss=0.1))
     assert not world.asked(a.Stop) and world.state.progress.step == steps
-    for _ in range(60):  # it prints one of its steps again and again
+    for _ in range(200):  # it prints one of its steps again and again
         world.after(60, tick=10)
         world.see(f.StepDone("trainer", steps - 4, seconds, loss=0.1))
     assert world.asked(a.Stop)
