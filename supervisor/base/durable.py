@@ -42,8 +42,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from supervisor.base.records import dataclass
+from supervisor.core.machines import rest_since
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, KEEP, RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import EngineMemory, Phase, State
@@ -150,9 +151,10 @@ def allowance(state: State, watch: Watch | None = None) -> float:
     return _explained_s(state, state.progress.t, watch)
 
 
-def last_token(state: State) -> float:
-    """When the engine, or one of several, last made a token for the job."""
-    return max(one.worked_t for one in (state.engine, *state.engines.values()))
+def worked_last(state: State) -> float:
+    """When the engine, or one of several, last made a token for the job, or a rollout moved."""
+    rollouts_t = state.job.work.moved_t if state.job.work is not None else 0.0
+    return max(rollouts_t, *(one.worked_t for one in (state.engine, *state.engines.values())))
 
 
 def explained_s(state: State, since: float | None = None) -> float:
@@ -242,9 +244,8 @@ def _evaluation_end(state: State, phase: Phase, watch: Watch) -> float:
         return NEVER
     if not knows_counters(engine, watch):
         # Counters that were readable once and are not now, while its GPUs rest: the server answers nothing any more.
-        rests = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "inference"]
-        known = [since for since in rests if since is not None]
-        still = bool(rests) and len(known) == len(rests) and watch.over(max(known), idle_s)
+        rests = rest_since(state, "inference")
+        still = rests is not None and watch.over(rests, idle_s)
         return worked_t if still and engine.count is not None and engine.slow_since is not None else NEVER
     # The engine has been asked for nothing for long: whatever this is, it evaluates nothing.
     return worked_t if engine.counted_t - worked_t >= idle_s else NEVER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
+from supervisor.core.facts import Role
 from supervisor.core.state import GpuMemory, Host, Machine, State
 
 BAD_AFTER = 2  # deaths on one machine, or starts that failed there: once may happen to any
@@ -13,10 +14,18 @@ END_THE_JOB = ("launcher", "job", "trainer")
 
 def look(state: State, fact: f.MachineLook) -> State:
     """What is heard of one machine."""
-    known = state.machines.get(fact.host, Machine())
+    known = _find(state, fact.host)
     since = None if fact.silent_s is None else known.silent_since or state.now - fact.silent_s
     one = replace(known, speaks=fact.silent_s is None, silent_since=since, seat=fact.seat or known.seat)
-    return replace(state, machines={**state.machines, fact.host: one})
+    return _with(state, fact.host, one)
+
+
+def _find(state: State, name: str) -> Machine:
+    return state.machines.get(name, Machine())
+
+
+def _with(state: State, name: str, one: Machine) -> State:
+    return replace(state, machines={**state.machines, name: one})
 
 
 def successor(state: State, name: str) -> str | None:
@@ -28,20 +37,19 @@ def successor(state: State, name: str) -> str | None:
 
 def note_gpus(state: State, host: str, *, seen: bool, uuids: tuple[str, ...] | None = None) -> State:
     """Are its GPUs known now, and which are they?"""
-    known = state.machines.get(host, Machine())
-    one = replace(known, sees_gpus=seen, gpus=known.gpus if uuids is None else uuids)
-    return replace(state, machines={**state.machines, host: one})
+    known = _find(state, host)
+    return _with(state, host, replace(known, sees_gpus=seen, gpus=known.gpus if uuids is None else uuids))
 
 
 def host_of(state: State, name: str) -> Host:
     """What is known of the memory of one machine; "": of the daemon's own."""
-    return state.machines.get(name, Machine()).host if name else state.host
+    return _find(state, name).host if name else state.host
 
 
 def note_host(state: State, name: str, host: Host) -> State:
     """Remember what a machine's agent told of its memory."""
-    one = replace(state.machines.get(name, Machine()), host=host)
-    return replace(state, machines={**state.machines, name: one})
+    known = _find(state, name)
+    return _with(state, name, replace(known, host=host))
 
 
 def list_hosts(state: State) -> dict[str, Host]:
@@ -71,16 +79,21 @@ def sees_all_gpus(state: State) -> bool:
     return all(state.machines[name].sees_gpus for name in state.machines_used())
 
 
+def rest_since(state: State, role: Role) -> float | None:
+    """Since when all GPUs of this role have drawn little; None: one works, or it is unknown."""
+    each = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == role]
+    known = [since for since in each if since is not None]
+    return max(known) if known and len(known) == len(each) and sees_all_gpus(state) else None
+
+
 def note_down(state: State, fact: f.MachineDown) -> State:
     """What the engine that gave it says."""
-    known = state.machines.get(fact.host, Machine())
-    return replace(state, machines={**state.machines, fact.host: replace(known, down=fact.why)})
+    return _with(state, fact.host, replace(_find(state, fact.host), down=fact.why))
 
 
 def note_bad_gpu(state: State, host: str) -> State:
     """A GPU of it needs a reset: a restart there does not help."""
-    known = state.machines.get(host, Machine())
-    return replace(state, machines={**state.machines, host: replace(known, bad=True)})
+    return _with(state, host, replace(_find(state, host), bad=True))
 
 
 def is_gone(state: State, fact: f.ProcessGone) -> bool:
@@ -98,17 +111,17 @@ def blame(state: State, host: str) -> State:
     """Something died on this machine, or the machine itself."""
     if not host:
         return state
-    known = state.machines.get(host, Machine())
-    return replace(state, machines={**state.machines, host: replace(known, deaths=known.deaths + 1)})
+    known = _find(state, host)
+    return _with(state, host, replace(known, deaths=known.deaths + 1))
 
 
 def note_failed_start(state: State, host: str, *, for_good: bool) -> State:
     """A start failed on this machine. ``for_good``: it cannot start a process; until one is started there."""
     if not host:
         return state
-    known = state.machines.get(host, Machine())
+    known = _find(state, host)
     failed = max(BAD_AFTER, known.failed_starts) if for_good else known.failed_starts + 1
-    return replace(state, machines={**state.machines, host: replace(known, failed_starts=failed)})
+    return _with(state, host, replace(known, failed_starts=failed))
 
 
 def cannot_start(state: State, host: str) -> bool:
@@ -121,11 +134,7 @@ def to_avoid(state: State) -> tuple[str, ...]:
     bad = {
         name: one
         for name, one in state.machines.items()
-        if one.deaths >= BAD_AFTER
-        or one.failed_starts >= BAD_AFTER
-        or one.bad
-        or one.down
-        or one.silent_since is not None
+        if one.deaths >= BAD_AFTER or cannot_start(state, name) or one.bad or one.down or one.silent_since is not None
     }
     return tuple(sorted(bad, key=lambda name: (bad[name].deaths + bad[name].failed_starts, name)))
 

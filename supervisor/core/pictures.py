@@ -21,7 +21,7 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.facts import EffortLook
-from supervisor.core.machines import sees_all_gpus
+from supervisor.core.machines import rest_since
 from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
 from supervisor.core.records import Learned
 from supervisor.core.state import Activity, State
@@ -107,9 +107,7 @@ def _sees_all(state: State) -> bool:
 
 def trainer_rests_since(state: State) -> float | None:
     """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
-    trainers = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer"]
-    known = [since for since in trainers if since is not None]
-    return max(known) if known and len(known) == len(trainers) and sees_all_gpus(state) else None
+    return rest_since(state, "trainer")
 
 
 def _look_at_trainer(state: State) -> Name | None:

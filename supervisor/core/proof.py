@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from supervisor.base.records import dataclass
-from supervisor.core.deadlines import last_token
+from supervisor.core.deadlines import worked_last
 from supervisor.core.launcher import ENDS_WITHIN_S, FAILED, Stop, who, why_launcher_stops
 from supervisor.core.machines import find_oom
 from supervisor.core.signals import Signal, lost_gpu
@@ -177,8 +177,7 @@ def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
     if not done:
         return None
     # Evaluations that began before the last step are completed: that is no drain that hangs.
-    worked_t = max(last_token(state), state.job.work.moved_t if state.job.work is not None else 0.0)
-    if not watch.over(max(*done, worked_t), DRAIN_LIMIT_S):
+    if not watch.over(max(*done, worked_last(state)), DRAIN_LIMIT_S):
         return None
     since = span(state.now - max(done))
     sentence = f"Training finished {since} ago and the job is still there: it is stopped, nothing is lost."

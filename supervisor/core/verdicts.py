@@ -12,7 +12,6 @@ from supervisor.core.deadlines import (
     excuse,
     is_updating_weights,
     knows_counters,
-    last_token,
     longest_pause,
     standstill_limits,
     start_of_limit,
@@ -22,6 +21,7 @@ from supervisor.core.deadlines import (
     step_deadline,
     step_limits,
     unsaid,
+    worked_last,
 )
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import why_launcher_stops
@@ -287,9 +287,7 @@ def _nobody_works(state: State, watch: Watch) -> list[Signal]:
 
 def _moved_last(state: State) -> float:
     """When a step, a file, the engine or a rollout last moved."""
-    job = state.job
-    moved = [state.progress.t, last_token(state), *(growth.t for growth in job.growth.values())]
-    return max([*moved, job.work.moved_t] if job.work is not None else moved)
+    return max(state.progress.t, worked_last(state), *(growth.t for growth in state.job.growth.values()))
 
 
 def patience_ends(state: State, watch: Watch) -> float | None:

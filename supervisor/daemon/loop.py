@@ -138,9 +138,8 @@ class Daemon:
         self.journal = Journal(self._state_dir)
         self.state, _ = self.journal.rebuild()
         owner = self.state.settings.run_id
-        if (
-            owner not in ("", run_file.run.id) and MASK not in owner
-        ):  # an id may look like a secret, or be in an address
+        # An id that looks like a secret, or is in an address of one, is masked there.
+        if owner not in ("", run_file.run.id) and MASK not in owner:
             raise ConfigError(
                 f"{self._state_dir} is the state folder of run {owner}, and {path} names run {run_file.run.id}. A "
                 "second run needs a [run] state_dir and a [job] output_dir of its own. To rename a run, end it under "
@@ -613,9 +612,8 @@ class Daemon:
                 logs.say("error", "unpublished", told)  # once more: what goes with this disk has the last word
         self.api.close()
         for fact, source in self._empty_inbox() if self.is_ending else ():
-            if (
-                isinstance(fact, f.Command) and fact.verb != "shutdown"
-            ):  # taken before the end was decided: the next daemon keeps to it
+            # An order that was taken before the end was decided: the next daemon keeps to it.
+            if isinstance(fact, f.Command) and fact.verb != "shutdown":
                 self._decide(fact, source)
         self.journal.snapshot(self.state)
         self.journal.close()
