@@ -80,10 +80,10 @@ def sees_all_gpus(state: State) -> bool:
 
 
 def rest_since(state: State, role: Role) -> float | None:
-    """Since when all GPUs of this role have drawn little; None: one works, or it is unknown."""
+    """Since when all GPUs of this role that are seen have drawn little; None: one works, or it is unknown."""
     each = [m.rests_since for m in state.gpus.by_uuid.values() if m.gpu.role == role]
     known = [since for since in each if since is not None]
-    return max(known) if known and len(known) == len(each) and sees_all_gpus(state) else None
+    return max(known) if known and len(known) == len(each) else None
 
 
 def note_down(state: State, fact: f.MachineDown) -> State:

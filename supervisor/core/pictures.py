@@ -21,7 +21,7 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.facts import EffortLook
-from supervisor.core.machines import rest_since
+from supervisor.core.machines import rest_since, sees_all_gpus
 from supervisor.core.phases import EACH_AT_FIRST, KEEP, learn
 from supervisor.core.records import Learned
 from supervisor.core.state import Activity, State
@@ -107,7 +107,7 @@ def _sees_all(state: State) -> bool:
 
 def trainer_rests_since(state: State) -> float | None:
     """Since when all of the trainer's GPUs have drawn little; None: one works, or it is unknown."""
-    return rest_since(state, "trainer")
+    return rest_since(state, "trainer") if sees_all_gpus(state) else None
 
 
 def _look_at_trainer(state: State) -> Name | None:
