@@ -185,9 +185,9 @@ def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[fl
 
 def beyond_update_s(state: State, name: str) -> float:
     """Seconds that an update of weights explains up to now, and in which the engine made tokens already."""
-    phase = state.job.phases.get(name)
-    if phase is None or phase.over or phase.until is None:
-        return 0.0
+    phase, beside = state.job.phases.get(name), state.job.phases.get(BESIDE)
+    if phase is None or phase.over or phase.until is None or (beside is not None and current(state, beside)):
+        return 0.0  # an evaluation beside it explains them, too
     ends = min(state.now, phase.t + excuse_limit(state, name, phase.phase))
     return max(0.0, ends - max(phase.until, state.progress.t))
 

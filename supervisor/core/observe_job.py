@@ -321,7 +321,8 @@ def _note_lower_number(progress: Progress, step: int, now: float) -> Progress:
     row, highest = progress.refused, progress.step or 0
     follows = bool(row) and step == row[-1] + 1 and step < highest
     begins = step < highest - IN_A_ROW or step <= 1
-    if not (follows or begins) or (step in row if step > 1 else row[-1:] == (step,)):
+    again = step in row and not (step <= 1 and row[-1] >= highest - 1)  # a late file's; else the next epoch's first
+    if again or not (follows or begins):
         return progress
     row = (*row, step)[-IN_A_ROW:] if follows else (step,)
     return replace(progress, refused=row, refused_t=now, t=now if len(row) == IN_A_ROW else progress.t)

@@ -154,8 +154,7 @@ class Claiming:
         self._wanted = False
         self._take_over, self._held = False, 0
         self._leaving = False  # this pod is about to go
-        # Not where what this pod began on other machines may write for longer than a mark allows.
-        self.marks_leaving = True
+        self.marks_leaving = True  # False: what it began on other machines may write for longer than a mark allows
         self._marked = False  # and the store knows it
         self._under_way = False
         self._due = 0.0

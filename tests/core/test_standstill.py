@@ -476,3 +476,38 @@ def test_a_trainer_that_counts_each_epoch_from_1_moves(seconds: float, steps: in
         world.after(60, tick=10)
         world.see(f.StepDone("trainer", steps - 4, seconds, loss=0.1))
     assert world.asked(a.Stop)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_second_file_that_is_late_does_not_hide_that_an_epochs_steps_are_done(late: int) -> None:
+    world = World(replace(SETTINGS, has_engine=False))
+    world.boot()
+    world.job_up()
+    lines: list[int] = []
+    for _ in range(4):
+        for number in range(1, 41):
+            world.after(200.0, tick=10)
+            world.see(f.StepDone("trainer", number, 200.0, loss=0.1))
+            lines.append(number)
+            if len(lines) > late:
+                world.see(f.StepDone("trainer", lines[-1 - late], 200.0, loss=0.1))
+    assert not world.asked(a.Stop)
+    world.after(1800, tick=10)
+    assert world.asked(a.Stop)
+
+
+def test_an_update_of_weights_beside_an_evaluation_teaches_none_of_its_time() -> None:
+    world = World()
+    world.boot()
+    world.job_up()
+    for number in range(1, 22):
+        evaluates = number % 10 == 0
+        for t in range(0, int(STEP_S) + 900 * evaluates, 10):
+            world.t += 10
+            if t == 220 and evaluates:
+                world.see(f.PhaseSeen("orchestrator", "eval", number, "Starting evals in background"))
+                world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
+            look(world, BUSY_W, tokens=True)
+        world.see(f.StepDone("trainer", number, STEP_S, loss=0.1))
+        world.see(f.StepDone("orchestrator", number, STEP_S, 0.4))
+    assert world.state.books.learned.phases["step"].longest_s <= STEP_S
