@@ -63,8 +63,8 @@ def drain(source: Path, target: Path, staging: Path, report: Report, *, keep_cac
 
     ``keep_cached``: no job runs, and a publish reads the copy next: on a network volume that takes as long again.
 
-    Raises StoreError: "changed" where the source is not whole, or changes meanwhile; "quota" where the volume is full;
-    "transient" for what the volume refuses otherwise.
+    Raises StoreError: "changed" where the source is not whole, or changes meanwhile; "no-room" where the volume is
+    full; "transient" for what the volume refuses otherwise.
     """
     meter = Meter(report)
     try:
@@ -85,7 +85,7 @@ def drain(source: Path, target: Path, staging: Path, report: Report, *, keep_cac
             raise StoreError("changed", f"{source} was saved anew while it was copied: it is copied again")
         _put_in_place(staging, target)
     except OSError as error:
-        kind: Kind = "quota" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "transient"
+        kind: Kind = "no-room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "transient"
         raise StoreError(kind, f"{source} could not be copied to {target}: {error.strerror}") from error
     return Drained(size_bytes, copied)
 
@@ -112,7 +112,7 @@ def _refuse_without_room(staging: Path, files: Files) -> None:
         size for name, (size, _) in done.items() if done[name] != files.get(name)
     )
     if room.f_blocks and needed > free:  # some file systems tell no size: 0 of 0
-        raise StoreError("quota", f"{staging.parent} has {free:,} bytes free, and the step needs {needed:,}")
+        raise StoreError("no-room", f"{staging.parent} has {free:,} bytes free, and the step needs {needed:,}")
 
 
 def _copy_file(source: Path, target: Path, size: int, changed_ns: int, meter: Meter, *, keep_cached: bool) -> int:

@@ -7,6 +7,7 @@ and what was done already is found done.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -120,9 +121,9 @@ class Effects:
             case a.Publish():
                 self.store.ask_to_publish(action)
             case a.PruneLocal():
-                self._lanes.put("prune", lambda: self._prune_local(action))
+                self._lanes.put("prune", lambda: self._prune(action.step, action.step + 1))
             case a.PruneStale():
-                self._lanes.put("prune", lambda: self._prune_stale(action))
+                self._lanes.put("prune", lambda: self._prune(-1, action.below))
             case a.PruneStore():
                 self._lanes.put("prune-store", lambda: self.store.prune(action))
             case a.Pin():
@@ -205,11 +206,14 @@ class Effects:
         except (ConfigError, UnknownDialectError) as error:
             self.run.post(f.StartFailed(action.attempt, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
-            full = describe_full_disk(error, self.run.state_dir)
-            folder = attempt_dir(self.run.state_dir, action.attempt)
-            if full and not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
-                shutil.rmtree(folder, ignore_errors=True)
-            reason = f"{str(error).rstrip('.')}. {full}" if full else str(error)
+            reason = str(error)
+            if full := describe_full_disk(error, self.run.state_dir):
+                reason = f"{reason.rstrip('.')}. {full}"
+                folder = attempt_dir(self.run.state_dir, action.attempt)
+                if not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
+                    shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(SupervisorError, OSError):  # what is set aside is deleted for room
+                    self._set_aside(self.run.need_job(), action)
             host = getattr(error, "host", "")
             self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full), host=host))
 
@@ -364,26 +368,19 @@ class Effects:
 
     # ------------------------------------------------------------ local checkpoints
 
-    def _prune_local(self, action: a.PruneLocal) -> None:
-        def delete(job: Job) -> int:
-            return (self.run.disks or move_aside).delete_trees(job.step_trees(action.step), job.output_dir)
-
-        self._delete_step(action.step, delete, stale_below=action.step + 1)
-
-    def _prune_stale(self, action: a.PruneStale) -> None:
-        self._delete_step(
-            -1,
-            lambda job: (self.run.disks or move_aside).delete_set_aside(job.output_dir, KEPT),
-            stale_below=action.below,
-        )
-
-    def _delete_step(self, step: int, delete: Callable[[Job], int], stale_below: int) -> None:
-        """Delete, and tell in any case how it went: the core waits for that before it prunes again."""
+    def _prune(self, step: int, stale_below: int) -> None:
+        """Delete a step (-1: what was set aside) and stale trees, and tell in any case how it went: the core waits for
+        that before it prunes again.
+        """
+        there = self.run.disks or move_aside
         try:
             job = self.run.need_job()  # which a start on the other lane may just be opening anew
-            freed = delete(job)
+            if step < 0:
+                freed = there.delete_set_aside(job.output_dir, KEPT)
+            else:
+                freed = there.delete_trees(job.step_trees(step), job.output_dir)
             kept = [number for number in job.steps() if number != step]
-            freed += (self.run.disks or move_aside).delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
+            freed += there.delete_trees(job.stale_trees(kept, stale_below), job.output_dir)
         except (OSError, SupervisorError) as error:
             self.run.post(f.PruneFailed(step, "local", str(error)))
             return

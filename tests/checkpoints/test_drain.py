@@ -104,7 +104,7 @@ def test_a_volume_without_room_keeps_what_it_had_and_says_how_much_is_needed(
     monkeypatch.setattr(module.os, "statvfs", lambda path: Full)
     with pytest.raises(StoreError, match=f"512 bytes free, and the step needs {places.size:,}") as caught:
         places.drain()
-    assert caught.value.kind == "quota" and not places.target.exists()
+    assert caught.value.kind == "no-room" and not places.target.exists()
     Full.f_blocks = Full.f_bavail = 0  # a file system that tells no size is not full
     assert places.drain().copied_bytes == places.size
 

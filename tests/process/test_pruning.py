@@ -11,7 +11,6 @@ import pytest
 from supervisor.base.durable import lock_folder
 from supervisor.base.errors import SupervisorError
 from supervisor.config.settings import load
-from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.effects.carry_out import Effects
 from supervisor.effects.move_aside import forget_killed_restores
@@ -46,9 +45,9 @@ def test_a_pruning_while_a_start_opens_the_job_anew_is_done_and_told(tmp_path: P
     )
     here = effects(tmp_path, told, lambda: job)
     assert here.run.job is None, "as in the moment of a start"
-    here._prune_stale(a.PruneStale(0))
+    here._prune(-1, 0)
     here.run.job = None
-    here._prune_local(a.PruneLocal(3))
+    here._prune(3, 4)
     assert [(type(fact), getattr(fact, "step", None)) for fact in told] == [(f.Pruned, -1), (f.Pruned, 3)]
     assert not torn.exists() and not step.exists()
 
@@ -73,8 +72,8 @@ def test_a_pruning_without_a_trainer_to_ask_is_told_as_failed(tmp_path: Path, to
         raise SupervisorError("the trainer is gone")
 
     here = effects(tmp_path, told, missing)
-    here._prune_stale(a.PruneStale(0))
-    here._prune_local(a.PruneLocal(3))
+    here._prune(-1, 0)
+    here._prune(3, 4)
     assert told == [
         f.PruneFailed(-1, "local", "the trainer is gone"),
         f.PruneFailed(3, "local", "the trainer is gone"),

@@ -48,7 +48,7 @@ class Child:
             assert self.cancelled.wait(30)
             raise StoreError("transient", "cancelled")
         if self.refuses:
-            raise StoreError("quota", self.refuses)
+            raise StoreError("no-room", self.refuses)
         done = drain(Path(asked["source"]), Path(asked["target"]), Path(asked["staging"]), lambda moved: None)
         return vars(done)
 
