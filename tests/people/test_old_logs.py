@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import subprocess
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from supervisor.cli import which
 from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.jobs.base import LogSource
 from supervisor.journal.attempt_folders import folder_of
+from tests.people.in_process import call
 
 
 @pytest.fixture
@@ -46,15 +45,7 @@ def ctl(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "RL_SUPERVISOR_ETC": str(state.parents[2] / "no-run-files"),
         "XDG_STATE_HOME": str(state.parents[1]),
     }
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        try:
-            code = supervisorctl.main(words)
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+    return call(supervisorctl.main, words, environ)
 
 
 def test_an_earlier_attempts_log_is_found_by_role_compressed_or_not(state: Path) -> None:

@@ -64,15 +64,15 @@ def test_what_looks_like_a_secret_is_masked_and_what_does_not_is_left(text: str,
 def test_masking_takes_linear_time_on_hostile_text() -> None:
     began = time.process_time()
     for text in (
-        "a-" * 120_000,
-        "secret" * 50_000,
-        "://" * 75_000,
-        "Basic " * 50_000,
-        "K00" * 75_000,
-        "x:" * 120_000,
+        "a-" * 40_000,
+        "secret" * 16_000,
+        "://" * 25_000,
+        "Basic " * 16_000,
+        "K00" * 25_000,
+        "x:" * 40_000,
     ):
         secrets.mask_secrets(text)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 4
 
 
 # ---------------------------------------------------------------- systemd

@@ -146,7 +146,7 @@ def test_columns_count_from_one() -> None:
 
 def test_hostile_sizes_take_linear_time() -> None:
     began = time.process_time()
-    for text in ('"""' * 100_000, "[" * 300_000, "a.\n" * 100_000, "a={" * 100_000, '"' * 300_001, "'''\n" * 99_999,
-                 f"[{'a.' * 100_000}a]\nb = 1"):  # fmt: skip
+    for text in ('"""' * 30_000, "[" * 90_000, "a.\n" * 30_000, "a={" * 30_000, '"' * 90_001, "'''\n" * 29_999,
+                 f"[{'a.' * 30_000}a]\nb = 1"):  # fmt: skip
         key_positions(text)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 4

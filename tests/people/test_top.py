@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +21,12 @@ from typing import Any
 import pytest
 
 from supervisor.api.protocol import Api
+from supervisor.cli.main import main
 from supervisor.cli.series_tail import SeriesTail
 from supervisor.cli.top_screen import ASCII, BLOCKS, KEYS, Size, clip_text, draw_run, draw_sparks, fit_lines
 from supervisor.journal.series import path_of
 from tests.people.desk import GIB, FakeDesk, until
+from tests.people.in_process import call
 from tests.people.terminal import Terminal
 
 Serve = Callable[..., Api]
@@ -93,30 +96,22 @@ def test_one_screen_says_what_the_run_does_and_q_leaves_the_terminal_as_it_was(s
         assert re.search(r"incident    #1 \d\d:\d\d over in 3 min 41 s: vLLM died silently\.", shown)
         assert "note        The store is slow." in lines
         assert terminal.modes == {b"1049"}  # the other screen, no cursor
-        terminal.type("q")
-        assert terminal.end() == 0
-        assert terminal.modes == {b"25"}
+        ends_as_it_was(terminal, lambda: terminal.type("q"))
         assert terminal.odd == []
 
 
-@pytest.mark.parametrize("how", ["q", "\x03", "SIGTERM"])
-def test_however_it_ends_the_terminal_is_as_it_was(serve: Serve, tmp_path: Path, how: str) -> None:
-    import termios
-
-    serve(FakeDesk())
-    with top() as terminal:
-        terminal.until(lambda text: "q quit" in text)
-        assert not termios.tcgetattr(terminal.fd)[3] & termios.ECHO
-        if how == "SIGTERM":
-            os.kill(terminal.pid, signal.SIGTERM)
-        else:
-            terminal.type(how)
-        assert terminal.end() == 0
-        assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO
-        assert b"1049" not in terminal.modes and b"25" in terminal.modes
+def ends_as_it_was(terminal: Terminal, end: Callable[[], object]) -> None:
+    """The screen takes each key as it comes, and leaves a terminal that shows what is typed, and its cursor."""
+    assert not termios.tcgetattr(terminal.fd)[3] & termios.ECHO
+    end()
+    assert terminal.end() == 0
+    assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO
+    assert terminal.modes == {b"25"}
 
 
-def test_the_keys_lead_to_logs_to_the_explanation_and_to_another_run(serve: Serve, tmp_path: Path) -> None:
+def test_a_person_chooses_a_run_and_keys_lead_to_logs_the_explanation_another_run_and_ctrl_c_out(
+    serve: Serve, tmp_path: Path
+) -> None:
     desk = FakeDesk("first")
     for role in ("orchestrator", "trainer"):
         path = tmp_path / f"{role}.log"
@@ -124,8 +119,12 @@ def test_the_keys_lead_to_logs_to_the_explanation_and_to_another_run(serve: Serv
         desk.files[role] = path
     serve(desk)
     serve(FakeDesk("second", sentence="the second one trains"))
-    with top("first") as terminal:
-        terminal.until(lambda text: "step 412" in text)
+    with top() as terminal:
+        terminal.until(lambda text: "1  first" in text and "2  second" in text)
+        terminal.type("j\r")
+        terminal.until(lambda text: text.startswith("second  RUNNING"))
+        terminal.type("r1")
+        terminal.until(lambda text: text.startswith("first  RUNNING") and "step 412" in text)
         terminal.type("l")
         shown = terminal.until(lambda text: "orchestrator 100" in text)
         assert "orchestrator 81" in shown and "orchestrator 78" not in shown
@@ -146,20 +145,10 @@ def test_the_keys_lead_to_logs_to_the_explanation_and_to_another_run(serve: Serv
         terminal.until(lambda text: text.startswith("second") and "the second one trains" in text)
         terminal.type("r\x1b[A\r")
         terminal.until(lambda text: text.startswith("first"))
-        terminal.type("q")
-        assert terminal.end() == 0
+        ends_as_it_was(terminal, lambda: terminal.type("\x03"))
 
 
-def test_with_several_runs_and_no_name_a_person_chooses(serve: Serve) -> None:
-    for name in ("first", "second"):
-        serve(FakeDesk(name))
-    with top() as terminal:
-        terminal.until(lambda text: "1  first" in text and "2  second" in text)
-        terminal.type("j\r")
-        terminal.until(lambda text: text.startswith("second  RUNNING"))
-
-
-def test_text_of_the_run_moves_nothing(serve: Serve, tmp_path: Path) -> None:
+def test_text_of_the_run_moves_nothing_and_sigterm_leaves_the_terminal_as_it_was(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "trainer.log"
     path.write_text(f"{HOSTILE}\n" * 50 + "x" * 5000 + "\n" + "漢" * 500 + "\nthe end\n")
     desk = FakeDesk(sentence=HOSTILE, notes=[HOSTILE], job=HOSTILE)
@@ -171,26 +160,7 @@ def test_text_of_the_run_moves_nothing(serve: Serve, tmp_path: Path) -> None:
         terminal.until(lambda text: "the end" in text)
         terminal.type("e")
         terminal.until(lambda text: "Evidence" in text)
-        terminal.type("q")
-        assert terminal.end() == 0
-        assert terminal.odd == []
-
-
-def test_a_window_that_is_resized_is_drawn_anew(serve: Serve, tmp_path: Path) -> None:
-    write_series(tmp_path)
-    serve(FakeDesk(state_dir=str(tmp_path)))
-    with top() as terminal:
-        terminal.until(lambda text: "q quit" in text and "step time" in text)
-        for columns, rows in ((40, 10), (132, 50), (20, 3), (1, 1), (80, 24)):
-            terminal.resize(columns, rows)
-            terminal.until(
-                lambda text, columns=columns: (
-                    text.replace("\n", " ").strip().startswith("bs4-qwen3"[:columns]) or columns == 1
-                )
-            )
-        terminal.until(lambda text: "q quit" in text and "step time" in text)
-        terminal.type("q")
-        assert terminal.end() == 0
+        ends_as_it_was(terminal, lambda: os.kill(terminal.pid, signal.SIGTERM))
         assert terminal.odd == []
 
 
@@ -211,7 +181,8 @@ def test_a_terminal_that_cannot_move_its_cursor_and_a_pipe_are_told_what_to_type
     with top(TERM="dumb") as terminal:
         assert terminal.end() == 2
         assert b"supervisorctl status --watch" in terminal.sent
-    done = subprocess.run([*CTL, "top"], capture_output=True, text=True, timeout=30, check=False)
+    asked = json.dumps({"name": None, "socket": None, "as_json": False})
+    done = call(main, ["live", "top", asked])  # what `supervisorctl top` becomes
     assert done.returncode == 2
     assert "status --watch" in done.stderr
 
@@ -227,7 +198,9 @@ def test_a_run_that_is_not_known_is_refused_and_no_screen_is_opened(serve: Serve
 # ---------------------------------------------------------------- what the daemon notices of it
 
 
-def test_a_refresh_is_one_question_and_few_bytes(serve: Serve, tmp_path: Path) -> None:
+def test_a_refresh_is_one_question_and_few_bytes_and_a_resized_window_is_drawn_anew(
+    serve: Serve, tmp_path: Path
+) -> None:
     write_series(tmp_path)
     desk = CountingDesk(state_dir=str(tmp_path))
     serve(desk)
@@ -241,6 +214,15 @@ def test_a_refresh_is_one_question_and_few_bytes(serve: Serve, tmp_path: Path) -
         desk.now["step"] = 413
         terminal.until(lambda text: "step 413" in text)
         assert len(terminal.sent) - sent < 600  # two lines, and the clock where a minute has passed
+        for columns, rows in ((40, 10), (132, 50), (20, 3), (1, 1), (80, 24)):
+            terminal.resize(columns, rows)
+            terminal.until(
+                lambda text, columns=columns: (
+                    text.replace("\n", " ").strip().startswith("bs4-qwen3"[:columns]) or columns == 1
+                )
+            )
+        terminal.until(lambda text: "q quit" in text and "step time" in text)
+        assert terminal.odd == []
 
 
 @contextmanager
@@ -374,8 +356,8 @@ def test_every_size_of_a_terminal_is_filled_exactly() -> None:
     now = FakeDesk(gpus=gpus, notes=["漢字 " * 40] * 20, incidents=[FakeDesk().now["last_incident"]] * 30).now
     rows = [{"t": 30.0 * n, "gpu": {str(m): [GIB * n, GIB * n, None] for m in range(8)}} for n in range(100)]
     rows += [{"t": 30.0 * n, "step": [n, n + 1], "role": "trainer", "s": [1.0, 9.0]} for n in range(100)]
-    for columns in range(1, 200, 7):
-        for height in range(1, 60, 3):
+    for columns in (1, 2, 5, 12, 20, 39, 40, 41, 79, 80, 81, 132, 199):
+        for height in (1, 2, 3, 5, 9, 10, 23, 24, 25, 40, 59):
             terminal = Size(columns, height)
             lines = fit_lines(draw_run(now, rows, "trouble", terminal, 1e9), KEYS["run"], terminal)
             assert len(lines) == height
