@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -133,6 +134,7 @@ class DiskCluster(Cluster):
         return {int(path.name.removeprefix("loaded-")): path.read_text() for path in gate.glob("loaded-*")}
 
 
+@functools.cache
 def expected(step: int, ranks: int) -> dict[str, bytes]:
     """All files of a step, as the ranks together write them."""
     progress, plan = dcp.Progress(step, step, step), plan_of(ranks)

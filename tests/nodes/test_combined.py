@@ -21,14 +21,10 @@ from supervisor.nodes.wire import now
 from tests.hands import Seen, context
 from tests.nodes.disk_rig import expected
 from tests.nodes.disk_world import World
-from tests.nodes.test_disks import content, stored
+from tests.nodes.test_disks import content, stored, world
 
+__all__ = ["world"]  # a fixture
 THREE = ("n0", "n1", "n2")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, THREE, used=list(THREE))
 
 
 def save_other_bytes(world: World, step: int) -> None:

@@ -28,14 +28,23 @@ from supervisor.nodes.disk import Disk
 from supervisor.nodes.wire import Message, now
 from supervisor.storage import open_store
 from supervisor.storage.base import Store
+from tests.nodes import disk_world
 from tests.nodes.disk_rig import expected
-from tests.nodes.disk_world import World
+from tests.nodes.disk_world import TransfersHere, World
 
 THREE = ("n0", "n1", "n2")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def apart(tmp_path: Path) -> World:
+    """Each transfer is a process, as it is in a run."""
+    return World(tmp_path, THREE, used=list(THREE))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    for module in (disk_module, disk_world):
+        monkeypatch.setattr(module, "Transfers", TransfersHere)
     return World(tmp_path, THREE, used=list(THREE))
 
 
@@ -253,9 +262,18 @@ def test_each_machine_sends_its_own_files_and_one_manifest_commits_them(world: W
     assert again["already"] and again["sent_bytes"] == 0
 
 
-def test_a_step_published_by_machines_is_restored_on_a_single_one_and_published_from_there(
-    world: World, tmp_path: Path
-) -> None:
+def test_machines_publish_and_fetch_through_processes_of_their_own(apart: World) -> None:
+    apart.save(6)
+    apart.look()
+    apart.publish(6)
+    assert stored(apart, 6) == expected(6, 3)
+    shutil.rmtree(apart.disk("n1") / "checkpoints")
+    apart.look()
+    apart.restore(6)
+    assert content(apart.disk("n1") / "checkpoints/step_6") == expected(6, 3)
+
+
+def test_a_step_published_by_machines_is_restored_on_a_single_one(world: World, tmp_path: Path) -> None:
     world.save(6)
     world.look()
     world.publish(6)
@@ -368,13 +386,20 @@ def send_parts(world: World, store: Store, step: int, state: Path) -> tuple[Publ
 def test_a_head_that_dies_anywhere_in_the_commit_has_a_whole_step_there_or_none(world: World, *, after: bool) -> None:
     world.save(6)
     world.save(12)
+    there, before = [world.folder / name for name in ("store", "state")], world.folder / "before"
+    for folder in there:
+        shutil.rmtree(folder, ignore_errors=True)
+    store = open_store(there[0].as_uri(), None, {}, streams=4)
+    parts.commit_parts(store, *send_parts(world, store, 6, there[1]), quiet)  # said to be safe
+    plan, sent = send_parts(world, store, 12, there[1])
+    same_file = {"store": os.link, "state": shutil.copy2}  # an object that is written goes to another file
+    for folder in there:
+        shutil.copytree(folder, before / folder.name, copy_function=same_file[folder.name])
     died = 0
     for at in range(1, 100):
-        shutil.rmtree(world.folder / "store", ignore_errors=True)
-        shutil.rmtree(world.folder / "state", ignore_errors=True)
-        store = open_store((world.folder / "store").as_uri(), None, {}, streams=4)
-        parts.commit_parts(store, *send_parts(world, store, 6, world.folder / "state"), quiet)  # said to be safe
-        plan, sent = send_parts(world, store, 12, world.folder / "state")
+        for folder in there:
+            shutil.rmtree(folder)
+            shutil.copytree(before / folder.name, folder, copy_function=same_file[folder.name])
         dying: Any = Dying(store, at, after=after)
         try:
             parts.commit_parts(dying, plan, sent, quiet)
