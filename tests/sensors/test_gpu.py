@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,23 +47,54 @@ def states_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Servers:
+    """For each library that stands for the driver's, a process that makes probes which find it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
+
+    def connect(self, library_path: str) -> socket.socket:
+        if library_path not in self._running:
+            path = self._folder / str(len(self._running))
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+                listener.listen()
+                env = {"LD_LIBRARY_PATH": library_path, "PYTHONPATH": str(Path(__file__).parents[2])}
+                words = [sys.executable, str(Path(__file__).with_name("gpu_probe.py"))]
+                process = subprocess.Popen(words, stdin=listener, env={**os.environ, **env})
+            self._running[library_path] = path, process
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(60)
+        connection.connect(str(self._running[library_path][0]))
+        return connection
+
+    def close(self) -> None:
+        for _, process in self._running.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with tempfile.TemporaryDirectory(prefix="gpu") as folder:  # a short path: Linux allows a socket's 107 bytes
+        made = Servers(Path(folder))
+        yield made
+        made.close()
+
+
 class Probe:
-    def __init__(self, plan: GpuPlan, env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("gpu_probe.py")), json.dumps([plan.inference, plan.trainer])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": "", "PYTHONPATH": str(Path(__file__).parents[2]), **env},
-        )
+    def __init__(self, plan: GpuPlan, connection: socket.socket, env: dict[str, str]) -> None:
+        self._connection = connection
+        self._lines = connection.makefile("rw")
+        self._tell(json.dumps([[plan.inference, plan.trainer], env]))
         self.said: list[Any] = []
         self.heard: list[Any] = []
 
     def look(self, now: float) -> Any:
         """What one look at time ``now`` says of memory; None for nothing. What else it says is in ``heard``."""
         self._tell(f"look {now}")
-        assert self.process.stdout
-        facts = json.loads(self.process.stdout.readline())
+        facts = json.loads(self._lines.readline())
         looks = [fact for fact in facts if fact.pop("kind") == "GpuLook"]
         self.heard += [fact for fact in facts if fact not in looks]
         assert len(looks) <= 1
@@ -71,32 +105,28 @@ class Probe:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.said += json.loads(line)
+        with contextlib.suppress(OSError, ValueError):  # it was closed
+            for line in self._lines:
+                self.said += json.loads(line)
 
     def _tell(self, line: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        self._lines.write(line + "\n")
+        self._lines.flush()
 
     def end(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(20)
-        assert self.process.stdout
-        self.process.stdout.close()
+        self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
 
 
 Start = Callable[..., Probe]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(servers: Servers) -> Iterator[Start]:
     probes: list[Probe] = []
 
-    def make(plan: GpuPlan, **env: str) -> Probe:
-        probes.append(Probe(plan, env))
+    def make(plan: GpuPlan, LD_LIBRARY_PATH: str = "", **env: str) -> Probe:
+        probes.append(Probe(plan, servers.connect(LD_LIBRARY_PATH), env))
         return probes[-1]
 
     yield make
