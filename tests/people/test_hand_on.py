@@ -221,6 +221,37 @@ def test_a_picture_needs_a_browser_and_says_which(
     assert not (tmp_path / "page.png").exists()
 
 
+def stand_in_browser(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The chromium that is found; a real one takes ten seconds of a processor for a picture."""
+    browser = folder / "bin/chromium"
+    browser.parent.mkdir()
+    browser.write_text(f"#!/bin/sh\n{script}\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{browser.parent}:/usr/bin:/bin")
+    return browser
+
+
+def test_the_picture_is_as_high_as_the_page_is_in_the_browser(
+    run_file: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a_bad_night(tmp_path).journal.close()
+    draws = """
+for word; do case $word in
+    --dump-dom) echo '<!doctype html><html lang="en" data-height="1234"><body></body></html>' ;;
+    --screenshot=*) echo "$@" >"${word#--screenshot=}" ;;
+    file://*) grep -q 'id="data"' "${word#file://}" || exit 1 ;;
+esac; done"""
+    stand_in_browser(tmp_path, draws, monkeypatch)
+    picture = tmp_path / "page.png"
+    answer = asked(run_file, "--png", str(picture))
+    assert answer.returncode == 0, answer.stderr
+    assert {"--hide-scrollbars", "--window-size=1200,1254"} <= set(picture.read_text().split())
+    assert f"{picture} has 1200 x 1254 points." in answer.stdout
+
+
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium")
 def test_the_picture_is_the_whole_page(run_file: Path, tmp_path: Path) -> None:  # noqa: F811
     a_bad_night(tmp_path).journal.close()
@@ -247,11 +278,7 @@ def test_a_browser_that_draws_nothing_or_hangs_is_told(
     what: str,
 ) -> None:
     a_bad_night(tmp_path).journal.close()
-    (tmp_path / "bin").mkdir()
-    browser = tmp_path / "bin/chromium"
-    browser.write_text(f"#!/bin/sh\n{what}\n")
-    browser.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{browser.parent}:/usr/bin:/bin")
+    browser = stand_in_browser(tmp_path, what, monkeypatch)
     monkeypatch.setattr(web, "BROWSER_S", 1.0)
     answer = asked(run_file, "--png", str(tmp_path / "page.png"))
     assert answer.returncode == 2

@@ -12,6 +12,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.cli import ctl, state_folder, which
 from supervisor.config import settings
 from supervisor.config.run_place import default_socket, default_state_dir, read_place
+from tests.people.in_process import read_here
 
 REST = '\n[job]\nkind = "command"\n[job.plain]\nstart = ["true"]\nresume = ["true"]\n'
 
@@ -54,7 +55,11 @@ def test_the_small_reader_and_the_real_one_agree(tmp_path: Path, run: str, api: 
         'run = "w"',
     ],
 )
-def test_what_names_no_run_is_complained_of_in_the_words_of_the_real_one(tmp_path: Path, text: str) -> None:
+def test_what_names_no_run_is_complained_of_in_the_words_of_the_real_one(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text:  # the child that finds the words is started once
+        monkeypatch.setattr(state_folder, "ask_child", read_here)
     path = tmp_path / "w.toml"
     path.write_text(text + REST)
     assert read_place(path) is None
@@ -65,7 +70,10 @@ def test_what_names_no_run_is_complained_of_in_the_words_of_the_real_one(tmp_pat
     assert str(told.value) == str(real.value)
 
 
-def test_a_folder_and_a_pipe_are_no_run_files_and_nothing_waits_for_them(tmp_path: Path) -> None:
+def test_a_folder_and_a_pipe_are_no_run_files_and_nothing_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_folder, "ask_child", read_here)
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "folder.toml").mkdir()
     for name, word in (("pipe", "not a plain file"), ("folder", "is a folder"), ("none", "does not exist")):

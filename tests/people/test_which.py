@@ -20,13 +20,14 @@ from supervisor.api.client import NotThereError, UnclearError
 from supervisor.api.protocol import Api
 from supervisor.base import homes, proc_stat
 from supervisor.base.errors import UsageError
-from supervisor.cli import ctl, live, main, read_state, state_folder, which
+from supervisor.cli import ctl, live, main, state_folder, which
 from supervisor.config import run_place
 from supervisor.journal.journal import Journal
 from supervisor.process import attached
 from supervisor.views import incidents
 from tests.evidence.rig import journal_with_an_incident
 from tests.people.desk import FakeDesk
+from tests.people.in_process import read_here
 
 Serve = Callable[..., Api]
 STRANGER = 54321
@@ -67,11 +68,6 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-def read_here(what: str, path: str, query: str) -> str:
-    """In place of the child, which a user who may not read this environment could not start."""
-    return json.dumps(read_state.answer(what, Path(path), json.loads(query)))
-
-
 def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     """``supervisorctl WORDS`` as a user whom no password file knows: (exit code, all that it said)."""
     for name in ("cli.old_logs", "config.settings", "views.incidents", "views.without_daemon"):
@@ -88,7 +84,7 @@ def as_stranger(folder: Path, env: dict[str, str], *words: str) -> tuple[int, st
             os.environ.update({"RL_SUPERVISOR_SOCKET_DIR": str(folder / "sockets"), **env})
             os.chdir("/")
             sys.stdout = sys.stderr = os.fdopen(fd, "w", buffering=1)
-            state_folder.ask_child = read_here
+            state_folder.ask_child = read_here  # a user who may not read this environment could not start a child
             try:
                 code = ctl.main(list(words))
             except SystemExit as ended:

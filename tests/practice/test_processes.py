@@ -6,34 +6,54 @@ from pathlib import Path
 
 import pytest
 
-from tests.practice.conftest import ERAS, Make
+from tests.practice.conftest import LONG, Make
 from tests.practice.run import Practice, wait_until
+
+PARENTS = {
+    "2026-01-06": ["trainer-rank", "torchrun", "uv", "rl"],
+    "2026-08-21": ["trainer-rank", "torchrun", "rl"],
+}
 
 
 def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode()
 
 
+def environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0")
+
+
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def running(make: Make, era: str, **options: object) -> Practice:
-    practice = make(era, max_steps=500, **options)
+def chain_of(practice: Practice, role_of: dict[int, str]) -> list[str]:
+    """From the trainer up to the launcher."""
+    chain = []
+    (pid,) = practice.pids("trainer-rank")
+    while pid in role_of:
+        chain.append(role_of[pid])
+        pid = parent(pid)
+    return chain
+
+
+def running(make: Make, era: str) -> Practice:
+    practice = make(era, max_steps=500)
     practice.start()
     wait_until(lambda: practice.trained_steps(), "a step")
     return practice
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_roles_are_named_as_the_era_names_them(era: str, make: Make) -> None:
+@pytest.mark.parametrize("era", LONG)
+def test_names_parents_and_environments_are_the_eras_own(era: str, make: Make) -> None:
     practice = running(make, era)
     if practice.era.titles:  # nothing that makes steps waits for the environment's worker to have its title
         wait_until(
             lambda: any(command_line(pid) == "Verifiers::EnvWorker0" for pid in practice.pids("env-worker")),
             "the environment's worker",
         )
-    shown = {role: command_line(pid) for pid, role in practice.alive().items() if role != "uv"}
+    role_of = practice.alive()
+    shown = {role: command_line(pid) for pid, role in role_of.items() if role != "uv"}
     binaries = f"{practice.home}/.venv/bin"
 
     assert shown["engine-core"] == "VLLM::EngineCore"
@@ -60,43 +80,21 @@ def test_roles_are_named_as_the_era_names_them(era: str, make: Make) -> None:
             ["uv", "run", "orchestrator"],
         ]
 
-
-@pytest.mark.parametrize("era", ["2026-01-06", "2026-08-21"])
-def test_parents_are_the_eras_own(era: str, make: Make) -> None:
-    practice = running(make, era)
-    role_of = practice.alive()
-
-    chain = []
-    (pid,) = practice.pids("trainer-rank")
-    while pid in role_of:
-        chain.append(role_of[pid])
-        pid = parent(pid)
-
-    assert chain == (
-        ["trainer-rank", "torchrun", "uv", "rl"] if era == "2026-01-06" else ["trainer-rank", "torchrun", "rl"]
-    )
     (engine,) = practice.pids("engine-core")
     assert role_of[parent(engine)] == "inference"
+    assert Path(f"/proc/{engine}/comm").read_text() == "VLLM::EngineCor\n", "the kernel's name has fifteen letters"
+    if era in PARENTS:
+        assert chain_of(practice, role_of) == PARENTS[era]
+
+    (trainer,), (torchrun,) = practice.pids("trainer-rank"), practice.pids("torchrun")
+    assert b"PRACTICE_FILE=" in environment(torchrun)
+    # A title is written over the environment; SPT_NOENV would keep it, in the test below.
+    assert (environment(trainer) == b"") == practice.era.titles
 
 
-def test_a_titled_process_loses_its_environment_unless_spt_noenv_keeps_it(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wiped = running(make, "v0.6")
-    (trainer,) = wiped.pids("trainer-rank")
-    assert Path(f"/proc/{trainer}/environ").read_bytes().strip(b"\0") == b""
-    (torchrun,) = wiped.pids("torchrun")
-    assert b"PRACTICE_FILE=" in Path(f"/proc/{torchrun}/environ").read_bytes()
-    wiped.end_all()
-
+@pytest.mark.soak
+def test_a_titled_process_keeps_its_environment_with_spt_noenv(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPT_NOENV", "1")
     kept = running(make, "v0.6")
     (trainer,) = kept.pids("trainer-rank")
-    assert b"PRACTICE_FILE=" in Path(f"/proc/{trainer}/environ").read_bytes()
-
-
-def test_the_kernels_short_name_is_cut_to_fifteen_letters(make: Make) -> None:
-    practice = running(make, "2026-08-21")
-    (engine,) = practice.pids("engine-core")
-
-    assert Path(f"/proc/{engine}/comm").read_text() == "VLLM::EngineCor\n"
+    assert b"PRACTICE_FILE=" in environment(trainer)
