@@ -68,6 +68,57 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
+class Client:
+    """In the place of W&B's package in our child: a run, or an error."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "client" / "wandb"
+        self._folder.mkdir(parents=True)
+        errors = "class CommError(Exception): ...\nclass UsageError(Exception): ...\n"
+        (self._folder / "errors.py").write_text(errors)
+
+    @property
+    def path(self) -> str:
+        return str(self._folder.parent)
+
+    def raises(self, error: str, text: str) -> None:
+        self._write(f"raise {error}({text!r})")
+
+    def shows(self, **more: object) -> None:
+        beat = datetime.fromtimestamp(time.time() - 20, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        given = {"state": "running", "heartbeatAt": beat, "summaryMetrics": {"step": 412}, "id": RUN, **more}
+        self._write(f"given = json.loads({json.dumps(given)!r}); return Run(given)")
+
+    def _write(self, answer: str) -> None:
+        (self._folder / "__init__.py").write_text(f"""
+import json
+from wandb.errors import CommError, UsageError
+
+class Run:
+    entity, project, url = "lab", "proj", "http://127.0.0.1/lab/proj"
+
+    def __init__(self, given):
+        self.id, self.state, self._attrs = given["id"], given["state"], given
+
+class Api:
+    def __init__(self, timeout):
+        assert timeout > 0
+
+    def run(self, path):
+        assert path == "lab/proj/{RUN}", path
+        {answer}
+""")
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    made = Client(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", made.path)
+    return made
+
+
 def call(*words: str) -> tuple[int, str]:
     """Exit code, and all that was printed, in one line."""
     out = io.StringIO()
@@ -85,6 +136,9 @@ def show(server: Server, *, step: object = 412, age_s: float = 20.0, **more: obj
 # ---------------------------------------------------------------- the run's page
 
 
+# What becomes of an answer is asked of a stand-in for the client, which takes two seconds to import.
+
+
 def test_what_both_say_and_no_difference(server: Server, run_file: Path, tmp_path: Path) -> None:
     show(server)
     with serving(tmp_path) as serve:
@@ -95,8 +149,8 @@ def test_what_both_say_and_no_difference(server: Server, run_file: Path, tmp_pat
     assert "Here: running, step 412." in told
 
 
-def test_what_differs_is_said_and_is_the_exit_code(server: Server, run_file: Path, tmp_path: Path) -> None:
-    show(server, state="crashed", step=500)
+def test_what_differs_is_said_and_is_the_exit_code(client: Client, run_file: Path, tmp_path: Path) -> None:
+    client.shows(state="crashed", summaryMetrics={"step": 500})
     with serving(tmp_path) as serve:
         serve(FakeDesk())
         code, told = call(str(run_file))
@@ -109,10 +163,10 @@ def test_what_differs_is_said_and_is_the_exit_code(server: Server, run_file: Pat
     ("wrong", "why"),
     [
         ("no key", "No API key configured"),
-        ("refused", "invalid credentials"),
-        ("no such run", "Could not find run"),
-        ("other run", "and tells of zzz"),
-        ("no JSON", "Expecting property name"),
+        pytest.param("refused", "invalid credentials", marks=pytest.mark.soak),
+        pytest.param("no such run", "Could not find run", marks=pytest.mark.soak),
+        pytest.param("other run", "and tells of zzz", marks=pytest.mark.soak),
+        pytest.param("no JSON", "Expecting property name", marks=pytest.mark.soak),
     ],
 )
 def test_a_server_that_shows_nothing_is_told_with_its_reason(
@@ -133,9 +187,45 @@ def test_a_server_that_shows_nothing_is_told_with_its_reason(
     assert wandb_server.KEY not in told
 
 
-def test_odd_values_are_unknown_and_escapes_are_gone(server: Server, run_file: Path) -> None:
-    show(server, step=[1], state="\x1b[31mrunning\x1b[0m")
-    server.runs[RUN] |= {"heartbeatAt": "yesterday", "summaryMetrics": '{"step": NaN, "_step": -1, "loss": "Infinity"}'}
+@pytest.mark.parametrize(
+    ("raises", "why"),
+    [
+        ("CommError", "W&B does not show lab/proj/abcd1234: what went wrong"),
+        ("UsageError", "W&B does not show lab/proj/abcd1234: what went wrong"),
+        ("ValueError", "W&B does not show lab/proj/abcd1234: what went wrong"),
+        ("KeyError", "its answer makes no sense to W&B's client (KeyError)"),
+    ],
+)
+def test_what_the_client_raises_is_told(client: Client, run_file: Path, raises: str, why: str) -> None:
+    client.raises(raises, "what went wrong")
+    code, told = call(str(run_file))
+    assert code == 1
+    assert why in told
+
+
+def test_an_answer_about_another_run_is_none(client: Client, run_file: Path) -> None:
+    client.shows(id="zzz")
+    code, told = call(str(run_file))
+    assert code == 1
+    assert f"W&B was asked for lab/proj/{RUN} and tells of zzz." in told
+
+
+ODD = {"step": float("nan"), "_step": -1, "loss": "Infinity"}
+
+
+def test_odd_values_are_unknown_and_escapes_are_gone(client: Client, run_file: Path) -> None:
+    client.shows(state="\x1b[31mrunning\x1b[0m", heartbeatAt="yesterday", summaryMetrics=ODD)
+    assert_odd(run_file)
+
+
+@pytest.mark.soak
+def test_the_real_client_gives_odd_values_on(server: Server, run_file: Path) -> None:
+    show(server, state="\x1b[31mrunning\x1b[0m")
+    server.runs[RUN] |= {"heartbeatAt": "yesterday", "summaryMetrics": json.dumps(ODD)}
+    assert_odd(run_file)
+
+
+def assert_odd(run_file: Path) -> None:
     code, told = call(str(run_file))
     assert code == 0
     assert f"W&B: lab/proj/{RUN} is running, no step, no heartbeat." in told
