@@ -89,13 +89,23 @@ def desk() -> FakeDesk:
 # ---------------------------------------------------------------- what arrives
 
 
-def test_each_metric_of_the_page_arrives_with_its_labels(
+def test_each_metric_of_the_page_arrives_with_its_labels_and_an_incident_is_one_trace_with_a_span_for_each_part(
     child: SideChild, collector: Collector, tmp_path: Path
 ) -> None:
+    recent_night(tmp_path)
+    (night,) = read_incidents(tmp_path / "state")
+    keep_evidence(tmp_path / "state", collected=night["noticed"] + 1)
     with serving(tmp_path) as serve:
         serve(told := desk())
         child.tend()
-        until(lambda: collector.newest("rl_supervisor_step"), 40)
+        until(lambda: collector.newest("rl_supervisor_step") and collector.spans, 40)
+        sent = len(collector.metrics)
+        until(lambda: len(collector.metrics) > sent + 1, 20)
+    assert_metrics(collector, told)
+    assert_trace(collector)
+
+
+def assert_metrics(collector: Collector, told: FakeDesk) -> None:
     assert collector.newest("rl_supervisor_step") == [({"run": "bs4"}, 412.0)]
     assert collector.newest("rl_supervisor_gpu_memory_used_bytes") == [
         ({"run": "bs4", "index": "0", "uuid": "GPU-a", "role": "inference"}, float(70 << 30))
@@ -111,18 +121,7 @@ def test_each_metric_of_the_page_arrives_with_its_labels(
     assert collector.headers[0]["authorization"] == f"Bearer {TOKEN}"
 
 
-def test_an_incident_is_one_trace_with_a_span_for_each_part(
-    child: SideChild, collector: Collector, tmp_path: Path
-) -> None:
-    recent_night(tmp_path)
-    (night,) = read_incidents(tmp_path / "state")
-    keep_evidence(tmp_path / "state", collected=night["noticed"] + 1)
-    with serving(tmp_path) as serve:
-        serve(desk())
-        child.tend()
-        until(lambda: collector.spans, 40)
-        sent = len(collector.metrics)
-        until(lambda: len(collector.metrics) > sent + 1, 20)
+def assert_trace(collector: Collector) -> None:
     spans = {one.name: one for one in collector.spans}
     assert list(spans) == ["incident", "detect", "evidence", "stop", "restore", "start", "first step"]
     assert len(collector.spans) == len(spans), "each was sent once"

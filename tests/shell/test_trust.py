@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,9 @@ import pytest
 
 from supervisor.base import proc_stat, secrets, trust
 from supervisor.base.errors import ConfigError
+from supervisor.cli.main import main
 from supervisor.config.run_file import load
+from tests.people.in_process import call
 from tests.shell.conftest import STRANGER, as_root
 
 ROOT = Path(__file__).parents[2]
@@ -363,9 +364,7 @@ def test_the_group_of_one_user_alone_is_his_and_a_shared_one_is_not(monkeypatch:
 def test_each_command_refuses_it(verb: str, etc: Path) -> None:
     path = everybodys(etc)
     words = {"install": ["install", "--prefix", str(etc / "root"), "--run", str(path)]}.get(verb, [verb, str(path)])
-    told = subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.main", *words], capture_output=True, text=True, timeout=60
-    )
+    told = call(main, words)
     assert told.returncode == (93 if verb == "run" else 1)
     assert f"all users can write the file {path}" in told.stdout + told.stderr
     assert not list((etc / "root").glob("**/*.toml"))
