@@ -321,13 +321,19 @@ def _age(one: Rented, seen: Seen) -> float:
 def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     holder = find_holder(list(state.rented), claim)
     silent_s = seen.now - claim.beat_at - state.unheard_s
+    is_silent = silent_s >= rules.patience_s and (holder is None or seen.now - holder.woke_at >= rules.patience_s)
     lives = holder is not None and holder.is_living and holder.missing_since is None
     if claim.is_free:
         # Code 75, or none: the pod's own starter begins again there, and claims without waiting.
-        if claim.generation and claim.code != EXIT_POD_UNFIT and lives and silent_s < rules.patience_s:
-            return Decision(state, f"The run was given back {span(silent_s)} ago; its pod may start it again.")
-        return None
-    if silent_s >= rules.patience_s and (holder is None or seen.now - holder.woke_at >= rules.patience_s):
+        if claim.code == EXIT_POD_UNFIT or holder is None or not lives:
+            return None
+        given = f"The run was given back {span(silent_s)} ago"
+        if not is_silent:
+            return Decision(state, f"{given}; its pod may start it again.")
+        return _drop(
+            state, holder, "failed", seen, f"{given}, and pod {holder.id} has not started it again: it is destroyed."
+        )
+    if is_silent:
         return None
     who = f"pod {holder.id}" if holder is not None else "its pod"
     said = f"No beat of {who} for {span(seen.now - claim.beat_at)}"
@@ -533,11 +539,11 @@ def _note_offers(state: State, rules: Rules, seen: Seen) -> State:
 
 
 def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
-    """Which offers are not taken, and why; and whether that is so until a person changes a limit."""
+    """Which offers are not taken, and why; and whether that is so until a person changes a limit, or ends a pod."""
     offers = seen.offers or ()
     bad = [one for one in offers if _is_left_out(state, rules, seen, one)]
     dear = [one for one in offers if one not in bad and not _is_paid_for(rules, seen, one)]
-    told = []
+    told, person = [], False
     if bad:
         why = "the machine had a fault, was just taken, or has a pod of this fleet"
         told.append(f"{len(bad)} of {len(offers)} offers are left out: {why}")
@@ -547,8 +553,10 @@ def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
             f"{len(dear)} of {len(offers)} cost ${least:.2f} an hour or more, ${seen.spending:.2f} are spent now, and "
             f"${rules.per_hour:.2f} are allowed (limits.per_hour)"
         )
-    never = bool(dear) and rules.per_hour is not None and min(one.offer.per_hour for one in dear) > rules.per_hour
-    return "".join(f"; {one}" for one in told), never and not bad
+        never = least > rules.per_hour and not bad
+        kept = sum(price_now(one) for one in _list_living(state) if _is_for_person(state, one, seen))
+        person = never or _is_within(rules, seen.spending - kept + least)
+    return "".join(f"; {one}" for one in told), person
 
 
 def _is_left_out(state: State, rules: Rules, seen: Seen, offered: Offered) -> bool:
@@ -652,13 +660,13 @@ def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:
         if found is not None:
             return found
         kept += f" {_say_kept(state, one, seen)}"
-        person = person or not _may_lose(state, one, seen) or _is_stuck(one, seen)
+        person = person or _is_for_person(state, one, seen)
     return Decision(state, f"{why.rstrip('.')}.{kept}", person=person) if kept else None
 
 
-def _is_stuck(one: Rented, seen: Seen) -> bool:
-    """Has its provider failed to destroy it for so long that a person should look?"""
-    return bool(one.stuck_since) and seen.now - one.stuck_since >= STUCK_S
+def _is_for_person(state: State, one: Rented, seen: Seen) -> bool:
+    """May it hold a step, so that only a person ends it, or has its provider failed to for long?"""
+    return not _may_lose(state, one, seen) or (bool(one.stuck_since) and seen.now - one.stuck_since >= STUCK_S)
 
 
 def _say_given_up(state: State) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.decide import _list_unseen
 from supervisor.fleet.keys import _name_keys, name_key
@@ -206,3 +208,62 @@ def test_a_pod_that_was_listed_once_is_never_one_that_no_list_has_shown() -> Non
     world, book, _ = train_world(1)
     forgotten = replace(book.states[RUN], rented=())  # as after hundreds of pods
     assert forgotten.asked and not _list_unseen(forgotten, Seen(world.now + 1e5, None))
+
+
+FOR_ONE = replace(default_rules(), per_hour=3.5)
+"""A limit with room for one pod."""
+
+
+def test_a_pod_that_hangs_and_leaves_no_room_for_another_below_the_limit_is_told_to_a_person() -> None:
+    world, book, pod = train_world(9)
+    pod.online = False
+    tolds: list[Any] = []
+    go(world, book, 1, lambda: tolds.append(world.controller(book, FOR_ONE).tick()[0].decision))
+    last = tolds[-1]
+    assert len(world.pods) == 1
+    assert last.person and "To lose it: rl-supervisor fleet destroy virtual/i0" in last.sentence, last.sentence
+    pod.online = True
+    world.sleep(60)
+    assert not world.controller(book, FOR_ONE).tick()[0].decision.person
+
+
+def test_a_run_whose_own_pod_is_not_in_the_way_waits_for_the_pods_of_other_runs() -> None:
+    two = TwoRuns(61, per_hour=4.0)
+    two.two.machines = []
+    two.until(lambda: two.one.holder() is not None and two.one.holder().step > 20)
+    pod = two.one.holder()
+    pod.publishing = True  # for ever
+    pod.complete.append(120)
+    two.sleep(61)
+    two.one.outbid(pod)  # its disk is kept, and billed
+    two.one.machines, two.two.machines = [], ["m0"]
+    two.until(lambda: two.two.holder() is not None and two.two.holder().step > 20)
+    two.one.machines = ["m1"]
+    told = two.tick()[0].decision
+    assert "(limits.per_hour)" in told.sentence and "Pod i0 is kept" in told.sentence, told.sentence
+    assert not told.person
+
+
+@pytest.mark.parametrize("code", [75, 93, None])
+def test_a_pod_that_gave_the_run_back_and_rests_makes_room_for_the_next(code: int | None) -> None:
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.release(pod, code, "the trainer's key is wrong")
+    go(world, book, 0.15, lambda: world.controller(book, FOR_ONE).tick())
+    assert pod.destroyed is None, "its own starter has ten minutes"
+    change(book, up_at=world.now)
+    go(world, book, 0.1, lambda: world.controller(book, FOR_ONE).tick())
+    assert pod.destroyed is not None and len(world.paid()) == 1
+    assert any("pod i0 has not started it again: it is destroyed." in said for said in book.said)
+
+
+def test_a_pod_that_gave_the_run_back_and_is_woken_has_the_whole_patience_to_start() -> None:
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.release(pod, 75, "SIGTERM")
+    world.outbid(pod)
+    world.machines, pod.boot_s = [], 500.0
+    go(world, book, 1)
+    world.wake(pod)
+    run_until(world, book, lambda: world.holder() is pod)
+    assert pod.destroyed is None
