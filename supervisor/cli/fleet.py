@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from supervisor.cli.render import Paint, table, wrap
 from supervisor.core.messages import VARIABLE
 from supervisor.core.words import span
 from supervisor.fleet.assemble import Assembly, assemble
-from supervisor.fleet.book import Orders, StoreBook
+from supervisor.fleet.book import Orders, Page, StoreBook
 from supervisor.fleet.controller import Controller, Place, Told
 from supervisor.fleet.fleet_file import PlaceTable
 from supervisor.fleet.model import Rented, State
@@ -154,16 +154,17 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
     fleet = assemble(file, os.environ)
     book = fleet.book()
     instance = pod.rpartition("/")[2]
-    for run_id in _known_runs(fleet, book).values():
-        state = book.read_state(run_id)
-        if any(one.id == instance and one.is_living for one in state.rented):
+    damaged: list[str] = []
+    for run_id, _, page in _read_pages(fleet, book, damaged):
+        if page is not None and any(one.id == instance and one.is_living for one in page.state.rented):
             return _order(
                 fleet,
                 run_id,
                 lambda orders: replace(orders, agreed=(*orders.agreed, instance)),
                 dry_run=dry_run,
             )
-    raise UsageError(f"No run of {file} has a pod {instance}. `rl-supervisor fleet history` lists them.")
+    told = [f"No run of {file} has a pod {instance}. `rl-supervisor fleet history` lists them.", *damaged]
+    raise UsageError("\n".join(told))
 
 
 def tick(file: Path, dry_run: bool) -> int:
@@ -218,19 +219,16 @@ def status(file: Path) -> int:
     fleet = assemble(file, os.environ)
     book = fleet.book()
     rows = [("run", "pod", "since", "$/hour", "$ so far", "$/useful hour", "step")]
-    notes = []
-    for name, run_id in _known_runs(fleet, book).items():
-        try:
-            page = book.read_page(run_id)
-        except StoreError as error:
-            if error.kind != "damaged":
-                raise
+    notes: list[str] = []
+    damaged: list[str] = []
+    in_file = {run_file.run.id for run_file in fleet.files.values()}
+    for run_id, name, page in _read_pages(fleet, book, damaged):
+        if page is None:
             rows.append((name, "unknown", "", "", "?", "?", ""))
-            notes += wrap(f"{name}: {error}.")
             continue
         living = [one for one in page.state.rented if one.is_living]
         dollars, each = sum_dollars(page.state), _price_useful_hour(page.state)
-        if not living and name not in fleet.files:
+        if not living and run_id not in in_file:
             continue
         for one in living:
             rows.append((name, *_pod_cells(one), f"{dollars:.2f}", each, "" if one.step is None else str(one.step)))
@@ -238,7 +236,7 @@ def status(file: Path) -> int:
             rows.append((name, "none", "", "", f"{dollars:.2f}", each, ""))
         if page.said:
             notes += wrap(f"{name}: {page.said[-1].sentence} ({_at(page.said[-1].at)})")
-    print("\n".join([*table(rows), "", *notes]))
+    print("\n".join([*table(rows), "", *notes, *(line for one in damaged for line in wrap(one))]))
     return 0
 
 
@@ -259,9 +257,12 @@ def history(file: Path) -> int:
     fleet = assemble(file, os.environ)
     book = fleet.book()
     rows = [("run", "pod", "machine", "from", "to", "$", "how it ended")]
-    faults, sums = [], []
-    for name, run_id in _known_runs(fleet, book).items():
-        state: State = book.read_page(run_id).state
+    faults: list[str] = []
+    sums: list[str] = []
+    for _, name, page in _read_pages(fleet, book, sums):
+        if page is None:
+            continue
+        state = page.state
         for one in state.rented:
             rows.append(
                 (
@@ -393,16 +394,28 @@ def _read_states(fleet: Assembly) -> list[State]:
     """What is remembered of the runs; nothing where the store does not answer, since offers are shown without it."""
     try:
         book = fleet.book()
-        return [book.read_page(run_id).state for run_id in _known_runs(fleet, book).values()]
+        return [book.read_page(run_id).state for run_id in _known_runs(fleet, book)]
     except StoreError as error:
         print(*wrap(f"What pods have trained so far is unknown: {error}."), sep="\n")
         return []
 
 
 def _known_runs(fleet: Assembly, book: StoreBook) -> dict[str, str]:
-    """Runs of the file by their names, and those that left it by their ids: name -> id."""
-    known = {name: run_file.run.id for name, run_file in fleet.files.items()}
-    return known | {run_id: run_id for run_id in book.list_runs() if run_id not in known.values()}
+    """Names of the runs of the file, and ids of those that left it: id -> name."""
+    known = {run_file.run.id: name for name, run_file in fleet.files.items()}
+    return known | {run_id: run_id for run_id in book.list_runs() if run_id not in known}
+
+
+def _read_pages(fleet: Assembly, book: StoreBook, damaged: list[str]) -> Iterator[tuple[str, str, Page | None]]:
+    """Id, name and page of each run. A page that is damaged hides no other run: None, and ``damaged`` gets why."""
+    for run_id, name in _known_runs(fleet, book).items():
+        try:
+            yield run_id, name, book.read_page(run_id)
+        except StoreError as error:
+            if error.kind != "damaged":
+                raise
+            damaged.append(f"{name}: {error}.")
+            yield run_id, name, None
 
 
 def _runs_of(fleet: Assembly, name: str | None) -> list[str]:

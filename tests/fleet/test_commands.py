@@ -265,3 +265,37 @@ def test_an_order_that_ends_for_want_of_a_key_is_not_written_down(
     code, said = say(*words)
     assert (code, "VAST_API_KEY is not set" in said) == (1, True)
     assert not list((tmp_path / "store").rglob("orders/*"))
+
+
+def test_a_record_that_is_damaged_keeps_no_other_run_from_history_and_destroy(
+    say: Say, vast: FakeVast, tmp_path: Path
+) -> None:
+    vast.add_offer()
+    write_fleet(tmp_path, "other", "swe")
+    say("tick")
+    lost, pod = vast.living()
+    open_store((tmp_path / "store").as_uri(), None, {}).put_bytes("fleet/state/other-id.json", b"{")
+    code, said = say("history")
+    assert code == 0
+    assert f"swe vast/{pod.instance} 10020" in said and "other: file:" in said
+    code, said = say("destroy", f"vast/{lost.instance}")
+    assert code == 2
+    assert f"has a pod {lost.instance}" in said and "is no record of this controller" in said
+    assert f"Pod {pod.instance} is destroyed, as a person agreed." in say("destroy", f"vast/{pod.instance}")[1]
+
+
+def test_a_run_that_gets_a_new_id_is_shown_beside_what_its_old_id_still_has(
+    say: Say, vast: FakeVast, tmp_path: Path
+) -> None:
+    vast.add_offer()
+    file = tmp_path / "swe.toml"
+    file.write_text(file.read_text().replace("swe-id", "swe"))
+    say("tick")
+    file.write_text(file.read_text().replace('"swe"', '"swe-2"'))
+    say("tick")
+    old, new = vast.living()
+    for said in (say("status")[1], say("history")[1]):
+        assert f"swe vast/{old.instance}" in said and f"swe vast/{new.instance}" in said
+    assert f"Pod {new.instance} is destroyed" in say("destroy", f"vast/{new.instance}")[1]
+    assert f"Pod {old.instance} is destroyed" in say("destroy", f"vast/{old.instance}")[1]
+    assert say("status")[1].count("swe vast/") == 1, "nothing is rented under the old id"
