@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -28,15 +30,13 @@ def server() -> Iterator[B2Server]:
 
 
 def checked(folder: Path, store: str, environ: dict[str, str]) -> dict[str, Any]:
-    """The report of `check --online --json`, as a person's shell runs it."""
+    """The report of `check --online --json`, made in this process."""
     path = folder / "run.toml"
     path.write_text(RUN + store)
-    command = [sys.executable, "-m", "supervisor.cli.main", "check", "--online", "--json", str(path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environ}
-    )
-    report: dict[str, Any] = json.loads(done.stdout)
-    assert (done.returncode == 0) == report["ok"]
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        code = check.check(path, as_json=True, online=True, environ=environ)
+    report: dict[str, Any] = json.loads(told.getvalue())
+    assert (code == 0) == report["ok"]
     return report
 
 
@@ -51,10 +51,16 @@ def without(*names: str) -> Key:
 
 
 def test_a_good_key_finds_what_the_run_has_there(tmp_path: Path, server: B2Server) -> None:
+    """Asked as a person's shell does it; what the other tests here ask, they ask of the same code in this process."""
     for name in ("step_10/manifest.json", "step_10/a", "step_20/manifest.json", "step_30/a", "latest.json"):
         server.put(f"team/r7/{name}", b"x")
-    report = of_b2(tmp_path, server, without())
-    assert report["ok"]
+    path = tmp_path / "run.toml"
+    path.write_text(f'{RUN}url = "b2://the-bucket/team"\nrealm = "{server.url}"\n')
+    command = [sys.executable, "-m", "supervisor.cli.main", "check", "--online", "--json", str(path)]
+    environ = {**os.environ, **server.environ(server.add_key(without()))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["ok"]) == (0, True)
     assert "The store answers; it holds 5 files of this run, 2 published steps up to 20." in report["notes"]
 
 
