@@ -18,8 +18,11 @@ import pytest
 from supervisor.base.retry import Retry
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import PublishPlan, Source
+from supervisor.checkpoints.read_request import read_request
+from supervisor.checkpoints.transfer import serve
+from supervisor.effects import transfers as daemons
 from supervisor.storage import open_store
-from supervisor.storage.base import Store
+from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
 
 PART = 20_000
@@ -165,6 +168,74 @@ def transfers() -> Iterator[Transfers]:
         if process.poll() is None:
             process.kill()
             process.wait(timeout=10)
+
+
+class Served:
+    """As ``Transfers``, in this process, which has b2sdk already: for what a request does, and not for the process."""
+
+    def ok(self, request: Any, environ: dict[str, str] | None = None) -> dict[str, Any]:
+        """Carry one out, which must end well."""
+        lines: Any = _Entries()
+        answer: dict[str, Any] = serve(read_request(json.loads(json.dumps(request))), environ or {}, lines)
+        answer = json.loads(json.dumps(answer))
+        for name, values in lines.told:
+            answer[name].update(values)
+        return answer
+
+    def error(self, request: Any, environ: dict[str, str] | None = None) -> tuple[str, str]:
+        """Carry one out, which must be an error: (kind, sentence)."""
+        with pytest.raises(StoreError) as caught:
+            self.ok(request, environ)
+        return caught.value.kind, str(caught.value)
+
+
+class _Entries:
+    """The answer channel of a request that is carried out in this process."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, str]]] = []
+
+    def progress(self, moved: Moved) -> None:
+        quiet(moved)
+
+    def entries(self, field: str, values: dict[str, str]) -> None:
+        self.told.append((field, values))
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served()
+
+
+class Lasting:
+    """As ``Transfers``, with one process for request after request, as the daemon has it; an error ends one."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, daemons.Transfers] = {}
+
+    def ok(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> dict[str, Any]:
+        """Carry one out, which must end well."""
+        key = json.dumps(environ)
+        if key not in self._made:
+            self._made[key] = daemons.Transfers({**os.environ, **(environ or {})}, 60.0, more_follow=True)
+        return self._made[key].run(request)
+
+    def error(self, request: dict[str, Any], environ: dict[str, str] | None = None) -> tuple[str, str]:
+        """Carry one out, which must be an error: (kind, sentence)."""
+        with pytest.raises(StoreError) as caught:
+            self.ok(request, environ)
+        return caught.value.kind, str(caught.value)
+
+    def close(self) -> None:
+        for made in self._made.values():
+            made.close()
+
+
+@pytest.fixture
+def lasting() -> Iterator[Lasting]:
+    made = Lasting()
+    yield made
+    made.close()
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

@@ -28,13 +28,15 @@ def test_a_store_that_cannot_be_listed_is_never_an_empty_one(tmp_path: Path) -> 
 
 def test_steps_are_numbers_and_other_names_are_none_of_our_business(store: Store, tmp_path: Path) -> None:
     for number in (9, 100):
-        publish(store, Step(tmp_path / str(number), number).fill().plan(tmp_path / "state"), quiet)
+        publish(store, Step(tmp_path / str(number), number).fill(shard=900).plan(tmp_path / "state"), quiet)
     for name in ("step_x/a", "step_007/a", "notes.txt", "step_11", "run/run.toml"):
         store.put_bytes(f"{RUN}/{name}", b"x")
     found = list_steps(store, RUN)
     assert list(found.steps) == [9, 100]
     assert all(info.committed and not info.legacy for info in found.steps.values())
-    assert found.steps[9].size_bytes == sum(p.stat().st_size for p in Step(tmp_path / "9", 9).fill().files.values())
+    assert found.steps[9].size_bytes == sum(
+        p.stat().st_size for p in Step(tmp_path / "9", 9).fill(shard=900).files.values()
+    )
     assert found.latest is not None and found.latest.step == 100
 
 
@@ -67,7 +69,7 @@ def test_a_damaged_manifest_or_pointer_is_a_sentence_and_not_a_crash(store: Stor
 def test_deleting_leaves_no_older_version_behind_and_no_unfinished_upload(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
     for number in (10, 20, 30):
-        publish(store, Step(tmp_path / str(number), number).fill().plan(tmp_path / "state"), quiet)
+        publish(store, Step(tmp_path / str(number), number).fill(shard=900).plan(tmp_path / "state"), quiet)
     b2.put(f"team/{RUN}/step_10/trainer/.metadata", b"a newer version of the same name")
     assert delete_step(store, RUN, 10) > 0
     assert not [v.name for v in b2.state.versions.values() if "/step_10/" in v.name]

@@ -24,7 +24,7 @@ from supervisor.storage.base import Store, StoreError
 from supervisor.storage.file import FileStore
 from tests.b2server import B2Server
 
-from .conftest import QUICK, RUN, Step, Transfers, b2_store, quiet
+from .conftest import QUICK, RUN, Lasting, Served, Step, Transfers, b2_store, quiet
 
 SETTLE_S = 1.0
 A, B, C = (writer_name(f"pod-{name}", name * 16, "0001") for name in "abc")
@@ -80,7 +80,7 @@ def test_a_pod_that_gave_the_run_back_writes_and_deletes_nothing_more(store: Sto
     """What it still had under way comes too late: the next pod waits for nothing, and may have begun to read."""
     held(store, A)
     for number in (5, 10, 15):
-        publish(store, Step(tmp_path / "a", number).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+        publish(store, Step(tmp_path / "a", number).fill(shard=900).plan(tmp_path / "s", writer=A, generation=1), quiet)
     release(store, RUN, 1, A)
     before = {(file.name, file.file_id) for file in store.list_versions(f"{RUN}/")}
     fence = Fence(store, RUN, 1, A)
@@ -359,7 +359,7 @@ def test_a_pod_that_wakes_up_in_the_middle_of_a_publish_writes_and_deletes_nothi
     store: Store, tmp_path: Path, look_number: int, before: str
 ) -> None:
     held(store, A)
-    publish(store, Step(tmp_path / "a10", 10).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    publish(store, Step(tmp_path / "a10", 10).fill(shard=900).plan(tmp_path / "s", writer=A, generation=1), quiet)
     other = Step(tmp_path / "b20", 20).fill(seed=2)
 
     def meanwhile() -> None:
@@ -399,7 +399,7 @@ class AsleepOnceSent(AsleepBefore):
 def test_a_pod_that_wakes_up_when_its_files_are_confirmed_commits_nothing(store: Store, tmp_path: Path) -> None:
     """Between the last file and the manifest lie a listing or forty, and any of them may take long."""
     held(store, A)
-    publish(store, Step(tmp_path / "a10", 10).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    publish(store, Step(tmp_path / "a10", 10).fill(shard=900).plan(tmp_path / "s", writer=A, generation=1), quiet)
     zombie = AsleepOnceSent(store, 0, lambda: held(store, B, over=look(store, RUN)))
     plan = (
         Step(tmp_path / "a20", 20)
@@ -415,7 +415,7 @@ def test_a_pod_that_wakes_up_when_its_files_are_confirmed_commits_nothing(store:
 def test_a_fenced_pod_deletes_no_step(store: Store, tmp_path: Path) -> None:
     held(store, A)
     for number in (10, 20, 30):
-        step = Step(tmp_path / f"a{number}", number).fill()
+        step = Step(tmp_path / f"a{number}", number).fill(shard=900)
         publish(store, step.plan(tmp_path / "s", writer=A, generation=1), quiet)
     held(store, B, take_over=True)
     before = {file.name for file in store.list(f"{RUN}/")}
@@ -425,21 +425,21 @@ def test_a_fenced_pod_deletes_no_step(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_zombies_late_pointer_counts_for_nothing_and_is_healed_by_the_holders_heartbeat(
-    b2: B2Server, tmp_path: Path, transfers: Transfers
+    b2: B2Server, tmp_path: Path, served: Served
 ) -> None:
     store = b2_store(b2)
     held(store, A)
-    publish(store, Step(tmp_path / "a30", 30).fill().plan(tmp_path / "s", writer=A, generation=1), quiet)
+    publish(store, Step(tmp_path / "a30", 30).fill(shard=900).plan(tmp_path / "s", writer=A, generation=1), quiet)
     late = store.get_bytes(f"{RUN}/latest.json")
     held(store, B, take_over=True)
-    step = Step(tmp_path / "b20", 20).fill(seed=2)
+    step = Step(tmp_path / "b20", 20).fill(seed=2, shard=900)
     publish(store, step.plan(tmp_path / "sb", writer=B, generation=2, allow_back=True), quiet)
     store.put_bytes(f"{RUN}/latest.json", late)  # the request that was on its way while the pod slept
     assert current(store, "latest.json")["step"] == "step_30", "a reader by name is deceived for a moment"
     latest = read_latest(store, RUN)
     assert latest is not None and (latest.step, latest.generation) == (20, 2), "we are not"
     where = {"store": {"url": store.url, "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
-    transfers.ok({"do": "beat", "generation": 2, "writer": B, "count": 1, **where}, b2.environ())
+    served.ok({"do": "beat", "generation": 2, "writer": B, "count": 1, **where}, b2.environ())
     assert current(store, "latest.json")["step"] == "step_20"
 
 
@@ -447,7 +447,7 @@ def test_a_pointer_from_before_a_rollback_that_arrives_late_does_not_undo_it(b2:
     """It is of the same pod: its transfer was killed, and the last request was on its way."""
     store = b2_store(b2)
     held(store, A)
-    steps = {number: Step(tmp_path / f"a{number}", number).fill() for number in (10, 20)}
+    steps = {number: Step(tmp_path / f"a{number}", number).fill(shard=900) for number in (10, 20)}
     for step in steps.values():
         publish(store, step.plan(tmp_path / "s", writer=A, generation=1), quiet)
     late = store.get_bytes(f"{RUN}/latest.json")
@@ -459,10 +459,10 @@ def test_a_pointer_from_before_a_rollback_that_arrives_late_does_not_undo_it(b2:
 
 def test_a_zombies_late_manifest_does_not_stand_for_the_step_of_the_holder(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
-    mine = Step(tmp_path / "a20", 20).fill(seed=1)
+    mine = Step(tmp_path / "a20", 20).fill(seed=1, shard=900)
     publish(store, mine.plan(tmp_path / "s", writer=A, generation=1), quiet)
     late = store.get_bytes(f"{RUN}/step_20/manifest.json")
-    step = Step(tmp_path / "b20", 20).fill(seed=2)
+    step = Step(tmp_path / "b20", 20).fill(seed=2, shard=900)
     publish(store, step.plan(tmp_path / "sb", writer=B, generation=2), quiet)
     store.put_bytes(f"{RUN}/step_20/manifest.json", late)
     found = list_steps(store, RUN).steps[20]
@@ -477,7 +477,7 @@ def test_a_zombies_late_manifest_does_not_stand_for_the_step_of_the_holder(b2: B
 
 def published(store: Store, tmp_path: Path, *numbers: int, **more: Any) -> None:
     for number in numbers:
-        step = Step(tmp_path / f"p{number}-{len(more)}", number).fill(seed=len(more))
+        step = Step(tmp_path / f"p{number}-{len(more)}", number).fill(seed=len(more), shard=900)
         publish(store, step.plan(tmp_path / "state", happened=lineage.read(store, RUN), **more), quiet)
 
 
@@ -587,28 +587,28 @@ def test_a_lineage_that_nobody_understands_is_a_sentence_and_never_an_empty_one(
     assert told.value.kind == "damaged"
 
 
-def test_standing_claim_beat_release_and_lineage_go_through_the_process(tmp_path: Path, transfers: Transfers) -> None:
+def test_standing_claim_beat_release_and_lineage_go_through_the_process(tmp_path: Path, lasting: Lasting) -> None:
     url = (tmp_path / "store").as_uri()
     where = {"store": {"url": url, "realm": None, "streams": 4, "part_size": None}, "run_id": RUN}
     store = open_store(url, None, {}, retry=QUICK)
-    first = transfers.ok({"do": "claim", "writer": A, "settle_s": 0.2, **where})
+    first = lasting.ok({"do": "claim", "writer": A, "settle_s": 0.2, **where})
     assert (first["generation"], first["writer"], first["released"]) == (1, A, False)
-    assert transfers.ok({"do": "standing", **where}) == first == asdict(look(store, RUN))
-    second = transfers.ok({"do": "claim", "writer": B, "settle_s": 0.2, **where})
+    assert lasting.ok({"do": "standing", **where}) == first == asdict(look(store, RUN))
+    second = lasting.ok({"do": "claim", "writer": B, "settle_s": 0.2, **where})
     assert second["writer"] == A
-    assert transfers.ok({"do": "claim", "writer": B, "settle_s": 0.2, "over": second, **where})["writer"] == B
-    late = transfers.start({"do": "beat", "generation": 1, "writer": A, "count": 1, **where}).end()
-    assert late[0] == 1
-    assert late[1]["error"].items() >= {"kind": "fenced", "by": "pod-b", "generation": 2}.items()
+    assert lasting.ok({"do": "claim", "writer": B, "settle_s": 0.2, "over": second, **where})["writer"] == B
+    with pytest.raises(FencedError) as late:
+        lasting.ok({"do": "beat", "generation": 1, "writer": A, "count": 1, **where})
+    assert (late.value.by, late.value.generation) == ("pod-b", 2)
     step = Step(tmp_path / "a20", 20).fill()
     asked = step.request(tmp_path / "s") | where | {"generation": 1, "writer": A}
-    kind, sentence = transfers.error(asked)
+    kind, sentence = lasting.error(asked)
     assert (kind, sentence.split(" (")[0]) == ("fenced", f"pod pod-b holds run {RUN} now")
     assert not store.list(f"{RUN}/step_20/"), "nothing was sent"
-    transfers.ok(asked | {"generation": 2, "writer": B})
+    lasting.ok(asked | {"generation": 2, "writer": B})
     happened = [{"kind": "quarantine", "step": 20, "wall": 1.7e9, "why": ""}]
-    told = transfers.ok({"do": "lineage", "happened": happened, "generation": 2, "writer": B, **where})
+    told = lasting.ok({"do": "lineage", "happened": happened, "generation": 2, "writer": B, **where})
     assert told == {"lineage": 1, "pointer": None}
-    assert transfers.ok({"do": "catalogue", **where})["steps"][0]["left"] == "it is quarantined"
-    assert transfers.ok({"do": "release", "generation": 2, "writer": B, **where}) == {}
-    assert transfers.ok({"do": "claim", "writer": A, "settle_s": 0.2, **where})["generation"] == 3
+    assert lasting.ok({"do": "catalogue", **where})["steps"][0]["left"] == "it is quarantined"
+    assert lasting.ok({"do": "release", "generation": 2, "writer": B, **where}) == {}
+    assert lasting.ok({"do": "claim", "writer": A, "settle_s": 0.2, **where})["generation"] == 3

@@ -93,7 +93,9 @@ def test_the_next_pod_takes_over_at_once_and_the_old_holder_is_fenced_when_it_wa
     store: Store, tmp_path: Path
 ) -> None:
     one, handed = held_and_silent(store)
-    publish(store, Step(tmp_path / "a10", 10).fill().plan(tmp_path / "s", writer=one.writer, generation=1), quiet)
+    publish(
+        store, Step(tmp_path / "a10", 10).fill(shard=900).plan(tmp_path / "s", writer=one.writer, generation=1), quiet
+    )
     theirs = Step(tmp_path / "b20", 20).fill(seed=2)
     two = Pod(store, "b", handed)
 

@@ -19,7 +19,7 @@ from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage.base import Store
 from tests.b2server import B2Server
-from tests.checkpoints_store.conftest import RUN, Step, Transfers, b2_store, quiet, transfers, until
+from tests.checkpoints_store.conftest import RUN, Served, Step, Transfers, b2_store, quiet, transfers, until
 
 __all__ = ["transfers"]
 A, B = (writer_name(f"pod-{name}", name * 16, "0001") for name in "ab")
@@ -38,7 +38,7 @@ def published(store: Store, step: Step, state: Path, generation: int, writer: st
     publish(store, step.plan(state, generation=generation, writer=writer, fence=fence), quiet)
 
 
-def beat(transfers: Transfers, b2: B2Server, **more: Any) -> None:
+def beat(transfers: Transfers | Served, b2: B2Server, **more: Any) -> None:
     where = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
     transfers.ok({"do": "beat", "generation": 2, "writer": B, "count": 1, **where, **more}, b2.environ())
 
@@ -87,14 +87,14 @@ def test_what_landed_late_is_gone_after_the_holders_next_heartbeat(
 
 @pytest.mark.soak
 def test_the_documented_b2_sync_fetches_the_holders_step(
-    b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
+    b2: B2Server, landed: Step, tmp_path: Path, served: Served
 ) -> None:
     import os
 
     cli = Path(sys.executable).with_name("b2")
     if not cli.exists():
         pytest.skip("the b2 command line tool is not installed beside this Python")
-    beat(transfers, b2)
+    beat(served, b2)
     environ = {**os.environ, **b2.environ(), "B2_ENVIRONMENT": b2.url, "HOME": str(tmp_path)}
     environ["B2_ACCOUNT_INFO"] = str(tmp_path / "account.sqlite")
     words = [str(cli), "sync", f"b2://the-bucket/team/{RUN}/step_20", str(tmp_path / "to")]
@@ -106,57 +106,57 @@ def test_the_documented_b2_sync_fetches_the_holders_step(
 
 
 def test_a_file_in_the_folder_that_is_no_part_of_the_step_is_a_persons_and_stays(
-    b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
+    b2: B2Server, landed: Step, tmp_path: Path, served: Served
 ) -> None:
     b2.put(f"team/{RUN}/step_20/notes.txt", b"first")
     b2.put(f"team/{RUN}/step_20/notes.txt", b"second")
     [small] = [file for file in b2_store(b2).list(f"{RUN}/step_20/") if file.name.endswith("orchestrator/progress.pt")]
     same = b2.put(f"team/{small.name}", contents(landed)[small.name.removeprefix(f"{RUN}/step_20/")])
-    beat(transfers, b2)
+    beat(served, b2)
     versions = [(v.name, v.data) for v in b2.state.versions.values() if v.name.endswith("notes.txt")]
     assert [data for _, data in versions] == [b"first", b"second"]
     assert same in b2.state.versions, "the same bytes, sent once more by another tool"
 
 
 def test_a_late_manifest_of_a_lower_generation_goes_too(
-    b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
+    b2: B2Server, landed: Step, tmp_path: Path, served: Served
 ) -> None:
     name = f"team/{RUN}/step_20/manifest.json"
     own = next(v.data for v in b2.state.versions.values() if v.name == name)
     b2.put(name, json.dumps(json.loads(own) | {"generation": 1, "writer": A}).encode())
-    beat(transfers, b2)
+    beat(served, b2)
     assert b2.objects()[name] == own
 
 
 def test_while_this_pod_publishes_its_heartbeat_clears_nothing_away(
-    b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
+    b2: B2Server, landed: Step, tmp_path: Path, served: Served
 ) -> None:
     """A mend puts new versions beside the old manifest, and they are not in it yet."""
     state = tmp_path / "sb"
     with (state / f"publishing-{RUN}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        beat(transfers, b2, state_dir=str(state))
+        beat(served, b2, state_dir=str(state))
         assert by_name(b2, 20)[SMALL] != contents(landed)[SMALL]
-    beat(transfers, b2, state_dir=str(state))
+    beat(served, b2, state_dir=str(state))
     assert by_name(b2, 20)[SMALL] == contents(landed)[SMALL]
 
 
 def test_the_next_publish_clears_away_what_landed_in_older_steps(
-    b2: B2Server, landed: Step, tmp_path: Path, transfers: Transfers
+    b2: B2Server, landed: Step, tmp_path: Path, served: Served
 ) -> None:
     where = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}}
     step = Step(tmp_path / "c", 30).fill()
-    transfers.ok(step.request(tmp_path / "sb") | where | {"generation": 2, "writer": B}, b2.environ())
+    served.ok(step.request(tmp_path / "sb") | where | {"generation": 2, "writer": B}, b2.environ())
     assert by_name(b2, 20)[SMALL] == contents(landed)[SMALL]
 
 
-def test_a_heartbeat_over_a_step_in_order_asks_little(b2: B2Server, tmp_path: Path, transfers: Transfers) -> None:
+def test_a_heartbeat_over_a_step_in_order_asks_little(b2: B2Server, tmp_path: Path, served: Served) -> None:
     store = b2_store(b2)
     take_over(store, A), take_over(store, B)
     for number in (10, 20, 30):
         published(store, Step(tmp_path / str(number), number).fill(), tmp_path / "s", 2, B)
     before = len(b2.journal())
-    beat(transfers, b2, state_dir=str(tmp_path / "s"))
+    beat(served, b2, state_dir=str(tmp_path / "s"))
     asked = [(entry["op"], entry["name"]) for entry in b2.journal()[before:]]
     assert sum(1 for op, name in asked if "step_" in str(name)) == 1, asked
 

@@ -13,13 +13,13 @@ from supervisor.checkpoints.keeping import Hold, announce_restore, read_kept_ste
 from supervisor.checkpoints.publish import publish
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server, Key
-from tests.checkpoints_store.conftest import IN_A_FOLDER, RUN, Step, Transfers, b2_store, quiet
+from tests.checkpoints_store.conftest import IN_A_FOLDER, RUN, Lasting, Served, Step, b2_store, quiet
 from tests.checkpoints_store.test_transfer import restore_request, where
 
 
 def publish_all(store: Store, folder: Path, *numbers: int) -> None:
     for number in numbers:
-        publish(store, Step(folder / str(number), number).fill().plan(folder / "state"), quiet)
+        publish(store, Step(folder / str(number), number).fill(shard=900).plan(folder / "state"), quiet)
 
 
 def refused(store: Store, step: int) -> str:
@@ -133,16 +133,16 @@ def test_a_step_that_somebody_restores_stays_and_a_dead_reader_is_forgotten(
     assert not store.list(f"{RUN}/readers/")
 
 
-def test_a_key_that_may_only_read_restores_all_the_same(b2: B2Server, tmp_path: Path, transfers: Transfers) -> None:
+def test_a_key_that_may_only_read_restores_all_the_same(b2: B2Server, tmp_path: Path, served: Served) -> None:
     publish_all(b2_store(b2), tmp_path, 20)
     key = b2.add_key(Key("0000reader01", "K000r", ("listFiles", "readFiles", "listBuckets"), ("the-bucket",)))
-    done = transfers.ok(restore_request(tmp_path / "pod-b") | {"store": where(b2)}, b2.environ(key))
+    done = served.ok(restore_request(tmp_path / "pod-b") | {"store": where(b2)}, b2.environ(key))
     assert done["verified"] is True
 
 
-def test_a_restore_under_way_is_seen_by_the_pod_that_prunes(b2: B2Server, tmp_path: Path, transfers: Transfers) -> None:
+def test_a_restore_under_way_is_seen_by_the_pod_that_prunes(b2: B2Server, tmp_path: Path, served: Served) -> None:
     publish_all(b2_store(b2), tmp_path, 20, 30, 40)
-    transfers.ok(restore_request(tmp_path / "pod-b") | {"store": where(b2)}, b2.environ())
+    served.ok(restore_request(tmp_path / "pod-b") | {"store": where(b2)}, b2.environ())
     names = [(entry["op"], entry["name"].rpartition("/")[2]) for entry in b2.journal(".*", "readers/step_20")]
     assert names[0][0] == "b2_upload_file" and names[-1][0] == "b2_delete_file_version"
     first_read = next(entry["n"] for entry in b2.journal("download", "step_20/trainer"))
@@ -166,18 +166,18 @@ def test_old_versions_go_and_what_a_manifest_names_stays(b2: B2Server, tmp_path:
 
 
 def test_a_step_that_is_reached_again_leaves_no_byte_of_the_old_one(
-    b2: B2Server, tmp_path: Path, transfers: Transfers
+    b2: B2Server, tmp_path: Path, served: Served
 ) -> None:
     for seed in (1, 2):
         step = Step(tmp_path / f"pod-{seed}").fill(seed)
-        transfers.ok(step.request(tmp_path / "state") | {"store": where(b2)}, b2.environ())
+        served.ok(step.request(tmp_path / "state") | {"store": where(b2)}, b2.environ())
     names = [version.name for version in b2.state.versions.values() if "/step_20/" in version.name]
     assert len(names) == len(set(names))
 
 
-def test_pins_through_the_process(b2: B2Server, tmp_path: Path, transfers: Transfers) -> None:
+def test_pins_through_the_process(b2: B2Server, tmp_path: Path, lasting: Lasting) -> None:
     publish_all(b2_store(b2), tmp_path, 10, 20, 30)
     ask = {"do": "pin", "run_id": RUN, "step": 10, "store": where(b2)}
-    assert transfers.ok(ask | {"pinned": True}, b2.environ()) == {"pinned": [10]}
-    found = transfers.ok({"do": "catalogue", "run_id": RUN, "store": where(b2)}, b2.environ())
+    assert lasting.ok(ask | {"pinned": True}, b2.environ()) == {"pinned": [10]}
+    found = lasting.ok({"do": "catalogue", "run_id": RUN, "store": where(b2)}, b2.environ())
     assert (found["pinned"], found["reading"], found["pins_problem"]) == ([10], [], "")

@@ -81,7 +81,9 @@ def test_a_step_whose_file_was_replaced_by_other_bytes_is_not_committed_where_th
 ) -> None:
     store = b2_store(b2)
     publish(store, step.plan(tmp_path / "state"), quiet)
-    publish(store, Step(tmp_path / "30", 30).fill().plan(tmp_path / "state"), quiet)  # the pointer vouches for that
+    publish(
+        store, Step(tmp_path / "30", 30).fill(shard=900).plan(tmp_path / "state"), quiet
+    )  # the pointer vouches for that
     name = "trainer/.metadata"
     [there] = [file for file in store.list(f"{RUN}/step_20/") if file.name.endswith(name)]
     store.put_bytes(there.name, b"x" * there.size)
@@ -141,7 +143,7 @@ def left(store: Store, *steps: int) -> int | None:
 
 def published(store: Store, here: Path, *steps: int) -> None:
     for number in steps:
-        publish(store, Step(here / str(number), number).fill().plan(here / "state"), quiet)
+        publish(store, Step(here / str(number), number).fill(shard=900).plan(here / "state"), quiet)
 
 
 def named(b2: B2Server) -> str | None:
@@ -168,7 +170,7 @@ def test_what_stands_under_junk_over_the_pointer_counts_for_no_more_than_what_re
     """Publishing 20 anew raised the pointer's lineage, which nothing but the pointer tells."""
     store = b2_store(b2)
     published(store, tmp_path, 10, 20)
-    publish(store, Step(tmp_path / "anew", 20).fill(seed=1).plan(tmp_path / "state"), quiet)
+    publish(store, Step(tmp_path / "anew", 20).fill(seed=1, shard=900).plan(tmp_path / "state"), quiet)
     b2.put(f"team/{RUN}/latest.json", b"junk")
     published(store, tmp_path, 30)
     assert named(b2) == "step_30"

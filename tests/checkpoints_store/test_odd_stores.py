@@ -36,7 +36,7 @@ STALE_S = 0.7
 
 
 def send(store: Store, folder: Path, number: int, seed: int = 0, happened: Lineage | None = None) -> Published:
-    step = Step(folder / f"{number}-{seed}", number).fill(seed)
+    step = Step(folder / f"{number}-{seed}", number).fill(seed, shard=900)
     return publish(store, step.plan(folder / "state", happened=happened or Lineage()), quiet)
 
 
@@ -63,7 +63,7 @@ def test_a_late_file_of_a_fenced_pod_hides_no_committed_step(b2: B2Server, tmp_p
     store.put_bytes(f"{RUN}/{name}", late)
     assert committed(store) == {20: True}
     assert restore(store, RUN, 20, Place("checkpoints/step_20"), tmp_path / "back", quiet).verified
-    assert tree(tmp_path / "back") == Step(tmp_path / "20-0", 20).fill().content()
+    assert tree(tmp_path / "back") == Step(tmp_path / "20-0", 20).fill(shard=900).content()
 
 
 def test_a_file_that_is_gone_and_was_replaced_by_another_one_is_still_a_problem(b2: B2Server, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_step_that_is_reached_anew_is_sent_once_when_the_stores_clock_went_bac
     assert send(store, tmp_path, 20, seed=1, happened=lineage.read(store, RUN)).pointer_moved
     latest = read_latest(store, RUN)
     assert (committed(store), latest and latest.step) == ({10: True, 20: True}, 20)
-    for name, path in Step(tmp_path / "20-1", 20).fill(1).files.items():
+    for name, path in Step(tmp_path / "20-1", 20).fill(1, shard=900).files.items():
         assert b2.objects()[f"team/{RUN}/step_20/{name}"] == path.read_bytes(), "also for who reads it by its name"
 
 

@@ -18,7 +18,7 @@ from supervisor.checkpoints.records import delete_versions, read_manifest
 from supervisor.checkpoints.restore import restore
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
-from tests.checkpoints_store.conftest import RUN, Step, Transfers, b2_store, quiet, tree, until
+from tests.checkpoints_store.conftest import RUN, Served, Step, Transfers, b2_store, quiet, tree, until
 from tests.checkpoints_store.lora import TINY, Order
 
 LARGE = "trainer/__0_0.distcp"
@@ -277,11 +277,11 @@ def test_a_note_that_cannot_be_read_means_compare(b2: B2Server, tmp_path: Path) 
 
 @pytest.mark.parametrize("after", [3, *(pytest.param(parts, marks=pytest.mark.soak) for parts in (0, 11))])
 def test_a_publish_killed_while_it_composes_goes_on_where_it_was(
-    b2: B2Server, tmp_path: Path, transfers: Transfers, after: int
+    b2: B2Server, tmp_path: Path, transfers: Transfers, served: Served, after: int
 ) -> None:
     where = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}}
     state = tmp_path / "state"
-    transfers.ok(lora_step(tmp_path, 20, "plan").request(state) | where, b2.environ())
+    served.ok(lora_step(tmp_path, 20, "plan").request(state) | where, b2.environ())
     start = len(b2.state.journal)
     step = lora_step(tmp_path, 40, "plan")
     b2.fail("b2_copy_part|b2_upload_part", after=after, times=10_000, delay_s=0.2)
@@ -290,7 +290,7 @@ def test_a_publish_killed_while_it_composes_goes_on_where_it_was(
     running.kill()
     b2.state.faults.clear()
     b2.wait_idle()
-    transfers.ok(step.request(state) | where, b2.environ())
+    served.ok(step.request(state) | where, b2.environ())
     made = [(e["file_id"], e["part"]) for e in since(b2, start, "b2_copy_part|b2_upload_part")]
     assert len(made) == len(set(made)) > after + 1
     assert len(since(b2, start, "b2_start_large_file")) == 1

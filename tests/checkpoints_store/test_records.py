@@ -20,7 +20,7 @@ from supervisor.core.records import Learned, PhaseTimes
 from supervisor.effects.run_records import Record, of_others, parse, to_bytes
 from supervisor.storage.base import Store, StoreError
 from tests.b2server import B2Server
-from tests.checkpoints_store.conftest import RUN, Transfers, b2_store
+from tests.checkpoints_store.conftest import RUN, Lasting, b2_store
 from tests.fuzz.profiles import tries
 
 NOW = 1.79e9
@@ -112,14 +112,14 @@ def test_a_journal_without_a_proper_name_or_with_too_much_to_say_is_refused(stor
         put_record(store, RUN, ONE, b"x" * (RECORD_LIMIT + 1))
 
 
-def test_records_go_and_come_through_the_transfer_process(b2: B2Server, transfers: Transfers) -> None:
+def test_records_go_and_come_through_the_transfer_process(b2: B2Server, lasting: Lasting) -> None:
     place = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
     data = to_bytes(record())
     asked = {"do": "put-record", "journal": ONE, "record": base64.b64encode(data).decode(), **place}
-    assert transfers.ok(asked, b2.environ()) == {}
-    found = transfers.ok({"do": "get-records", **place}, b2.environ())["records"]
+    assert lasting.ok(asked, b2.environ()) == {}
+    found = lasting.ok({"do": "get-records", **place}, b2.environ())["records"]
     assert base64.b64decode(found[ONE]) == data
-    kind, sentence = transfers.error({**asked, "record": "%"}, b2.environ())
+    kind, sentence = lasting.error({**asked, "record": "%"}, b2.environ())
     assert (kind, sentence.split(":")[0]) == ("permanent", "the request's record is not base64")
 
 

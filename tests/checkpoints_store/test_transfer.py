@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.b2server import B2Server, Key
-from tests.checkpoints_store.conftest import PART, RUN, Step, Transfers, tree, until
+from tests.checkpoints_store.conftest import PART, RUN, Lasting, Served, Step, Transfers, tree, until
 
 PARENT = """
 import subprocess, sys, threading, time
@@ -49,32 +49,32 @@ def restore_request(output: Path, step: int = 20) -> dict[str, Any]:
 
 
 def test_publish_catalogue_restore_and_delete_through_the_process(
-    b2: B2Server, tmp_path: Path, transfers: Transfers
+    b2: B2Server, tmp_path: Path, lasting: Lasting
 ) -> None:
     store, environ = {"store": where(b2)}, b2.environ()
     first, second = Step(tmp_path / "pod-a", 20).fill(), Step(tmp_path / "pod-a2", 40).fill()
     extra = {"dialect": "prime-rl v0.6", "revision": "abc", "config_sha256": "0" * 64, "step_base": 1}
     for step in (first, second):
-        done = transfers.ok(step.request(tmp_path / "state") | store | {"extra": extra, "wandb_run_id": "w7"}, environ)
+        done = lasting.ok(step.request(tmp_path / "state") | store | {"extra": extra, "wandb_run_id": "w7"}, environ)
         assert (done["step"], done["pointer_moved"], done["already"]) == (step.number, True, False)
-    found = transfers.ok({"do": "catalogue", "run_id": RUN} | store, environ)
+    found = lasting.ok({"do": "catalogue", "run_id": RUN} | store, environ)
     assert [(s["step"], s["committed"], s["problem"]) for s in found["steps"]] == [(20, True, ""), (40, True, "")]
     assert (found["latest"]["step"], found["latest"]["wandb_run_id"], found["latest"]["legacy"]) == (40, "w7", False)
 
-    back = transfers.ok(restore_request(tmp_path / "pod-b") | store, environ)
+    back = lasting.ok(restore_request(tmp_path / "pod-b") | store, environ)
     assert (back["verified"], back["dialect"], back["revision"]) == (True, "prime-rl v0.6", "abc")
     assert tree(tmp_path / "pod-b") == first.content()
 
-    kind, sentence = transfers.error({"do": "delete", "run_id": RUN, "step": 20} | store, environ)
+    kind, sentence = lasting.error({"do": "delete", "run_id": RUN, "step": 20} | store, environ)
     assert (kind, sentence) == ("permanent", f"step 20 of {RUN} is not deleted: it is one of the last 2 good steps")
-    transfers.ok(Step(tmp_path / "pod-a3", 60).fill().request(tmp_path / "state") | store, environ)
-    kind, sentence = transfers.error({"do": "delete", "run_id": RUN, "step": 60} | store, environ)
+    lasting.ok(Step(tmp_path / "pod-a3", 60).fill().request(tmp_path / "state") | store, environ)
+    kind, sentence = lasting.error({"do": "delete", "run_id": RUN, "step": 60} | store, environ)
     assert (kind, sentence) == ("permanent", f"step 60 of {RUN} is not deleted: latest.json names it")
-    freed = transfers.ok({"do": "delete", "run_id": RUN, "step": 20} | store, environ)
+    freed = lasting.ok({"do": "delete", "run_id": RUN, "step": 20} | store, environ)
     assert freed["freed_bytes"] > first.files["trainer/__0_0.distcp"].stat().st_size
     deletions = [e["name"] for e in b2.journal("b2_delete_file_version", "/step_20/")]
     assert deletions[0].endswith("step_20/manifest.json") and len(deletions) == 8
-    found = transfers.ok({"do": "catalogue", "run_id": RUN} | store, environ)
+    found = lasting.ok({"do": "catalogue", "run_id": RUN} | store, environ)
     assert [s["step"] for s in found["steps"]] == [40, 60]
 
 
@@ -158,35 +158,43 @@ def test_a_new_pod_without_the_local_plan_also_sends_nothing_twice(
     ],
 )
 def test_what_a_person_must_mend_is_one_sentence(
-    b2: B2Server, transfers: Transfers, url: str, key: Key | None, words: str
+    b2: B2Server, served: Served, url: str, key: Key | None, words: str
 ) -> None:
     b2.add_key(Key("0000narrow01", "K000n", ("listFiles", "readFiles"), ("the-bucket",), "other/"))
-    answer = transfers.error({"do": "catalogue", "run_id": RUN, "store": where(b2, url)}, b2.environ(key))
+    answer = served.error({"do": "catalogue", "run_id": RUN, "store": where(b2, url)}, b2.environ(key))
     assert answer[0] == "permanent"
     assert words in answer[1]
     assert "\n" not in answer[1] and "K000" not in answer[1]
 
 
-def test_run_files_travel_to_the_next_pod(b2: B2Server, transfers: Transfers) -> None:
+def test_run_files_travel_to_the_next_pod(b2: B2Server, lasting: Lasting) -> None:
     files = {"run.toml": b'[run]\nid = "x"\n', "trainer-0.toml": bytes(range(256))}
     put = {"do": "put-run-files", "run_id": RUN, "store": where(b2)}
     put["files"] = {name: base64.b64encode(data).decode() for name, data in files.items()}
-    assert transfers.ok(put, b2.environ()) == {"sent": 2}
-    assert transfers.ok(put, b2.environ()) == {"sent": 0}
-    got = transfers.ok({"do": "get-run-files", "run_id": RUN, "store": where(b2)}, b2.environ())
+    assert lasting.ok(put, b2.environ()) == {"sent": 2}
+    assert lasting.ok(put, b2.environ()) == {"sent": 0}
+    got = lasting.ok({"do": "get-run-files", "run_id": RUN, "store": where(b2)}, b2.environ())
     assert {name: base64.b64decode(data) for name, data in got["files"].items()} == files
+
+
+STORE = {"url": "file:///tmp"}
 
 
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        ("{ no json", "cannot be read"),
-        ("[]", "no JSON object"),
-        ('{"do": "dance", "store": {"url": "file:///tmp"}}', "none of publish, restore"),
-        ('{"do": "publish", "run_id": "r", "step": "20", "store": {"url": "file:///tmp"}}', "'step'"),
-        ('{"do": "delete", "run_id": "r", "step": true, "store": {"url": "file:///tmp"}}', "'step'"),
+        ([], "no JSON object"),
+        ({"do": "dance", "store": STORE}, "none of publish, restore"),
+        ({"do": "publish", "run_id": "r", "step": "20", "store": STORE}, "'step'"),
+        ({"do": "delete", "run_id": "r", "step": True, "store": STORE}, "'step'"),
     ],
 )
+def test_a_request_that_makes_no_sense_is_refused(served: Served, request_: object, words: str) -> None:
+    kind, sentence = served.error(request_)
+    assert kind == "permanent" and words in sentence
+
+
+@pytest.mark.parametrize(("request_", "words"), [("{ no json", "cannot be read"), ("[]", "no JSON object")])
 def test_a_request_that_makes_no_sense_is_answered_and_not_a_crash(request_: str, words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "supervisor.checkpoints.transfer"],
