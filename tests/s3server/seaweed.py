@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import shutil
 import signal
@@ -21,6 +22,9 @@ ACCESS_KEY = "AKIATESTTESTTEST0001"
 SECRET_KEY = "testsecrettestsecrettestsecrettest0001"
 STARTS = 3
 READY_S = 60
+# A client reads a megabyte of JSON, which says what S3 is, in 0.2 s of processor time, and each test opens some. All of
+# one process share the reader, as all clients of one session do.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 class Seaweed:

