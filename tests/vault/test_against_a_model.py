@@ -257,7 +257,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
 
 
-@settings(SETTINGS, max_examples=25)
+@settings(SETTINGS, max_examples=10)
 @given(st.lists(ACTS, min_size=4, max_size=14))
 def test_a_folder_behaves_as_the_model(acts: list[tuple[str, int, int]]) -> None:
     with _folder() as folder:

@@ -10,7 +10,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from supervisor.storage.base import Store, StoreError
 from supervisor.storage.file import FileStore
 from tests.b2server import B2Server, Key
 from tests.checkpoints_store.conftest import quiet
-from tests.vault.pod import PART, RUN, Pod
+from tests.vault.pod import PART, RUN, Pod, Saved, go_back, save
 
 KINDS = {"transient", "permanent", "quota", "no-room", "missing", "damaged", "changed"}
 
@@ -126,12 +126,25 @@ def test_in_a_storm_nothing_is_lost_and_all_ends_well_when_it_is_over(b2_pod: Po
 FULL = ("listBuckets", "listFiles", "readFiles", "writeFiles", "deleteFiles")
 
 
+@pytest.fixture(scope="module")
+def three_published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pod, Saved]]:
+    """A pod with three steps in its bucket, to go back to."""
+    home = tmp_path_factory.mktemp("three") / "pod"
+    home.mkdir()
+    with B2Server(part_size=PART) as server:
+        pod = Pod(home, server)
+        publish_all(pod, 20, 40, 60)
+        pod.save(40, seed=1)  # so that publishing it has to un-commit something
+        yield pod, save(pod)
+
+
 @pytest.mark.parametrize("lacking", ["listFiles", "readFiles", "writeFiles", "deleteFiles"])
 @pytest.mark.parametrize("act", ["publish", "restore", "delete", "verify"])
-def test_a_key_that_lacks_something_is_one_sentence_that_names_it(b2_pod: Pod, lacking: str, act: str) -> None:
-    pod = b2_pod
-    publish_all(pod, 20, 40, 60)
-    pod.save(40, seed=1)  # so that publishing it has to un-commit something
+def test_a_key_that_lacks_something_is_one_sentence_that_names_it(
+    three_published: tuple[Pod, Saved], lacking: str, act: str
+) -> None:
+    pod, saved = three_published
+    go_back(pod, saved)
     server = pod.server
     assert server is not None
     key = server.add_key(Key("0000narrow01", "K000n", tuple(set(FULL) - {lacking}), ("the-bucket",), "team/"))
@@ -194,6 +207,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_restore_is_said_and_the_rest_is_fe
     assert (target / "checkpoints/step_20/trainer/.metadata").read_bytes() == pod.expected[20]["trainer/.metadata"]
 
 
+@pytest.mark.parametrize("pod", ["file", pytest.param("b2", marks=pytest.mark.soak)], indirect=True)
 def test_a_manifest_of_a_billion_files_or_a_json_bomb_is_damaged_in_a_moment(pod: Pod) -> None:
     publish_all(pod, 20, 40)
     store = pod.open()

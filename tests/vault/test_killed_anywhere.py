@@ -27,28 +27,30 @@ FATES: dict[str, tuple[Fate, ...]] = {"file": ("kept", "lost", "torn"), "b2": ("
 
 LOCAL = ("first", "further", "again", "held", "restore", "replace")
 """At B2 only these write to a disk of which anything can be lost."""
-IN_EACH_RUN = {
-    ("file", "first", "lost"),
-    ("file", "restore", "lost"),
-    ("file", "quarantine", "lost"),
-}
-"""The others are soaks."""
 
 
 def _cases() -> list[Any]:
-    """Some in each run of the tests, all others in `make soak`; B2 keeps little on the local disk to tear."""
+    """All in `make soak`; B2 keeps little on the local disk to tear."""
     cases = []
     for where in ("file", "b2"):
         for name in SCENES:
             for fate in FATES[where]:
                 if where == "b2" and fate == "lost" and name not in LOCAL:
                     continue
-                quick = (where, name, fate) in IN_EACH_RUN
-                marks = () if quick else (pytest.mark.soak,)
-                cases.append(pytest.param(where, name, fate, marks=marks, id=f"{where}-{name}-{fate}"))
+                cases.append(pytest.param(where, name, fate, id=f"{where}-{name}-{fate}"))
     return cases
 
 
+@pytest.mark.parametrize(
+    ("name", "every"), [("first", 5), ("restore", 5), ("quarantine", 2)], ids=["first", "restore", "quarantine"]
+)
+@pytest.mark.parametrize("pod", ["file"], indirect=True)
+def test_killed_at_some_points_nothing_is_lost(pod: Pod, name: str, every: int) -> None:
+    """In each run of the tests: the points differ little from one to the next, and the soaks go through all."""
+    assert kill_at_every_point(pod, name, SCENES[name], "lost", every, first=2) >= 8
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize(("pod", "name", "fate"), _cases(), indirect=["pod"])
 def test_killed_at_every_point_nothing_is_lost(pod: Pod, name: str, fate: Fate) -> None:
     # Scenes share most of their points: at B2 each is cut at every second one, or every fourth, the next one beside it.
