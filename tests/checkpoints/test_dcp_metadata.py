@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.checkpoints import dcp_metadata
 from supervisor.checkpoints.dcp_metadata import MAX_BYTES, MetadataError, needed_bytes
 from tests.fuzz.profiles import tries
 
@@ -146,8 +147,14 @@ def nested(depth: int, wrap: bytes) -> bytes:
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: nested(1_000_000, b"\x85"), id="a million nested tuples"),
-        pytest.param(lambda: b"\x80\x02" + b"]" * 900_000 + b"a" * 899_999 + b".", id="900,000 nested lists"),
+        pytest.param(lambda: nested(200_000, b"\x85"), id="200,000 nested tuples"),
+        pytest.param(lambda: nested(1_000_000, b"\x85"), id="a million nested tuples", marks=pytest.mark.soak),
+        pytest.param(lambda: b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".", id="200,000 nested lists"),
+        pytest.param(
+            lambda: b"\x80\x02" + b"]" * 900_000 + b"a" * 899_999 + b".",
+            id="900,000 nested lists",
+            marks=pytest.mark.soak,
+        ),
         pytest.param(
             lambda: b"\x80\x02}" + b")q\x00" + b"h\x00\x86q\x00" * 200 + b"Ns.",
             id="a tuple of 2**200 leaves as a key, which takes for ever to hash",
@@ -161,10 +168,17 @@ def nested(depth: int, wrap: bytes) -> bytes:
             id="200,000 keys with one hash",
         ),
         pytest.param(
+            lambda: b"\x80\x02" + text("x" * 1_000_000) + b"q\x00" + b"h\x00" * 200_000 + b".",
+            id="200,000 times a long text",
+        ),
+        pytest.param(
             lambda: b"\x80\x02" + text("x" * 1_000_000) + b"q\x00" + b"h\x00" * 900_000 + b".",
             id="900,000 times a long text",
+            marks=pytest.mark.soak,
         ),
-        pytest.param(lambda: b"\x80\x02" + b"}" * 3_000_000 + b".", id="three million dictionaries"),
+        pytest.param(
+            lambda: b"\x80\x02" + b"}" * 3_000_000 + b".", id="three million dictionaries", marks=pytest.mark.soak
+        ),
         pytest.param(
             lambda: b"\x80\x02" + b"Nq\x00" * 2_000_000 + b".", id="two million memo entries", marks=pytest.mark.soak
         ),
@@ -180,6 +194,21 @@ def test_a_bomb_costs_seconds_at_most_and_little_memory(make: Callable[[], bytes
         needed_bytes(bomb)
     assert time.monotonic() - before < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 500 * 1024  # KiB
+
+
+@pytest.mark.parametrize(
+    ("limit", "bomb"),
+    [
+        ("MAX_STACK", b"}" * 102),
+        ("MAX_OBJECTS", b"}0" * 101),
+        ("MAX_OPERATIONS", b"N0" * 51),
+    ],
+)
+def test_what_is_too_much_is_refused_as_soon_as_it_is(limit: str, bomb: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert getattr(dcp_metadata, limit) <= 12_000_000
+    monkeypatch.setattr(dcp_metadata, limit, 100)
+    with pytest.raises(MetadataError, match="more than"):
+        needed_bytes(b"\x80\x02" + bomb + b".")
 
 
 @given(st.binary(max_size=300))

@@ -67,8 +67,11 @@ def steps(store: Store, tmp_path: Path) -> list[Step]:
     return made
 
 
-@pytest.mark.parametrize("name", [SHARD, SMALL])
-@pytest.mark.parametrize("number", [20, 30], ids=["an older step", "the step of latest.json"])
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(20, SHARD), (30, SMALL)],
+    ids=["a shard of an older step", "a file of the step of latest.json"],
+)
 def test_a_rotten_file_is_sent_anew_and_the_deep_check_is_clean_afterwards(  # noqa: PLR0917
     store: Store, rotten: Any, steps: list[Step], tmp_path: Path, name: str, number: int
 ) -> None:
@@ -201,9 +204,16 @@ def test_a_pointer_to_a_step_that_a_person_deleted_goes_back_with_the_next_publi
     assert not deep(store).is_damaged
 
 
-@pytest.mark.parametrize("where", ["file", pytest.param("b2", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("where", "every"),
+    [
+        pytest.param("file", 4, id="some-file"),
+        pytest.param("file", 1, id="file", marks=pytest.mark.soak),
+        pytest.param("b2", 1, id="b2", marks=pytest.mark.soak),
+    ],
+)
 def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_next_one_ends_it(
-    where: str, tmp_path: Path
+    where: str, every: int, tmp_path: Path
 ) -> None:
     with B2Server(part_size=5_000) as server:
         (tmp_path / "home").mkdir()
@@ -223,7 +233,7 @@ def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_ne
         with Machine(pod.home) as whole:
             mend()
         assert pod.holds(40, pod.expected[40]) and len(whole.labels) > 10
-        for number in range(1, len(whole.labels) + 1):
+        for number in range(1, len(whole.labels) + 1, every):
             go_back(pod, saved)
             machine = Machine(pod.home, number)
             with machine, pytest.raises(PowerCut):

@@ -14,10 +14,11 @@ from supervisor.checkpoints.placement import Place, place_files
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.restore import Restored, restore
+from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
 from supervisor.storage.hashing import sha1
 from tests.b2server import B2Server
-from tests.checkpoints_store.conftest import RUN, Step, b2_store, quiet, tree
+from tests.checkpoints_store.conftest import PART, RUN, Step, b2_store, quiet, tree
 from tests.storage.parts import hash_parts
 
 PLACE = Place("checkpoints/step_20")
@@ -390,12 +391,12 @@ def test_trees_are_replaced_as_a_whole_and_single_files_as_files(tmp_path: Path)
 
 
 def test_every_file_is_on_the_disk_before_a_folder_takes_its_place(
-    b2: B2Server, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(150):  # more than are brought to the disk together
         step.write(f"trainer/small/{number}", b"%d" % number)
         step.write(f".run/notes/{number}.json", b"%d" % number)
-    store = b2_store(b2)
+    store = open_store((tmp_path / "store").as_uri(), None, {}, part_size=PART)
     publish(store, step.plan(tmp_path / "state"), quiet)
     synced: set[int] = set()
     fsync, rename = os.fsync, Path.rename

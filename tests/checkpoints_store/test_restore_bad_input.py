@@ -346,6 +346,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_step_that_the_disk_has_no_room_for_is_refused_before_a_byte_is_fetched(
     b2: B2Server, tmp_path: Path, small_disk: Path
 ) -> None:
+    b2.state.part_size = 1_000_000  # else it has 600 parts
     store = b2_store(b2)
     publish(store, Step(tmp_path / "pod-a").fill(shard=8_000_000).plan(tmp_path / "state"), quiet)
     error = refused(store, small_disk)
@@ -358,6 +359,7 @@ def test_a_step_that_the_disk_has_no_room_for_is_refused_before_a_byte_is_fetche
 def test_a_disk_that_somebody_else_fills_meanwhile_is_said_and_the_restore_goes_on_when_there_is_room(
     b2: B2Server, tmp_path: Path, small_disk: Path
 ) -> None:
+    b2.state.part_size = 200_000
     store = b2_store(b2)
     step = Step(tmp_path / "pod-a").fill(shard=2_000_000)
     publish(store, step.plan(tmp_path / "state"), quiet)

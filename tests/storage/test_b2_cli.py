@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,16 +71,15 @@ def test_a_published_step_is_fetched_by_hand_with_b2_sync(b2: B2Server, cli: Cli
     assert json.loads(back.pop("manifest.json"))["step"] == 20
     assert len(back.pop("manifest.blocks")) % 16 == 0  # only ours reads it; a hand may ignore it
     assert back == tree(folder)
-    assert "run-7/latest.json" in cli("ls", "--recursive", "b2://the-bucket/run-7")
 
 
-def test_a_step_that_was_uploaded_by_hand_as_the_original_scripts_did_is_restored(
+def test_a_step_that_was_uploaded_by_hand_with_the_pointer_of_the_original_scripts_is_restored(
     b2: B2Server, cli: Cli, folder: Path, tmp_path: Path
 ) -> None:
-    cli("sync", "--no-progress", folder, "b2://the-bucket/run-7/step_20")
     latest = {"step": "step_20", "run_id": "run-7", "wandb_run_id": "w", "timestamp": "2026-01-06T03:14:15"}
-    (tmp_path / "latest.json").write_text(json.dumps(latest))
-    cli("file", "upload", "--no-progress", "the-bucket", tmp_path / "latest.json", "run-7/latest.json")
+    shutil.copytree(folder, tmp_path / "run/step_20")
+    (tmp_path / "run/latest.json").write_text(json.dumps(latest))
+    cli("sync", "--no-progress", tmp_path / "run", "b2://the-bucket/run-7")
     assert any(e["op"] == "b2_finish_large_file" for e in b2.state.journal)
     store = open_store("b2://the-bucket", b2.url, b2.environ(), streams=4)
     found = list_steps(store, "run-7").steps[20]
@@ -93,6 +93,7 @@ def test_a_step_that_was_uploaded_by_hand_as_the_original_scripts_did_is_restore
 def test_the_tool_reads_hides_and_deletes_single_files(b2: B2Server, cli: Cli, folder: Path, tmp_path: Path) -> None:
     shard = folder / "trainer/__0_0.distcp"
     cli("file", "upload", "--no-progress", "the-bucket", shard, "x/shard")
+    assert "x/shard" in cli("ls", "--recursive", "b2://the-bucket")
     cli("file", "download", "--no-progress", "b2://the-bucket/x/shard", tmp_path / "shard")
     assert (tmp_path / "shard").read_bytes() == shard.read_bytes()
     cli("file", "server-side-copy", "b2://the-bucket/x/shard", "b2://the-bucket/y/shard")

@@ -63,7 +63,7 @@ def rclone(b2: B2Server, tmp_path: Path) -> Rclone:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "step/trainer").mkdir(parents=True)
-    (tmp_path / "step/trainer/__0_0.distcp").write_bytes(os.urandom(13 * MIB + 3))
+    (tmp_path / "step/trainer/__0_0.distcp").write_bytes(os.urandom(7 * MIB + 3))
     (tmp_path / "step/trainer/.metadata").write_bytes(os.urandom(700))
     (tmp_path / "step/a name+with%signs \u00fc").write_bytes(b"x")
     (tmp_path / "step/empty").write_bytes(b"")
