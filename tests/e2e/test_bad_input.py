@@ -30,10 +30,10 @@ def new_pod(tmp_path: Path) -> Iterator[NewPod]:
         pod.close()
 
 
-def refused(pod: Pod, *sentences: str) -> str:
+def refused(pod: Pod, *sentences: str, process: bool = False) -> str:
     """The daemon ends with 93, says all of this, starts nothing, and shows no traceback."""
-    pod.start()
-    assert pod.wait_exit() == 93, pod.story()
+    code = pod.start().wait_exit() if process else pod.run_to_end()
+    assert code == 93, pod.story()
     text = pod.output.read_text()
     for sentence in sentences:
         assert sentence in text, text
@@ -85,7 +85,7 @@ def test_a_run_file_that_is_a_folder(new_pod: NewPod) -> None:
     pod = new_pod()
     pod.run_file.unlink()
     pod.run_file.mkdir()
-    refused(pod, "run.toml")
+    refused(pod, "run.toml", process=True)
 
 
 # ---------------------------------------------------------------- the trainer

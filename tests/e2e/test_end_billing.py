@@ -34,12 +34,19 @@ def api() -> Api:
     return Api()
 
 
-def test_a_run_that_is_finished_and_published_ends_its_pod(tmp_path: Path, pods: list[Pod], api: Api) -> None:
+def test_a_run_that_is_finished_and_published_ends_its_pod_whatever_looked_like_a_fault_and_was_none(
+    tmp_path: Path, pods: list[Pod], api: Api
+) -> None:
+    """A step that takes twenty times as long, and a model that quotes errors into the log."""
     with B2Server() as server:
         pod = pod_that_pays(tmp_path / "pod", server, api)
+        faults = [{"kind": "imitation", "at_step": 2}, {"kind": "slow-step", "at_step": 3, "factor": 20.0}]
+        pod.practice.set_knobs(faults=faults, step_s=0.2)
         pods.append(pod)
         assert pod.start().wait_exit() == 0, pod.story()
         claim = look_at_run(open_store("b2://the-bucket/runs", server.url, server.environ()), "practice").claim
+    assert pod.resume_steps() == [None]
+    assert len(pod.sentences("verdict")) == 1 and pod.said_so("verdict", "The job finished: exit code 0 after step ")
     assert (claim.released, claim.code, claim.unpublished) == (True, 0, ())
     assert [(method, path) for method, path, _, _ in api.asked] == [("DELETE", "/api/v0/instances/4711/")]
     assert sentences(pod)[-1] == "Vast.ai instance 4711 is being destroyed."

@@ -24,6 +24,8 @@ NEWEST = ERAS[2]
 """What each fault is met with by itself; `test_soak.py` has them, and others, in one run in each era."""
 FAULT_STEP = 5
 MAX_STEPS = 10
+DIED = r"The trainer died: (its process \d+ has been gone|Error: Trainer failed)|The job ended with exit code"
+HANGS = r"vLLM hangs: it (answers /health but )?makes no progress: "
 
 
 class Healed:
@@ -82,6 +84,35 @@ def assert_resumed(healed: Healed, sentence: str, *, restarts: int = 1) -> None:
     assert "Incident 1 is over after" in closed
 
 
+def test_a_torn_checkpoint_is_passed_over_and_then_an_engine_that_hangs_with_health_200_is_healed(
+    tmp_path: Path,
+) -> None:
+    """What the soaks below meet one by one, in one run."""
+    torn, hang = {"kind": "checkpoint-torn", "at_step": 4, "how": "short"}, {"kind": "engine-hang", "at_step": 7}
+    pod = Pod(tmp_path, NEWEST, faults=[torn, hang], max_steps=MAX_STEPS, step_s=0.5)
+    try:
+        pod.start()
+        assert pod.wait_exit(150) == 0, pod.story()
+        died, hung = pod.sentences("verdict")[:2]
+        assert re.search(DIED, died), died
+        assert re.search(HANGS, hung), hung
+        fresh, passed_over, last = pod.resume_steps()
+        assert (fresh, passed_over) == (None, 2)
+        assert last in (4, 6), f"an explicit, verified step: {last}"
+        set_aside = pod.practice.home / "outputs" / ".set-aside" / "attempt-0002"
+        assert list(set_aside.glob("**/step_4")), "the torn step is kept out of the job's sight"
+        for ended in pod.sentences("stopped-job")[:2]:
+            assert re.fullmatch(r"The job (is stopped after .*|has ended); nothing of it is left\.", ended), ended
+        assert not pod.practice.alive(), "nothing of any attempt is left"
+        assert max(int(s.split()[1]) for s in pod.sentences("step")) >= MAX_STEPS - 1
+        assert max(pod.stored()) == MAX_STEPS
+        assert pod.latest()["step"] == f"step_{MAX_STEPS}"
+        first, second = pod.sentences("incident-closed")
+        assert "Incident 1 is over after" in first and "Incident 2 is over after" in second
+    finally:
+        pod.close()
+
+
 @pytest.mark.soak
 def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(heal: Any, tmp_path: Path) -> None:
     file = tmp_path / "incident-1.jsonl.gz"
@@ -92,14 +123,16 @@ def test_engine_dies_with_exit_zero_and_the_run_resumes_from_the_last_good_step(
     assert_replayed(healed.pod, file)
 
 
+@pytest.mark.soak
 def test_engine_hangs_with_health_200_and_the_run_resumes(heal: Any) -> None:
     healed = heal(NEWEST, {"kind": "engine-hang"})
-    assert_resumed(healed, r"vLLM hangs: it (answers /health but )?makes no progress: ")
+    assert_resumed(healed, HANGS)
 
 
+@pytest.mark.soak
 def test_a_checkpoint_torn_in_the_middle_is_passed_over(heal: Any) -> None:
     healed = heal(NEWEST, {"kind": "checkpoint-torn", "at_step": 4, "how": "short"})
-    assert_resumed(healed, r"(The trainer died: its process \d+ has been gone|The job ended with exit code)")
+    assert_resumed(healed, DIED)
     assert healed.resumed[1] == 2
     outputs = healed.pod.practice.home / "outputs"
     assert list(outputs.glob(".set-aside/attempt-0002/**/step_4")), "the torn step is kept out of the job's sight"
@@ -187,6 +220,7 @@ def test_an_environment_server_that_is_killed_is_what_died(tmp_path: Path) -> No
         pod.close()
 
 
+@pytest.mark.soak  # also in test_end_billing.py, in one era
 def test_a_slow_step_and_an_imitated_log_restart_nothing(tmp_path: Path) -> None:
     faults = [{"kind": "slow-step", "at_step": 6, "factor": 20.0}, {"kind": "imitation", "at_step": 3}]
     pod = Pod(tmp_path, "2026-01-06", faults=faults, max_steps=MAX_STEPS, step_s=0.2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.main import main
 from tests.b2server import B2Server
+from tests.people.in_process import call
 
 from .rig import Pod, pids_of
 from .test_pods import b2_settings, first_pod, in_bucket, in_latest, next_pod
@@ -332,13 +333,7 @@ def test_the_heartbeat_stops_when_the_run_stands_still(tmp_path: Path, pods: lis
 
 def test_bad_settings_are_named_with_their_line(tmp_path: Path) -> None:
     pod = Pod(tmp_path / "one", settings={"heartbeat": {"url": "hc-ping.com/5b0f9d1e-2a33"}})
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.main", "check", str(pod.run_file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = call(main, ["check", str(pod.run_file)])
     assert done.returncode != 0
     told = done.stdout + done.stderr
     assert "[heartbeat] url: what is written there does not begin with http:// or https://." in told

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from supervisor.cli import ctl
+from tests.people.in_process import call
 
 from .rig import Pod
 
@@ -31,14 +31,7 @@ def pods(tmp_path: Path) -> Iterator[Any]:
 
 def typed(pod: Pod, *words: str) -> tuple[int, str]:
     """`supervisorctl WORDS... RUN.toml` on a terminal of 80 columns."""
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.ctl", *words, str(pod.run_file)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "80"},
-    )
+    done = call(ctl.main, [*words, str(pod.run_file)], {"COLUMNS": "80"})
     if "--json" not in words:
         assert all(len(line) <= 80 or len(line.split()) == 1 for line in done.stdout.splitlines()), done.stdout
     return done.returncode, " ".join(done.stdout.split())

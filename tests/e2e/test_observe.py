@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from supervisor.api.client import Client
+from supervisor.cli.main import main
+from tests.people.in_process import call
 
 from .rig import Pod
 
@@ -130,8 +132,8 @@ def test_a_run_that_is_only_observed_starts_nothing_and_deletes_nothing(tmp_path
     pod = Pod(
         tmp_path,
         "v0.6",
-        settings={**OBSERVE, "disk": {"capacity_gb": 30 * size / 1e9, "prune_above": 0.2, "keep_local": 1}},
-        max_steps=12,
+        settings={**OBSERVE, "disk": {"capacity_gb": 15 * size / 1e9, "prune_above": 0.2, "keep_local": 1}},
+        max_steps=6,
         step_s=2.0,  # it is attached while it trains, on a busy machine too
         checkpoint_bytes=size,
     )
@@ -145,9 +147,9 @@ def test_a_run_that_is_only_observed_starts_nothing_and_deletes_nothing(tmp_path
     pod.wait_for(lambda: pod.by_hand("attach", "--pid", str(job.pid)).returncode == 0, "it is attached by its pid")
     assert pod.wait_exit(90) == 0, pod.story()
     assert job.wait(10) == 0
-    assert pod.latest()["step"] == "step_12"
+    assert pod.latest()["step"] == "step_6"
     here = {path.name for path in pod.practice.run_dir.glob("checkpoints/step_*")}
-    assert {"step_2", "step_4", "step_12"} <= here, f"the disk is over its mark and nothing was deleted: {here}"
+    assert {"step_2", "step_4", "step_6"} <= here, f"the disk is over its mark and nothing was deleted: {here}"
     assert not pod.sentences("pruned")
     assert len(pod.practice.starts()) == 1
 
@@ -177,10 +179,10 @@ def test_pause_suspends_acting_and_not_looking(tmp_path: Path, pods: list[Pod]) 
 def test_attach_says_what_it_looked_for_when_there_is_no_job(tmp_path: Path, pods: list[Pod]) -> None:
     pod = Pod(tmp_path, "v0.6")
     pods.append(pod)
-    none = pod.by_hand("attach")
+    none = call(main, ["attach", str(pod.run_file)])
     assert none.returncode == 93
     assert "No living job of run practice was found" in none.stderr
     assert str(pod.practice.config) in none.stderr
-    foreign = pod.by_hand("attach", "--pid", str(os.getppid()))
+    foreign = call(main, ["attach", str(pod.run_file), "--pid", str(os.getppid())])
     assert foreign.returncode == 93
     assert f"Process {os.getppid()}" in foreign.stderr

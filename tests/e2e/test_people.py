@@ -194,6 +194,7 @@ def test_a_changed_config_is_reported_left_alone_and_taken_when_asked_for(new_po
 # ---------------------------------------------------------------- leaving
 
 
+@pytest.mark.soak  # a SIGTERM that comes at a worse moment: test_shutdown.py
 def test_sigterm_stops_the_job_cleanly_and_publishes_the_last_complete_step(new_pod: NewPod) -> None:
     pod = running(new_pod("2026-08-21"), 5)
     assert pod.daemon is not None

@@ -268,8 +268,7 @@ def test_a_wrong_key_ends_with_93_and_says_what_to_do(
     pods.append(pod)
     if not configured:
         pod.practice.config.unlink()
-    pod.start("onstart")
-    assert pod.wait_exit() == 93, pod.story()
+    assert pod.run_to_end("onstart") == 93, pod.story()
     assert not pod.practice.starts()
     text = pod.output.read_text()
     assert "B2 refuses the application key ...g001" in text, text
@@ -423,8 +422,7 @@ def test_incomplete_steps_of_unknown_origin_are_never_started_over(tmp_path: Pat
     torn = pod.practice.trainer_part(4)
     torn.mkdir(parents=True)
     (torn / "__0_0.distcp").write_bytes(b"half")
-    pod.start()
-    assert pod.wait_exit() == 93, pod.story()
+    assert pod.run_to_end() == 93, pod.story()
     assert pod.said_so("gave-up", "There are checkpoints and none of them is good: step 4 (")
     assert pod.said_so("gave-up", "start with --step N, or with --fresh to begin again")
     assert (torn / "__0_0.distcp").read_bytes() == b"half"

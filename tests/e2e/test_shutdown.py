@@ -59,7 +59,7 @@ def test_a_daemon_that_was_killed_and_is_stopped_as_soon_as_it_is_active_again_p
     assert not pod.sentences("unpublished")
 
 
-def test_a_daemon_that_is_told_to_end_before_it_listens_ends_the_job_all_the_same(
+def test_a_daemon_that_is_told_to_end_before_it_listens_ends_the_job_all_the_same_and_the_next_one_goes_on(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
     """systemd calls an end by SIGTERM clean: the job would live on, and nobody would hear of it."""
@@ -80,7 +80,12 @@ def test_a_daemon_that_is_told_to_end_before_it_listens_ends_the_job_all_the_sam
     terminate(pod)
     assert pod.wait_exit(90) == 0, pod.story()
     assert not pod.practice.alive()
-    assert max(pod.stored()) == newest_complete(pod)
+    newest = newest_complete(pod)
+    assert max(pod.stored()) == newest
+    assert pod.latest()["step"] == f"step_{newest}"
+    pod.start()
+    pod.wait_for(lambda: len(pod.practice.starts()) == 2, "the next daemon goes on")
+    assert pod.resume_steps() == [None, newest]
 
 
 @pytest.mark.soak

@@ -49,15 +49,19 @@ def attempts(pod: Pod) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-def test_an_error_stops_the_first_start_with_93_until_it_is_mended_or_overruled_by_name(
+def test_an_error_in_what_the_setup_installs_stops_the_first_start_with_93_until_it_is_overruled_by_name(
     new_pod: NewPod, tmp_path: Path
 ) -> None:
     pod = new_pod(environ={"NOTIFY_SOCKET": str(tmp_path / "notify")})
     spoil(pod)
+    home, hidden = pod.practice.home, pod.folder / "not-yet"
+    home.rename(hidden)
+    text = pod.run_file.read_text()
+    pod.run_file.write_text(f'{text}[setup]\ncommands = ["mv {hidden} {home}"]\n')
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(0.2)
-        pod.start()
+        pod.start("onstart")
         heard = []
         while pod.daemon is not None and (pod.daemon.poll() is None or "STOPPING=1" not in heard[-1]):
             with suppress(TimeoutError):
@@ -89,18 +93,6 @@ def test_a_run_that_has_trained_starts_again_whatever_the_check_says_of_it(new_p
     pod.start()
     pod.wait_for(lambda: pod.status().get("attempt") == 2 and pod.status()["state"] == "running", "it trains again")
     assert pod.said_so("check", "The run starts anyway: it goes on with the configuration that last made steps.")
-
-
-def test_onstart_checks_what_its_setup_has_installed(new_pod: NewPod) -> None:
-    pod = new_pod()
-    spoil(pod)
-    home, hidden = pod.practice.home, pod.folder / "not-yet"
-    home.rename(hidden)
-    text = pod.run_file.read_text()
-    pod.run_file.write_text(f'{text}[setup]\ncommands = ["mv {hidden} {home}"]\n')
-    assert pod.start("onstart").wait_exit() == 93
-    assert f"[{ID}]" in pod.sentences("gave-up")[0]
-    assert pod.practice.starts() == []
 
 
 @pytest.mark.soak
