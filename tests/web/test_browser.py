@@ -59,15 +59,33 @@ class Tab:
         self.page.screenshot(path=str(SHOTS / name), full_page=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with serve({"swe": Told(seen(), {"trainer": f"line one\nline two {SCRIPT}\n"})}) as found:
         yield found
 
 
-def test_each_panel_says_what_is_known(browser: Any, address: str) -> None:
+@pytest.fixture(scope="module")
+def opened(browser: Any, address: str) -> Iterator[Tab]:
+    """One page for those that only read it or put back what they did: a page with its charts takes seconds."""
     tab = Tab(browser, address)
     tab.wait_for_charts()
+    yield tab
+    tab.page.close()
+
+
+@pytest.fixture
+def tab(opened: Tab) -> Iterator[Tab]:
+    """It as it was opened: all of the time, no incident unfolded, the log whole."""
+    yield opened
+    if opened.page.get_attribute("button[data-hours='0']", "aria-pressed") != "true":
+        opened.page.click("button[data-hours='0']")
+        opened.wait_for_charts()
+    opened.page.evaluate("document.querySelectorAll('#incidents details').forEach(one => { one.open = false })")
+    opened.page.fill("#log-find", "")
+
+
+def test_each_panel_says_what_is_known(tab: Tab) -> None:
     assert tab.text("#sentence").startswith("step 50 of 100, 60 s ")
     assert "$2.22 so far at $2.00 an hour, $2.22 a useful hour · 90.0 % of 1 h 6 min were useful" in tab.text("#told")
     assert "step 40" in tab.text("#facts")
@@ -91,12 +109,9 @@ def test_each_panel_says_what_is_known(browser: Any, address: str) -> None:
     assert tab.page.get_attribute("#state", "class") == "alarm"  # an incident is open
     tab.page.wait_for_function("document.querySelector('#log').textContent.includes('line two')")
     assert tab.wrong == []
-    tab.page.close()
 
 
-def test_text_of_the_run_is_text_and_nothing_leaves_the_machine(browser: Any, address: str) -> None:
-    tab = Tab(browser, address)
-    tab.wait_for_charts()
+def test_text_of_the_run_is_text_and_nothing_leaves_the_machine(tab: Tab, address: str) -> None:
     for summary in tab.page.locator("#incidents summary").all():
         summary.click()
     tab.page.wait_for_function("document.querySelector('#log').textContent.includes('line two')")
@@ -108,29 +123,44 @@ def test_text_of_the_run_is_text_and_nothing_leaves_the_machine(browser: Any, ad
     assert tab.page.title() == "swe: running"
     assert [url for url in tab.asked if not url.startswith(address)] == []
     assert tab.wrong == []
-    tab.page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
-def test_it_fits_a_phone_and_a_wall_in_dark_and_light(browser: Any, address: str, width: int, scheme: str) -> None:
-    tab = Tab(browser, address, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    tab.wait_for_charts()
-    assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+def can_be_read(tab: Tab, scheme: str) -> None:
     ink, paper = (
         tab.page.evaluate(f"getComputedStyle(document.body).{name}.match(/\\d+/g).slice(0, 3).map(Number)")
         for name in ("color", "backgroundColor")
     )
     assert (sum(paper) < sum(ink)) == (scheme == "dark")
-    assert abs(sum(ink) - sum(paper)) > 500  # of 765: it can be read
+    assert abs(sum(ink) - sum(paper)) > 500  # of 765
+
+
+def test_it_fits_a_phone_and_then_a_wall_in_dark_and_light(browser: Any, address: str) -> None:
+    tab = Tab(browser, address, viewport={"width": 400, "height": 900}, color_scheme="dark")
+    tab.wait_for_charts()
+    for width in (400, 1600):
+        tab.page.set_viewport_size({"width": width, "height": 900})
+        tab.page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")
+        for scheme in ("dark", "light"):
+            tab.page.emulate_media(color_scheme=scheme)
+            can_be_read(tab, scheme)
+    assert tab.wrong == []
+    tab.page.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_it_fits_where_it_is_opened(browser: Any, address: str, width: int, scheme: str) -> None:
+    tab = Tab(browser, address, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab.wait_for_charts()
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    can_be_read(tab, scheme)
     tab.keep_shot(f"{width}-{scheme}.png")
     assert tab.wrong == []
     tab.page.close()
 
 
-def test_a_keyboard_is_enough(browser: Any, address: str) -> None:
-    tab = Tab(browser, address)
-    tab.wait_for_charts()
+def test_a_keyboard_is_enough(tab: Tab) -> None:
     tab.page.focus("button[data-hours='1']")
     tab.page.keyboard.press("Enter")
     assert tab.page.get_attribute("button[data-hours='1']", "aria-pressed") == "true"
@@ -138,7 +168,6 @@ def test_a_keyboard_is_enough(browser: Any, address: str) -> None:
     tab.page.focus("#incidents summary")
     tab.page.keyboard.press("Enter")
     assert "The job was stopped." in tab.text("#incidents")
-    tab.page.close()
 
 
 def test_one_sample_between_two_gaps_and_a_line_at_zero_are_seen(browser: Any) -> None:
