@@ -10,9 +10,12 @@ import ast
 import inspect
 import json
 import re
+import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 from pages import main
@@ -83,14 +86,20 @@ def _json(value: Any) -> str:
 def _comments(cls: type[Any]) -> dict[str, str]:
     """What stands behind each field, or in the string below it: its unit and meaning."""
     found = {name: text for base in cls.__bases__ if is_dataclass(base) for name, text in _comments(base).items()}
-    source = inspect.getsource(cls)
-    lines = source.splitlines()
-    for statement, below in pairwise([*ast.parse(source).body[0].body, ast.Pass()]):  # type: ignore[attr-defined]
+    lines, classes = _read(sys.modules[cls.__module__])
+    for statement, below in pairwise([*classes[cls.__name__].body, ast.Pass()]):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             _, mark, comment = lines[(statement.end_lineno or statement.lineno) - 1].partition("  # ")
             text = below.value.value if isinstance(below, ast.Expr) and not mark else comment  # type: ignore[attr-defined]
             found[statement.target.id] = _one_line(text)
     return found
+
+
+@lru_cache
+def _read(module: ModuleType) -> tuple[list[str], dict[str, ast.ClassDef]]:
+    """Its lines, and its classes by name. (``inspect.getsource`` parses the whole module again for each class.)"""
+    source = inspect.getsource(module)
+    return source.splitlines(), {one.name: one for one in ast.parse(source).body if isinstance(one, ast.ClassDef)}
 
 
 def _one_line(text: str) -> str:

@@ -11,12 +11,10 @@ from docs import diagnosis, facts, pages, policy, preflight, settings
 
 @pytest.mark.parametrize("script", [diagnosis, facts, policy, preflight, settings], ids=lambda script: script.__name__)
 def test_a_page_shows_what_the_code_says(script: ModuleType) -> None:
-    page = script.PAGE.read_text()
-    assert pages.written(page, script.parts()) == page, (
-        f"run: python docs/{script.__name__.partition('.')[2]}.py --write"
-    )
-    for name, text in script.parts().items():
+    page, parts = script.PAGE.read_text(), script.parts()
+    assert pages.written(page, parts) == page, f"run: python docs/{script.__name__.partition('.')[2]}.py --write"
+    for name, text in parts.items():
         assert text.count("\n") > 5
         with pytest.raises(ValueError, match=f"lacks <!-- {name}: "):
-            pages.written(page.replace(f"<!-- end of {name} -->", ""), script.parts())
-        assert pages.written(page.replace(text, "old"), script.parts()) == page
+            pages.written(page.replace(f"<!-- end of {name} -->", ""), parts)
+        assert pages.written(page.replace(text, "old"), parts) == page
