@@ -99,13 +99,12 @@ def test_a_run_that_never_started_is_sent_to_the_check(tmp_path: Path, capsys: p
         (tmp_path / "state").mkdir(exist_ok=True)
 
 
-def test_standard_input_and_compressed_files(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "supervisor.cli.main", "diagnose", "-"]
-    code = "import sys; from supervisor.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "diagnose", "-"]
-    done = subprocess.run(command, input=OOM.encode(), capture_output=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert b"stdin:1" in done.stdout
+def test_standard_input_and_compressed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OOM.encode())))
+    assert main(["diagnose", "-"]) == 0
+    assert "stdin:1" in capsys.readouterr().out
     (tmp_path / "trainer.stdout.gz").write_bytes(gzip.compress(OOM.encode()))
     assert main(["diagnose", str(tmp_path / "trainer.stdout.gz")]) == 0
 
