@@ -96,7 +96,7 @@ def settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
-    "number", [pytest.param(number, marks=() if number % 3 == 1 else pytest.mark.soak) for number in range(1, 16)]
+    "number", [pytest.param(number, marks=() if number % 6 == 1 else pytest.mark.soak) for number in range(1, 16)]
 )
 def test_a_controller_that_is_stopped_at_any_request_and_wakes_later_makes_no_pod_that_stays(
     tmp_path: Path, number: int, after: bool

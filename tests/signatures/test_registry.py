@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import signatures
@@ -17,6 +17,7 @@ from supervisor.core.facts import ErrorSeen, Role
 from supervisor.signatures import Registry, Signature, SignatureError, parse, read
 from supervisor.signatures import registry as reading
 from supervisor.signatures.words import reach_of, words_of
+from tests.fuzz.profiles import tries
 
 PRIME_RL = Path(signatures.__file__).parents[1] / "primerl" / "signatures.toml"
 REGISTRIES = {"prime-rl": read(PRIME_RL, *signatures.SHARED), "any job": signatures.any_job()}
@@ -273,8 +274,8 @@ SOME_PIECES = st.lists(st.one_of(PIECES, CUT), min_size=1, max_size=4)
 
 
 @pytest.mark.parametrize("role", ROLES)
+@tries(150)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_the_one_pass_passes_nothing_over(role: Role, data: st.DataObject) -> None:
     """A line of the pieces that examples are made of has the signature that trying all in turn gives."""
     line = "".join(data.draw(SOME_PIECES))
@@ -358,7 +359,7 @@ def test_no_pattern_takes_long_on_lines_made_for_it(every: int) -> None:
     assert slow_ones(lines, 0.005) == []  # quadratic time would be a second
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(
     st.lists(
         st.one_of(
