@@ -12,11 +12,11 @@ import pytest
 
 from supervisor.base.errors import UsageError
 from supervisor.cli import ctl as supervisorctl
-from supervisor.cli import which
+from supervisor.cli import state_folder, which
 from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.jobs.base import LogSource
 from supervisor.journal.attempt_folders import folder_of
-from tests.people.in_process import call
+from tests.people.in_process import call, read_here
 
 
 @pytest.fixture
@@ -38,20 +38,22 @@ def state(tmp_path: Path) -> Path:
     return state
 
 
-def ctl(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, in this process: it is quicker."""
+def ctl(state: Path, *words: str, child: bool = False) -> subprocess.CompletedProcess[str]:
+    """The command, in this process; also what it asks a child, unless that is the test."""
     environ = {
         "RL_SUPERVISOR_SOCKET_DIR": str(state.parents[2] / "no-sockets"),
         "RL_SUPERVISOR_ETC": str(state.parents[2] / "no-run-files"),
         "XDG_STATE_HOME": str(state.parents[1]),
     }
-    return call(supervisorctl.main, words, environ)
+    with pytest.MonkeyPatch.context() as patch:
+        if not child:
+            patch.setattr(state_folder, "ask_child", read_here)
+        return call(supervisorctl.main, words, environ)
 
 
 def test_an_earlier_attempts_log_is_found_by_role_compressed_or_not(state: Path) -> None:
-    assert (
-        ctl(state, "tail", "launcher", "--attempt", "1", "-n", "2").stdout == "launcher 1 line 98\nlauncher 1 line 99\n"
-    )
+    real = ctl(state, "tail", "launcher", "--attempt", "1", "-n", "2", child=True)
+    assert real.stdout == "launcher 1 line 98\nlauncher 1 line 99\n"
     assert len(ctl(state, "tail", "launcher", "--attempt", "1").stdout.splitlines()) == 20
     assert ctl(state, "tail", "trainer", "--attempt", "1").stdout == "trainer of 1\n"
     assert ctl(state, "tail", "my-run", "trainer", "--attempt", "2").stdout == "trainer of 2\n"
