@@ -37,10 +37,16 @@ def browser() -> Iterator[Any]:
 
 
 class Tab:
-    """A page, with all that it asked for and complained of."""
+    """A page, with all that it asked for and complained of.
 
-    def __init__(self, browser: Any, address: str, **words: Any) -> None:
+    Without ``charts`` nothing is drawn: most of what a page costs is to read plotly.
+    """
+
+    def __init__(self, browser: Any, address: str, *, charts: bool = True, **words: Any) -> None:
         self.page = browser.new_page(**{"viewport": {"width": 1200, "height": 900}, **words})
+        if not charts:
+            nothing = "window.Plotly = { react() {}, purge() {} };"
+            self.page.route("**/plotly.js", lambda route: route.fulfill(body=nothing, content_type="text/javascript"))
         self.asked: list[str] = []
         self.wrong: list[str] = []
         self.page.on("request", lambda one: self.asked.append(one.url))
@@ -189,8 +195,8 @@ def test_one_sample_between_two_gaps_and_a_line_at_zero_are_seen(browser: Any) -
 def test_a_page_without_an_answer_says_since_when_and_goes_on_by_itself(browser: Any) -> None:
     told = Told(seen(), {"trainer": "a line"})
     with serve({"swe": told}) as address:
-        tab = Tab(browser, address)
-        tab.wait_for_charts()
+        tab = Tab(browser, address, charts=False)
+        tab.page.wait_for_selector("#incidents summary")
         assert not tab.page.is_visible("#old")
         tab.page.route("**/run.json*", lambda route: route.abort())
         tab.page.wait_for_selector("#old:not([hidden])")
@@ -207,13 +213,13 @@ def test_a_page_without_an_answer_says_since_when_and_goes_on_by_itself(browser:
 def test_several_runs_are_a_list_and_one_click_leads_into_one(browser: Any) -> None:
     logs = {"trainer": "a line"}
     with serve({"swe": Told(seen(), logs), "other": Told(replace(seen(), run="other"), logs)}) as address:
-        tab = Tab(browser, address)
+        tab = Tab(browser, address, charts=False)
         tab.page.wait_for_selector("#runs a")
         names = [one.partition("step")[0].strip() for one in tab.page.locator("#runs a").all_inner_texts()]
         assert names == ["swe", "other"]
         assert not tab.page.locator("#run").is_visible()
         tab.page.click("text=other")
-        tab.wait_for_charts()
+        tab.page.wait_for_selector("#incidents summary")
         assert tab.text("#name") == "other"
         assert tab.wrong == []
         tab.page.close()

@@ -295,9 +295,9 @@ def test_it_fits_a_phone_and_a_wall_and_hostile_text_stays_text(browser: Any) ->
 @needs_chromium
 def test_one_click_leads_into_a_run_and_one_back(browser: Any) -> None:  # noqa: F811
     with serve({"swe": Told(seen(), {"trainer": "a line"})}, fleet=ToldFleet(fleet_seen())) as address:
-        tab = Tab(browser, address)
+        tab = Tab(browser, address, charts=False)
         tab.page.click("#fleet-runs a >> text=swe")
-        tab.wait_for_charts()
+        tab.page.wait_for_selector("#incidents summary")
         assert tab.text("#name") == "swe"
         assert tab.text("#runs") == "← fleet fleet"
         assert not tab.page.locator("#fleet").is_visible()
