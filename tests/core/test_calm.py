@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -17,15 +18,15 @@ from tests.fuzz.profiles import tries
 from .world import GIB, SETTINGS, World
 
 
-def _log(*, publish_works: bool = True) -> list[f.Observation]:
+@lru_cache
+def _begin(*, publish_works: bool = True) -> State:
+    """A run of eight steps. Where no publish works nothing may be deleted: a full disk stops the job."""
     world = World(replace(SETTINGS, step_floor=120.0, step_ceiling=900.0))
     world.publish_works = publish_works
     world.running_at(8)
-    return world.log
+    return world.state
 
 
-START = _log()
-UNPUBLISHED = _log(publish_works=False)  # nothing here may be deleted: a full disk stops the job
 GPUS = [
     f.GpuLook(
         (
@@ -77,7 +78,7 @@ def _facts(number: int, draw: Any) -> f.Fact:
 
 
 def test_the_first_word_of_rollouts_in_a_late_step_is_no_short_way() -> None:
-    short = long = _begin(START)
+    short = long = _begin()
     t = short.now + 800.0
     busy = replace(ENGINE, iterations=2.0)
     for fact, at in ((f.Tick(), t - 400.0), (busy, t), (f.WorkSeen(8, 3), t + 0.2), (f.WorkSeen(0, 4), t + 0.4)):
@@ -87,7 +88,7 @@ def test_the_first_word_of_rollouts_in_a_late_step_is_no_short_way() -> None:
 @tries(150)
 @given(st.data())
 def test_with_and_without_the_short_way_the_core_decides_the_same(data: st.DataObject) -> None:
-    short = long = _begin(data.draw(st.sampled_from([START, UNPUBLISHED])))
+    short = long = _begin(publish_works=data.draw(st.booleans()))
     t = short.now
     wanted = t
     for number in range(1, data.draw(st.integers(5, 60))):
@@ -108,20 +109,12 @@ def _both(short: State, long: State, observation: f.Observation, wanted: float) 
     return one.state, other.state, one.deadline
 
 
-def _begin(log: list[f.Observation]) -> State:
-    state = State()
-    for observation in log:
-        state = decide(state, observation).state
-    return state
-
-
 @tries(150)
 @given(st.data())
 def test_a_tick_before_the_named_deadline_concludes_nothing(data: st.DataObject) -> None:
     """Else a daemon that sleeps until the deadline would be later than one that asks every second."""
-    log = data.draw(st.sampled_from([START, UNPUBLISHED]))
-    state, t = _begin(log), log[-1].t
-    deadline = t
+    state = _begin(publish_works=data.draw(st.booleans()))
+    deadline = t = state.now
     for number in range(1, data.draw(st.integers(5, 40))):
         gap = data.draw(st.sampled_from([1.0, 5.0, 31.0, 61.0, 400.0]))
         asked = t + 0.5
@@ -136,9 +129,10 @@ def test_a_tick_before_the_named_deadline_concludes_nothing(data: st.DataObject)
 
 @pytest.mark.parametrize("fact", [f.Tick(), GPUS[0]])
 def test_a_fact_that_says_nothing_new_takes_the_short_way(fact: f.Fact) -> None:
-    state = _begin(START)
+    state = _begin()
+    begun = state.now
     for offset in (1.0, 2.0):
-        t = START[-1].t + offset
+        t = begun + offset
         decision = decide(state, f.Observation(t, 1.7e9 + t, fact))
         state = decision.state
     again = decide(state, f.Observation(t + 1, 1.7e9 + t + 1, fact))
