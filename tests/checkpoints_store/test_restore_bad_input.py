@@ -46,8 +46,8 @@ def refused(store: Store, output: Path) -> StoreError:
 @pytest.fixture
 def published(store: Store, tmp_path: Path) -> Store:
     """Steps 10 and 20."""
-    for number in (10, 20):
-        publish(store, Step(tmp_path / "pod-a", number).fill().plan(tmp_path / "state"), quiet)
+    for number, shard in ((10, 900), (20, 90_001)):
+        publish(store, Step(tmp_path / "pod-a", number).fill(shard=shard).plan(tmp_path / "state"), quiet)
     return store
 
 
