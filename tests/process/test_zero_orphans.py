@@ -47,7 +47,7 @@ def test_the_observers_see_what_lives(attempt: zoo.Attempt) -> None:
 def test_a_few_stops_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grouped: bool) -> None:
     may_be(grouped, tmp_path)
     count = zoo.Count()
-    zoo.stops(tmp_path, 6, 1, count, grouped=grouped, patch=monkeypatch)
+    zoo.stops(tmp_path, 4, 1, count, grouped=grouped, patch=monkeypatch)
     assert_nothing_left(count)
 
 
