@@ -683,9 +683,9 @@ def _say_billed(state: State, seen: Seen) -> str:
 
 
 def _say_kept(state: State, one: Rented, seen: Seen) -> str:
-    if one.not_destroyed_at and _may_lose(state, one, seen):
-        since = f" for {span(seen.now - one.stuck_since)}" if one.stuck_since else ""
-        return f"Pod {one.id} could not be destroyed{since}, and is billed: {one.pod.provider} is asked again."
+    if one.stuck_since and _may_lose(state, one, seen):
+        since = span(seen.now - one.stuck_since)
+        return f"Pod {one.id} could not be destroyed for {since}, and is billed: {one.pod.provider} is asked again."
     if _may_lose(state, one, seen):
         return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"

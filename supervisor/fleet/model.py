@@ -168,7 +168,7 @@ class Rented:
     ended: float | None = None
     destroyed_at: float = 0.0  # when its provider was asked to end it
     not_destroyed_at: float = 0.0  # when its provider last failed to
-    stuck_since: float = 0.0  # and when it first did
+    stuck_since: float = 0.0  # and when it first did, or said that it had ended a pod that lives on
     how: How | None = None  # also of one that is to be destroyed, and still lives
 
     @property

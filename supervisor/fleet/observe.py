@@ -95,10 +95,10 @@ def _note_asked(state: State, seen: Seen, labels: set[str]) -> dict[str, Intent]
 
 
 def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
+    if claim.beat_at != state.beat_at:  # also by one from before the outage that ends with this look
+        state = replace(state, beat_at=claim.beat_at, unheard_s=0.0)
     if state.store_is_away or seen.store_was_away:
         state = _note_outage(replace(state, store_is_away=False), seen.now)
-    if claim.beat_at != state.beat_at:
-        state = replace(state, beat_at=claim.beat_at, unheard_s=0.0)
     state = replace(state, heard_at=seen.now)
     holder = find_holder(list(state.rented), claim)
     # A pod between the last holder and this one held the run between two looks. Which, and what it saved, is unknown.
@@ -132,7 +132,8 @@ def _note_outage(state: State, now: float) -> State:
     """The store answers again: what no pod could say meanwhile is no silence."""
     away_s = max(0.0, now - state.heard_at) if state.heard_at else 0.0
     rented = (replace(one, unheard_s=one.unheard_s + min(away_s, max(0.0, now - one.since))) for one in state.rented)
-    return replace(state, unheard_s=state.unheard_s + away_s, rented=tuple(rented))
+    unheard_s = state.unheard_s + min(away_s, max(0.0, now - state.beat_at))
+    return replace(state, unheard_s=unheard_s, rented=tuple(rented))
 
 
 def _note_trained(last: Trained | None, claim: Claim, published: int | None) -> Trained | None:
@@ -198,10 +199,16 @@ def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
 
 
 def end(state: State, pod: Pod, how: How, now: float) -> State:
-    """The pod is over, and how. One that is listed again later lives on."""
-    return _change_pod(
-        state, pod, lambda one: replace(one, ended=now, destroyed_at=now, how=how) if one.is_living else one
-    )
+    """The pod is over, and how. One that is listed again later lives on, and then ends when it is listed no more."""
+
+    def change(one: Rented) -> Rented:
+        if not one.is_living:
+            return one
+        if one.stuck_since:  # its provider's word was wrong
+            return replace(one, destroyed_at=now, not_destroyed_at=now, how=how)
+        return replace(one, ended=now, destroyed_at=now, how=how)
+
+    return _change_pod(state, pod, change)
 
 
 def note_not_destroyed(state: State, pod: Pod, now: float) -> State:
@@ -282,10 +289,13 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     lives = pod is None and _has_beaten(one, seen)
     if not one.is_living:
         # One that has stopped since is to be destroyed for good; one that stays as it was is waited for.
-        has_stopped = pod is not None and pod.instance.phase == "stopped" != one.pod.instance.phase
+        is_stopped = pod is not None and pod.instance.phase == "stopped"
+        has_stopped = is_stopped and one.pod.instance.phase != "stopped"
         if (pod is None and not lives) or (seen.now - one.destroyed_at < ENDS_WITHIN_S and not has_stopped):
             return one
-        one = replace(one, ended=None, how=None, missing_since=None)
+        # A queue lists a job that has ended for a while, as stopped.
+        stuck_since = one.stuck_since if is_stopped else one.stuck_since or one.destroyed_at
+        one = replace(one, ended=None, how=None, missing_since=None, stuck_since=stuck_since)
     if pod is None and one.pod.provider in seen.away:
         return one  # the provider does not answer: that says nothing of the pod
     if lives:  # whatever the provider lists: it is billed, and its end has to be seen anew

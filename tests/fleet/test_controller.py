@@ -501,6 +501,35 @@ def test_silence_counts_from_when_the_store_of_the_memory_answered_again() -> No
     assert 590 <= world.now - began <= 700
 
 
+@pytest.mark.parametrize("beat_after_s", [0.0, 15.0])
+def test_an_outage_is_no_silence_also_when_a_beat_came_between_the_last_look_and_it(beat_after_s: float) -> None:
+    world = World(4, finish=10**9)
+    book = VirtualBook(world)
+    run_until(world, book, trains(world))
+    mark = world.held.mark
+    while world.held.mark == mark:
+        world.sleep(1)
+    world.sleep(50)
+    world.controller(book).tick()
+    world.sleep(beat_after_s)
+    world.store_away_until = world.now + 720
+    world.beats_late_until = world.store_away_until + 50
+    while world.now < world.store_away_until + 300:
+        world.sleep(30)
+        world.controller(book).tick()
+    assert len(world.pods) == 1
+
+
+def test_a_pod_that_beat_once_more_before_an_outage_and_hangs_is_convicted_after_the_patience() -> None:
+    world, book, first = train_world(42)
+    world.controller(book).tick()
+    world.sleep(61)
+    first.online = False
+    world.store_away_until = began = world.now + 700
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert 540 <= world.now - began <= 660
+
+
 def test_a_store_that_refuses_the_key_is_for_a_person() -> None:
     world, book, first = train_world(43)
     controller = world.controller(book)

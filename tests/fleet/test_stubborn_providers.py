@@ -267,3 +267,34 @@ def test_a_pod_that_gave_the_run_back_and_is_woken_has_the_whole_patience_to_sta
     world.wake(pod)
     run_until(world, book, lambda: world.holder() is pod)
     assert pod.destroyed is None
+
+
+def test_a_pod_that_lives_on_after_a_confirmed_destroy_is_told_and_counted_until_it_is_listed_no_more() -> None:
+    world = World(11, finish=10**9)
+    world.listed_after_s, world.bad = [0.0], {"m0"}
+    book, real = VirtualBook(world), world.provider.destroy
+    world.provider.destroy = lambda one: None if one.id == "i0" else real(one)  # type: ignore[method-assign]
+    run_until(world, book, lambda: world.holder() is world.pods.get("i1", ""))
+    go(world, book, 0.2)
+    seen = []
+    for _ in range(30):
+        controller = world.controller(book, FOR_ONE)
+        seen.append((controller.tick()[0].decision, controller.money))
+        world.sleep(30)
+    for told, money in seen:
+        assert told.person and "Pod i0 could not be destroyed for " in told.sentence, told.sentence
+        assert money is not None and money.per_hour == pytest.approx(sum(one.per_hour for one in world.paid()))
+    world.die(world.pods["i0"])
+    go(world, book, 0.02)
+    told = world.controller(book, FOR_ONE).tick()[0].decision
+    assert not told.person and [one.how for one in told.state.rented if one.id == "i0"] == ["replaced"]
+
+
+def test_a_job_that_its_queue_lists_for_an_hour_after_it_has_ended_is_not_told() -> None:
+    world, book, pod = train_world(12)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.provider.destroy = lambda one: world.outbid(world.pods[one.id])  # type: ignore[method-assign]
+    change(book, wanted=False)
+    go(world, book, 1)
+    assert pod.phase == "stopped"
+    assert not [said for said in book.said if "could not be destroyed" in said]
