@@ -11,12 +11,12 @@ from supervisor.cli.main import main
 
 
 def test_the_report_names_the_ratio_the_ledger_and_the_money(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--hours", "30", "--seed", "4", "--price", "20"]) == 0
+    assert main(["simulate", "--hours", "5", "--seed", "4", "--price", "20"]) == 0
     text = capsys.readouterr().out
     assert "ETTR " in text
     assert "100.000 %" in text
     assert "False restarts: " in text
-    assert "600.00 dollars" in text
+    assert "100.00 dollars" in text
 
 
 @pytest.mark.soak

@@ -11,6 +11,7 @@ from supervisor.core.time_kinds import STOPPING
 from supervisor.simulator.faults import KINDS
 from tests.simulate.worlds import after, fault
 
+FEW_SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]  # one here, the others at night
 PROCESS_DEATHS = [
     ("engine-exit-0", "vLLM died silently"),
     ("engine-crash", "vLLM died"),
@@ -21,11 +22,11 @@ PROCESS_DEATHS = [
 
 
 @pytest.mark.parametrize(("kind", "sentence"), PROCESS_DEATHS)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", FEW_SEEDS)
 def test_a_process_that_dies_is_noticed_in_seconds_and_the_run_resumes_from_the_newest_checkpoint(
     kind: str, sentence: str, seed: int
 ) -> None:
-    told = after(fault(kind), seed=seed)
+    told = after(fault(kind), seed=seed, hours=3)
     assert told.detected_s(kind) < 5
     assert told.said("verdict")[0].startswith(sentence)
     first, second = told.resumed_at()
@@ -76,7 +77,7 @@ def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_though_the_pod_is_lost
     assert told.account.false_restarts == []
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", FEW_SEEDS)
 def test_an_overloaded_engine_that_recovers_is_left_alone(seed: int) -> None:
     told = after(fault("engine-overload", seconds=600), seed=seed)
     assert told.account.restarts == 0
@@ -213,7 +214,7 @@ def test_a_slow_link_skips_steps_and_stops_nothing() -> None:
     assert told.goes_on
 
 
-@pytest.mark.parametrize("warning_s", [0, 5, 30, 120])
+@pytest.mark.parametrize("warning_s", [0, *(pytest.param(s, marks=pytest.mark.soak) for s in (5, 30)), 120])
 def test_a_pod_that_is_taken_away_is_followed_by_one_that_resumes_from_the_store(warning_s: float) -> None:
     told = after(fault("spot-loss", warning_s=warning_s))
     assert told.account.pods == 2
@@ -273,14 +274,14 @@ def test_a_daemon_that_dies_while_it_stops_the_job_is_followed_by_one_that_ends_
         ("long-evaluation", {"seconds": 1200}),
     ],
 )
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", FEW_SEEDS)
 def test_what_is_odd_and_healthy_is_left_alone(kind: str, parameters: dict[str, float], seed: int) -> None:
     told = after(fault(kind, **parameters), seed=seed)
     assert told.account.restarts == 0
     assert told.goes_on
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_log_that_cannot_be_read_for_a_while_is_no_silence_of_the_job(seed: int) -> None:
     told = after(fault("log-gap", seconds=900), seed=seed)
     assert told.account.restarts == 0
@@ -322,6 +323,6 @@ def test_an_orchestrator_that_stands_still_in_an_evaluation_is_found_within_the_
     assert told.detected_s(kind) < 3600
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.soak)])
 def test_an_evaluation_of_forty_minutes_is_left_alone(seed: int) -> None:
     assert after(fault("long-evaluation", seconds=2400), seed=seed).account.restarts == 0

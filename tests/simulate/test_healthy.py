@@ -40,12 +40,12 @@ def quiet(world: int, hours: float, seed: int, *sets: str) -> None:
     assert account.restarts == 0 and account.steps_done > 0
 
 
-@pytest.mark.parametrize("world", range(1, BLOCK + 1, 2))
+@pytest.mark.parametrize("world", range(1, BLOCK + 1, 4))
 def test_no_healthy_world_is_restarted(world: int) -> None:
     quiet(world, 8, 5)
 
 
-@pytest.mark.parametrize("world", range(1, BLOCK + 1, 4))
+@pytest.mark.parametrize("world", range(1, BLOCK + 1, 8))
 def test_nor_with_all_looks_that_real_sensors_make(world: int) -> None:
     quiet(world, 4, 6, "thinned=false")
 

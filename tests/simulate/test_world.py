@@ -23,25 +23,28 @@ from tests.simulate.worlds import after, fault, trace_of
 
 
 def test_the_same_seed_gives_the_same_observations_byte_for_byte_and_another_seed_does_not() -> None:
-    first, again, other = (sha256("\n".join(trace_of(12, seed)[1:]).encode()).hexdigest() for seed in (5, 5, 6))
+    first, again, other = (sha256("\n".join(trace_of(4, seed)[1:]).encode()).hexdigest() for seed in (5, 5, 6))
     assert first == again
     assert first != other
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    reports = [json.dumps(simulate(load_scenario(), 20, 2).as_json(20.0)) for _ in range(2)]
+    reports = [json.dumps(simulate(load_scenario(), 5, 2).as_json(20.0)) for _ in range(2)]
     assert reports[0] == reports[1]
 
 
 @pytest.mark.parametrize("scenario", ["default", pytest.param("no-spot", marks=pytest.mark.soak), "healthy"])
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int) -> None:
-    outcome = simulate(load_scenario(scenario), 50, seed)
+@pytest.mark.parametrize(
+    ("seed", "hours"),
+    [(1, 12), pytest.param(1, 50, marks=pytest.mark.soak), pytest.param(2, 50, marks=pytest.mark.soak)],
+)
+def test_the_parts_of_the_ledger_add_up_to_all_time(scenario: str, seed: int, hours: int) -> None:
+    outcome = simulate(load_scenario(scenario), hours, seed)
     report = outcome.account
     assert set(report.seconds) == set(CATEGORIES)
-    assert sum(report.seconds.values()) == pytest.approx(50 * 3600, abs=1e-3)
+    assert sum(report.seconds.values()) == pytest.approx(hours * 3600, abs=1e-3)
     assert min(report.seconds.values()) >= 0
-    assert outcome.score.ettr == pytest.approx(report.seconds[PRODUCTIVE] / (50 * 3600))
+    assert outcome.score.ettr == pytest.approx(report.seconds[PRODUCTIVE] / (hours * 3600))
 
 
 @pytest.mark.soak
@@ -57,7 +60,7 @@ def test_every_policy_lives_through_the_same_faults() -> None:
 
 
 def test_time_without_faults_is_steps_saves_and_one_start() -> None:
-    told = after(hours=20)
+    told = after(hours=10)
     seconds = told.account.seconds
     done = told.account.steps_done
     assert seconds[SAVE] == pytest.approx(told.world.physics.save_s * (done // 5), rel=0.1)

@@ -50,7 +50,7 @@ class Told:
 
 def after(
     *faults: dict[str, Any],
-    hours: float = 6.0,
+    hours: float = 4.0,
     seed: int = 1,
     sets: Sequence[str] = (),
     policy: PolicyFactory = CorePolicy,
