@@ -7,6 +7,8 @@ import itertools
 import json
 import tempfile
 from collections.abc import Iterator
+from copy import copy
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -41,8 +43,8 @@ def keep(world: World, kept: Journal, state: State | None = None) -> State:
     return state
 
 
-def eventful() -> World:
-    """Two incidents and a publish that fails, an hour or so in all."""
+@lru_cache
+def _eventful() -> World:
     world = World()
     world.running_at(12)
     world.engine_process_dies()
@@ -56,6 +58,15 @@ def eventful() -> World:
     world.after(10)
     world.job_up()
     world.step(16)
+    return world
+
+
+def eventful() -> World:
+    """Two incidents and a publish that fails, an hour or so in all; each time one of its own."""
+    world = copy(_eventful())
+    for name, value in vars(world).items():
+        if isinstance(value, (list, dict, set)):
+            setattr(world, name, copy(value))
     return world
 
 
