@@ -17,6 +17,7 @@ from supervisor.storage import hashing
 from supervisor.storage.b2_composing import B2Composer
 from supervisor.storage.b2_large import CONTENT_TYPE, LargeFiles, hasher_of
 from supervisor.storage.b2client import B2Client, plain_sha1, retry_when_expired
+from supervisor.storage.b2errors import NOT_ITS_OWN
 from supervisor.storage.b2http import Download
 from supervisor.storage.backends import keys_of
 from supervisor.storage.base import (
@@ -196,6 +197,8 @@ class B2Store(RemoteStore):
             answer: Download = self._client.session.download_file_from_url(url, range_=span)
         with answer:
             head = answer.headers
+            if "X-Bz-File-Id" not in head:  # the page of a proxy would be taken for the object's bytes
+                raise StoreError("transient", f"could not read {self.url}/{name}: {NOT_ITS_OWN}")
             content_range = head.get("Content-Range") or "" if answer.status_code == 206 else None
             size = int(head.get("Content-Length", 0))
             yield Body(size, content_range, plain_sha1(head.get("X-Bz-Content-Sha1")), self._pieces(answer, name))

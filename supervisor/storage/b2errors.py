@@ -5,6 +5,7 @@ The classes are b2sdk 2.13.1's (``b2sdk.v3.exception``). Texts of the SDK are qu
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 
@@ -23,6 +24,9 @@ b2sdk hands a server's Retry-After to ``time.sleep`` unread, which refuses a neg
 """
 
 EXPIRED = "expired_auth_token"
+NO_JSON = "non_json_response"
+"""b2sdk's code of an error without B2's JSON: the page of something between us and B2 (2.13.1, ``b2http.py``)."""
+NOT_ITS_OWN = "an answer came that is not B2's own (is there a proxy on the way?)"
 _KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
 _ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
@@ -49,6 +53,8 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
             f"{could_not}: B2 says that a cap of the account is reached ({_text_of_error(error)}). Raise it in B2's "
             f"Caps & Alerts, or keep fewer steps (store.keep_last)",
         )
+    if _is_anothers(error):
+        return say("transient", f"{could_not}: {NOT_ITS_OWN}")
     if isinstance(error, (b2.RestrictedBucket, b2.BucketNotAllowed)):
         return say(
             "permanent",
@@ -71,9 +77,6 @@ def explain(error: Exception, tried: str, bucket: str, key_id: str) -> StoreErro
         return say("permanent", f"{could_not}: store.realm names an S3 endpoint; B2's own API has the realm production")
     if isinstance(error, b2.FileNotPresent):
         return say("missing", f"{could_not}: there is no such file in the bucket {bucket}")
-    if type(error).__name__ == "ResourceNotFound":  # which v3 does not export
-        # B2 says not_found of a file that it lacks; any other 404 is the page of something between us and B2
-        return say("transient", f"{could_not}: a 404 came that is not B2's own. Is there a proxy on the way?")
     if isinstance(error, b2.UnsatisfiableRange):
         return say("damaged", f"{could_not}: the file in the bucket {bucket} ends before the bytes that were expected")
     if isinstance(error, b2.UnusableFileName):
@@ -88,6 +91,14 @@ def _innermost_error(error: Exception) -> Exception:
     while isinstance(error, b2.MaxRetriesExceeded) and error.exception_info_list:
         error = error.exception_info_list[-1]
     return error
+
+
+def _is_anothers(error: Exception) -> bool:
+    """Is it no answer of B2's? A page with a 5xx may be that of B2's own gateways, and tells its status."""
+    if type(error).__name__ == "ResourceNotFound":  # which v3 does not export
+        return True  # of a file that it lacks B2 says not_found; no other 404 is its own
+    page = NO_JSON in str(error) and not isinstance(error, b2.ServiceError)
+    return page or isinstance(error, json.JSONDecodeError)
 
 
 def _is_cap(error: Exception) -> bool:

@@ -29,6 +29,7 @@ import requests
 from b2sdk.v3 import B2RawHTTPApi
 from b2sdk.v3.exception import interpret_b2_error
 
+from supervisor.storage.b2errors import NO_JSON
 from supervisor.storage.limit import Throttle
 from supervisor.storage.source import SourceRange
 
@@ -448,7 +449,7 @@ def _refused_error(status: int, headers: dict[str, str], body: bytes) -> Excepti
         said = json.loads(body)
         code, message = str(said.get("code")), str(said.get("message"))
     except (ValueError, AttributeError):
-        code, message = "unknown", ""
+        code, message = NO_JSON, ""
     lower = {name.lower(): value for name, value in headers.items()}
     error: Exception = interpret_b2_error(status, code, message, lower)
     return error

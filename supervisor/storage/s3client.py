@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +24,8 @@ from supervisor.storage.base import StoreError
 CONNECT_TIMEOUT_S = 20
 READ_TIMEOUT_S = 60
 _REGION_IN_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}(?:-[a-z]+)*-\d+)\.")
+_ROOT = re.compile(rb"<(?:\w+:)?(\w+)")  # of an XML, behind its declaration
+_HAS_ETAG = ("GetObject", "HeadObject", "PutObject", "UploadPart")
 
 
 def region_of(endpoint: str | None, region: str | None, environ_region: str | None) -> str:
@@ -88,6 +90,7 @@ class S3Client:
             raise StoreError(
                 "permanent", f"the S3 service {endpoint or 'of Amazon'} cannot be used: {error}. Correct store.endpoint"
             ) from error
+        self._client.meta.events.register("before-parse.s3", _refuse_foreign_answer)
 
     def call(self, tried: str, operation: str, **asked: Any) -> dict[str, Any]:
         """One request, with patience. ``operation`` in botocore's spelling; raises StoreError, caused by botocore's."""
@@ -107,6 +110,25 @@ class S3Client:
             raise s3errors.explain(error, tried, self.bucket, self.key_id) from error
 
 
+def _refuse_foreign_answer(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """botocore takes any XML for the answer that it asked for, so that a page would be an empty listing.
+
+    Looked for is what every service sends: the ETag of an object, else a root that ends as Amazon's do (rclone's whole
+    name for ListVersionsResult is ListBucketVersionsResult). Of errors only those are looked at that tell something of
+    keys and objects.
+    """
+    method, status = operation_model.http["method"], response_dict["status_code"]
+    if status < 300 and operation_model.name in _HAS_ETAG:
+        own = "ETag" in response_dict["headers"]
+    elif method == "HEAD" or (method == "DELETE" and status < 300) or (status >= 300 and status not in (401, 403, 404)):
+        return  # these have no body, or any
+    else:
+        root = _ROOT.search(response_dict["body"])
+        own = root is not None and root[1].endswith((b"Result", b"Configuration", b"Error"))
+    if not own:
+        raise s3errors.ForeignAnswerError(status=status)
+
+
 def is_unsupported(error: StoreError) -> bool:
     """Does the service not know that operation or header? (A bad name or key is answered with other codes.)"""
     cause = error.__cause__
@@ -115,4 +137,4 @@ def is_unsupported(error: StoreError) -> bool:
 
 def is_denied(error: StoreError) -> bool:
     """May the key not do that? (A wrong key is another matter.)"""
-    return s3errors.code_of(error.__cause__) in ("AccessDenied", "403")
+    return s3errors.code_of(error.__cause__) == "AccessDenied"

@@ -18,6 +18,13 @@ from supervisor.storage.keys import MAKE_AN_S3_KEY
 
 CATCH = (aws.BotoCoreError, aws.ClientError, OSError)
 
+
+class ForeignAnswerError(aws.BotoCoreError):  # type: ignore[misc]
+    """An answer came that is not the service's own. As a page of a proxy it says nothing of keys and objects."""
+
+    fmt = "a {status} came that is not the service's own (is there a proxy on the way?)"
+
+
 _WRONG_KEY = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationQueryParametersError", "401"})
 _EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "NotSignedUp", "403", "Forbidden"})
@@ -103,6 +110,8 @@ def _without_answer(error: Exception, could_not: str) -> StoreError:
         return StoreError("transient", f"{could_not}: no connection{f' to {where}' if where else ''}")
     if isinstance(error, aws.SSLError):
         return StoreError("transient", f"{could_not}: the TLS connection failed ({_shorten_message(error)})")
+    if isinstance(error, ForeignAnswerError):
+        return StoreError("transient", f"{could_not}: {error}")
     if isinstance(error, (aws.HTTPClientError, aws.IncompleteReadError, OSError)):
         return StoreError("transient", f"{could_not}: the connection broke ({_shorten_message(error)})")
     return StoreError("permanent", f"{could_not}: {_shorten_message(error)}")
