@@ -233,6 +233,12 @@ def _check_claim(store: Store, run_id: str, generation: int, writer: str) -> tup
             f"{store.url} does not list the claim of generation {generation} of run {run_id}, which this pod holds: is "
             f"its volume mounted? If a person deleted {run_id}/{WRITERS}, start the daemon again",
         )
+    if found.generation == generation and not found.writer:
+        raise StoreError(
+            "transient",
+            f"the claim of generation {generation} of run {run_id} in {store.url}, which this pod holds, cannot be "
+            f"read; try again. If a person changed {run_id}/{WRITERS}, start the daemon again",
+        )
     if found.generation > generation or found.writer != writer:
         raise FencedError(
             f"pod {host_of(found.writer)} holds run {run_id} now (generation {found.generation}, this pod had "
