@@ -42,11 +42,9 @@ def choose(state: State) -> Choice:
     if settings.pin_step is not None and state.orders.override:
         return _choose_pinned_step(state, settings.pin_step, "--step")
     if max(state.tier.waiting, default=-1) > max(local or 0, stored or 0):
-        told = (
-            f"{only_there(state)} Nothing is started before the newest one is on the run's own volume: make room there,"
-        )
-        return Choice("wait", None, f"{told} or start with --step N.")
-    if state.store.reason:
+        told = "Nothing is started before the newest one is on the run's own volume: make room there,"
+        return Choice("wait", None, f"{only_there(state)} {told} or start with --step N.")
+    if reason := state.store.reason:
         known = state.store.published if state.store.published is not None else -1
         if local is not None and state.store.t >= 0 and local >= known:
             return Choice("start", local, f"Step {local} is complete here and nothing newer was ever published.")
@@ -54,13 +52,11 @@ def choose(state: State) -> Choice:
             return Choice(
                 "give-up",
                 None,
-                f"The store cannot be listed, and it may hold checkpoints: {state.store.reason.rstrip('.')}. "
+                f"The store cannot be listed, and it may hold checkpoints: {reason.rstrip('.')}. "
                 "Nothing is started, since a fresh start could lose the run; mend the store's settings, or start with "
                 "--step N or --fresh.",
             )
-        return Choice(
-            "wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {state.store.reason}"
-        )
+        return Choice("wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {reason}")
     best, last = max((s for s in (local, stored) if s is not None), default=None), settings.max_steps
     if best is not None and last is not None and best >= last:
         return Choice("finish", best, f"Step {best} of {last} is there: nothing is left to train.")
@@ -127,6 +123,9 @@ def _nothing_good(state: State) -> Choice:
     set_aside += [f"stored step {s.step} ({s.left})" for s in state.store.steps if s.left and str(s.step) not in ours]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
+    if state.store.latest is not None and not (lost or set_aside or nothing_yet):
+        told = f"latest.json names step {state.store.latest}, which the store does not list. Nothing is started before"
+        return Choice("wait", None, f"{told} it does. If a person deleted that step, start with --fresh.")
     if (lost or set_aside or broken) and not nothing_yet:
         found = "; ".join(broken + lost + set_aside)
         return Choice(

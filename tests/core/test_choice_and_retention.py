@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,34 @@ def test_a_store_that_cannot_be_listed_is_never_an_empty_one() -> None:
     world.after(60, tick=5)
     assert world.asked(a.Restore)[0].step == 40
     assert world.asked(a.Start)[-1].step == 40
+
+
+@pytest.mark.parametrize("local", [{}, {30: "writing"}])
+def test_a_pointer_to_a_step_that_the_store_does_not_list_is_no_empty_store(local: dict[int, str]) -> None:
+    """A listing may be old, or its answer not the store's: one such answer would throw all steps away."""
+    world = World()
+    world.latest, world.local = 20, local
+    world.boot()
+    world.after(1800, tick=10)
+    assert not world.asked(a.Start) and not world.asked(a.Exit)
+    assert world.state.why.startswith("latest.json names step 20, which the store does not list. Nothing is started")
+    assert any("latest.json names step 20" in said for said in world.said("waiting")), "it is said again"
+    world.stored = {10: GIB, 20: GIB}
+    world.after(60, tick=5)
+    assert world.asked(a.Restore)[0].step == 20
+    assert world.asked(a.Start)[-1].step == 20
+
+
+def test_a_person_who_deleted_all_steps_starts_afresh_beside_the_pointer_that_is_left() -> None:
+    world = World(settings=replace(SETTINGS, fresh=True))
+    world.latest = 20
+    world.boot()
+    assert world.asked(a.Start)[0].step is None
+    world.running_at(2)
+    world.engine_process_dies()
+    world.after(60)
+    assert not world.state.orders.override
+    assert world.asked(a.Start)[-1].step is None
 
 
 def test_a_wrong_key_ends_with_93_and_starts_nothing() -> None:
