@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -287,6 +289,9 @@ def hold_run(run_file: RunFile) -> Iterator[dict[str, Any]]:
             "rl-supervisor run RUN.toml --take-over"
         )
     signed = {"writer": writer, "generation": int(found["generation"])}
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C does: the run is given back
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores a SIGHUP
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with _keep_beating(run_file, signed):
             yield signed

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,3 +129,27 @@ def test_a_run_that_another_pod_took_meanwhile_is_given_back_without_a_word(
         assert claims.claim(store, RUN, OTHER, 0.0, take_over=True).generation == signed["generation"] + 1
     assert "could not be given back" not in capsys.readouterr().err
     assert not claims.look(store, RUN).released
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from supervisor.cli.store_commands import hold_run
+from supervisor.config.settings import load
+with hold_run(load(Path(sys.argv[1]))):
+    print("holds it", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("number", "way"), [(signal.SIGTERM, []), (signal.SIGHUP, []), (signal.SIGHUP, ["nohup"])])
+def test_a_command_that_is_told_to_end_gives_the_run_back(
+    run_file: RunFile, store: Store, tmp_path: Path, number: signal.Signals, way: list[str]
+) -> None:
+    words = [*way, sys.executable, "-c", HOLDER, str(tmp_path / "run.toml"), "1" if way else "60"]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"holds it\n"
+        assert not claims.look(store, RUN).released
+        holder.send_signal(number)
+        assert holder.wait(60) == (0 if way else 128 + number)
+    assert claims.look(store, RUN).released
