@@ -153,17 +153,16 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
     """Agree that a pod goes with all that is on it."""
     fleet = assemble(file, os.environ)
     book = fleet.book()
-    instance = pod.rpartition("/")[2]
     damaged: list[str] = []
     for run_id, _, page in _read_pages(fleet, book, damaged):
-        if page is not None and any(one.id == instance and one.is_living for one in page.state.rented):
+        if page is not None and any(one.name == pod and one.is_living for one in page.state.rented):
             return _order(
                 fleet,
                 run_id,
-                lambda orders: replace(orders, agreed=(*orders.agreed, instance)),
+                lambda orders: replace(orders, agreed=(*orders.agreed, pod)),
                 dry_run=dry_run,
             )
-    told = [f"No run of {file} has a pod {instance}. `rl-supervisor fleet history` lists them.", *damaged]
+    told = [f"No run of {file} has a pod {pod}. `rl-supervisor fleet history` lists them.", *damaged]
     raise UsageError("\n".join(told))
 
 
@@ -194,6 +193,7 @@ def run(file: Path, observe: bool) -> int:
             try:
                 if (newer := _renew(fleet, book, wait, said, dry=observe)) is not None:
                     _close_outbox(outbox)
+                    newer[1].store_was_away = controller.store_was_away
                     (fleet, controller), outbox = newer, None
                 if not observe:
                     book.begin()
@@ -267,7 +267,7 @@ def history(file: Path) -> int:
             rows.append(
                 (
                     name,
-                    f"{one.pod.provider}/{one.id}",
+                    one.name,
                     one.pod.instance.machine or "?",
                     _at(one.since),
                     _at(one.ended) if one.ended is not None else "",
@@ -426,7 +426,7 @@ def _runs_of(fleet: Assembly, name: str | None) -> list[str]:
 
 def _pod_cells(one: Rented) -> tuple[str, str, str]:
     instance, price = one.pod.instance, one.per_hour
-    where = f"{one.pod.provider}/{one.id} {instance.phase}"
+    where = f"{one.name} {instance.phase}"
     return where, span(one.seen_at - one.since), "?" if price is None else f"{price:.2f}"
 
 

@@ -39,7 +39,7 @@ MOST_TOLD = 100
 
 @dataclass(frozen=True)
 class Orders:
-    """What a person wants of a run. ``agreed``: pods that may go with all that is on them."""
+    """What a person wants of a run. ``agreed``: pods (PROVIDER/ID) that may go with all that is on them."""
 
     wanted: bool = True
     agreed: tuple[str, ...] = ()

@@ -157,7 +157,7 @@ class Controller:
         self._sleep, self._sweep = sleep, sweep
         self._dry = dry
         self._watched: dict[str, tuple[State, State]] = {}  # of a dry one: run -> as it was read, as it was seen since
-        self._store_was_away = False
+        self.store_was_away = False
         self.money: Money | None = None  # at the end of the last tick
 
     def tick(self) -> list[Told]:
@@ -165,9 +165,9 @@ class Controller:
         try:
             tolds = self._tick()
         except StoreError as error:
-            self._store_was_away = self._store_was_away or error.kind != "fenced"
+            self.store_was_away = self.store_was_away or error.kind != "fenced"
             raise
-        self._store_was_away = False
+        self.store_was_away = False
         return tolds
 
     def _tick(self) -> list[Told]:
@@ -300,7 +300,7 @@ class Controller:
             claim=looked.claim if looked else None,
             no_answer=no_answer,
             store_needs_person=needs_person,
-            store_was_away=self._store_was_away,
+            store_was_away=self.store_was_away,
             published=looked.published if looked else None,
             pods=market.pods[name],
             away=market.away,

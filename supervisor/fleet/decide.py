@@ -118,9 +118,9 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
     obeyed = _obey(state, seen)
     if obeyed is not None:
         return obeyed
-    pods = [f"{one.pod.provider}/{one.id}" for one in _list_living(state)]
+    pods = [one.name for one in _list_living(state)]
     if not pods:
-        return Decision(state, f"{run_id} is in fleet.toml no more, and nothing is rented for it.", done=True)
+        return _end(state, f"{run_id} is in fleet.toml no more, and nothing is rented for it.")
     sentence = (
         f"{run_id} is in fleet.toml no more, and {', '.join(pods)} is still billed for it. Put the run back, and type "
         f"`rl-supervisor fleet down`; or lose what is on the pod: rl-supervisor fleet destroy {pods[0]}"
@@ -131,7 +131,7 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
 def _obey(state: State, seen: Seen) -> Decision | None:
     """A person let a pod go with all that is on it, also one that trains."""
     for one in _list_living(state):
-        if one.id in state.agreed:
+        if one.name in state.agreed:
             found = _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
             if found is not None:
                 return found
@@ -178,7 +178,7 @@ def _has_ended(state: State, claim: Claim, code: int) -> bool:
 def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A holder that was outbid keeps its disk, and on it what is not published: no other pod goes on as soon."""
     holder = find_holder(list(state.rented), claim)
-    if holder is None or holder.id in state.agreed or (claim.released and claim.code == EXIT_POD_UNFIT):
+    if holder is None or holder.name in state.agreed or (claim.released and claim.code == EXIT_POD_UNFIT):
         return None
     if _list_living(state) != [holder] or state.intent is not None or not rules.rents:
         return None  # the next pod comes
@@ -339,14 +339,21 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
     said = f"No beat of {who} for {span(seen.now - claim.beat_at)}"
     if state.unheard_s:
         said += f", and for {span(state.unheard_s)} of it the store was away"
-    if holder is None or holder.missing_since is None:
+    is_gone = holder is not None and (is_missing(holder) or _is_destroyed(holder, seen))
+    if holder is None or (holder.missing_since is None and not is_gone):
         return Decision(state, f"{said}. It is convicted after {span(rules.patience_s)}, or when its instance is gone.")
-    if not is_missing(holder):
+    if not is_gone:
         return Decision(state, f"{said}, and its instance is stopped or gone; looking again.", again_s=SECOND_LOOK_S)
     if silent_s < BEATS * rules.beat_s:
         wait_s = BEATS * rules.beat_s - silent_s
         return Decision(state, f"{said}, and its instance is stopped or gone: {span(wait_s)} more.", again_s=wait_s)
     return None
+
+
+def _is_destroyed(one: Rented, seen: Seen) -> bool:
+    """Did its provider confirm that it ends, and list it no more? These are two looks, too."""
+    is_listed = any(pod.key == one.pod.key for pod in seen.pods)
+    return not one.is_living and not is_listed and one.pod.provider not in seen.away
 
 
 _Rule = Callable[[State, Rules, Seen, Claim], Decision | None]
@@ -630,7 +637,7 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     A pod that held the run may have saved a step after its last beat, unless it gave the run back. Where a person wants
     the run down, a beat of now is enough.
     """
-    if one.id in state.agreed:
+    if one.name in state.agreed:
         return True
     claim = seen.claim
     if one.place and claim is not None and _is_published_whole(state, seen, claim):
@@ -687,14 +694,12 @@ def _say_kept(state: State, one: Rented, seen: Seen) -> str:
         since = span(seen.now - one.stuck_since)
         return f"Pod {one.id} could not be destroyed for {since}, and is billed: {one.pod.provider} is asked again."
     if _may_lose(state, one, seen):
-        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
+        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.name}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"
     why = f"{what} may be nowhere else"
     if not one.place and not one.held:
         why = "this fleet has no record of it, and another fleet may have a run of this id"
-    return (
-        f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
-    )
+    return f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.name}"
 
 
 def _drop(state: State, one: Rented, how: How, seen: Seen, sentence: str) -> Decision | None:

@@ -176,6 +176,11 @@ class Rented:
         return self.pod.instance.id
 
     @property
+    def name(self) -> str:
+        """As people name it: two providers may give one id."""
+        return f"{self.pod.provider}/{self.id}"
+
+    @property
     def is_living(self) -> bool:
         return self.ended is None
 
@@ -214,7 +219,7 @@ class State:
 
     wanted: bool = True  # False after ``fleet down``
     up_at: float = 0.0  # when a person typed ``fleet up`` last
-    agreed: tuple[str, ...] = ()  # instances that a person let go with all that is on them
+    agreed: tuple[str, ...] = ()  # PROVIDER/ID of pods that a person let go with all that is on them
     intent: Intent | None = None
     given_up: tuple[Intent, ...] = ()  # creates that were waited for in vain, and may be listed yet
     rented: tuple[Rented, ...] = ()

@@ -37,12 +37,12 @@ def test_what_is_written_is_read_by_the_next_controller_with_what_a_person_wants
     first.begin()
     first.write_state("swe", STATE, "Pod 77 trains.")
     first.end()
-    StoreBook(store, "fleet").write_orders("swe", Orders(wanted=False, agreed=("77",)))
+    StoreBook(store, "fleet").write_orders("swe", Orders(wanted=False, agreed=("vast/77",)))
     second = StoreBook(store, "fleet")
     second.begin()
     found = second.read_state("swe")
     assert (found.rented, found.intent, found.faults) == (STATE.rented, STATE.intent, STATE.faults)
-    assert (found.wanted, found.agreed) == (False, ("77",))
+    assert (found.wanted, found.agreed) == (False, ("vast/77",))
     assert [one.sentence for one in second.read_page("swe").said] == ["Pod 77 trains."]
 
 

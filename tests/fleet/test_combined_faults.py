@@ -278,7 +278,7 @@ def test_a_removed_run_whose_place_left_too_is_billed_until_told():
     first = world.holder()
     c = world.controller(book, only="b")
     c._runs = {}
-    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    book.states[RUN] = replace(book.states[RUN], agreed=(f"A/{first.id}",))
     for _ in range(3):
         c = world.controller(book, only="b")
         c._runs = {}
@@ -404,7 +404,7 @@ def test_a_destroy_that_a_person_agreed_to_and_that_fails_does_not_stop_the_run(
     first.complete.append(120)
     world.sleep(61)
     world.outbid(first)
-    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    book.states[RUN] = replace(book.states[RUN], agreed=(f"A/{first.id}",))
     world.a.faults["destroy"] = ["lost"] * 10000
     began = world.now
     while world.now < began + 2 * 3600:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.base.errors import StoreError
 from supervisor.cli.main import main
 from supervisor.config.run_file import parse_toml
 from supervisor.fleet.book import Orders, StoreBook
+from supervisor.fleet.controller import Controller, Told
 from supervisor.fleet.model import Trained
 from supervisor.fleet.places import vast as client
 from supervisor.fleet.places.rest import Endpoint
@@ -133,7 +135,8 @@ def test_a_pod_is_destroyed_by_its_name_also_when_its_run_left_the_file(
     say("tick")
     [pod] = vast.living()
     assert say("destroy", "vast/999")[0] == 2
-    assert "has a pod 999" in say("destroy", "vast/999")[1]
+    assert "has a pod vast/999" in say("destroy", "vast/999")[1]
+    assert say("destroy", f"runpod/{pod.instance}")[0] == 2, "two providers may give one id"
     write_fleet(tmp_path, "other")
     code, said = say("tick")
     assert code == 93
@@ -206,7 +209,7 @@ def test_files_that_change_count_at_the_next_look_and_those_that_cannot_be_used_
     def end_the_second() -> None:
         edit(run, 'start = ["a"]', 'start = ["mended"]')
         book = StoreBook(open_store((tmp_path / "store").as_uri(), None, {}), "fleet")
-        book.write_orders("other-id", Orders(agreed=(str(vast.ledger[1].instance),)))
+        book.write_orders("other-id", Orders(agreed=(f"vast/{vast.ledger[1].instance}",)))
 
     steps = (
         lambda: None,
@@ -226,6 +229,27 @@ def test_files_that_change_count_at_the_next_look_and_those_that_cannot_be_used_
     assert images == ["me/image:1", "me/image:2", "me/image:2"]
     text = base64.b64decode(vast.ledger[-1].env["RL_SUPERVISOR_RUN_FILE_B64"]).decode()
     assert 'start = ["mended"]' in text
+
+
+def test_files_that_change_while_the_store_is_away_do_not_make_the_outage_a_silence(
+    say: Say, vast: FakeVast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[tuple[Controller, bool]] = []
+    look = Controller._tick
+
+    def tick(controller: Controller) -> list[Told]:
+        known.append((controller, controller.store_was_away))
+        if len(known) == 1:
+            raise StoreError("transient", "the store is away")
+        return look(controller)
+
+    steps = (lambda: None, lambda: (tmp_path / "swe.toml").open("a").write("# edited\n"), lambda: None)
+    monkeypatch.setattr(Controller, "_tick", tick)
+    monkeypatch.setattr("supervisor.cli.fleet.Event", lambda: Script(*steps))
+    monkeypatch.setattr("supervisor.cli.fleet.signal.signal", lambda *_: None)
+    assert "The files changed, and are read anew." in say("run")[1]
+    assert known[0][0] is not known[1][0]
+    assert [was for _, was in known] == [False, True, False]
 
 
 def test_a_pod_gets_the_run_file_as_its_place_has_it(say: Say, vast: FakeVast, tmp_path: Path) -> None:
@@ -280,7 +304,7 @@ def test_a_record_that_is_damaged_keeps_no_other_run_from_history_and_destroy(
     assert f"swe vast/{pod.instance} 10020" in said and "other: file:" in said
     code, said = say("destroy", f"vast/{lost.instance}")
     assert code == 2
-    assert f"has a pod {lost.instance}" in said and "is no record of this controller" in said
+    assert f"has a pod vast/{lost.instance}" in said and "is no record of this controller" in said
     assert f"Pod {pod.instance} is destroyed, as a person agreed." in say("destroy", f"vast/{pod.instance}")[1]
 
 

@@ -541,7 +541,7 @@ def test_a_store_that_refuses_the_key_is_for_a_person() -> None:
     told = controller.tick()[0]
     assert told.decision.person
     assert "B2 refuses the key k1 (401): make a new one." in told.decision.sentence
-    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    book.states[RUN] = replace(book.states[RUN], agreed=(f"virtual/{first.id}",))
     controller.tick()
     assert first.destroyed is not None  # a person's word needs no store
 
@@ -777,7 +777,7 @@ def test_a_run_that_left_the_file_is_counted_and_told_and_its_pod_goes_when_a_pe
         world.sleep(60)
     assert "are allowed (limits.total)" in told.decision.sentence
     assert first.destroyed is None
-    book.states["old"] = replace(book.states["old"], agreed=("i0",))
+    book.states["old"] = replace(book.states["old"], agreed=("virtual/i0",))
     world.controller(book, rules).tick()
     assert first.destroyed is not None
     assert [told.run_id for told in world.controller(book, rules).tick()] == [RUN]
@@ -1024,12 +1024,34 @@ def now_known(pod: VirtualPod) -> bool:
 
 def test_a_pod_that_trains_is_destroyed_when_a_person_agreed_and_the_next_one_goes_on() -> None:
     world, book, first = train_world(30)
-    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    book.states[RUN] = replace(book.states[RUN], agreed=(f"virtual/{first.id}",))
+    began = world.now
     world.controller(book).tick()
     assert first.destroyed is not None
     world.trouble.clear()
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert world.now - began <= 240  # as after any other loss
     run_until(world, book, is_over(world))
     assert len(world.pods) == 2
+
+
+def test_a_pod_whose_destroy_was_confirmed_and_that_is_listed_on_has_the_whole_patience() -> None:
+    world, book, first = train_world(30)
+    book.states[RUN] = replace(book.states[RUN], agreed=(f"virtual/{first.id}",))
+    world.provider.destroy = lambda one: world.stop_processes(world.pods[one.id])  # type: ignore[method-assign]
+    began = world.now
+    run_until(world, book, lambda: len(world.pods) == 2)
+    assert 570 <= world.now - began <= 660
+
+
+def test_who_let_one_pod_go_has_not_agreed_to_lose_another_provider_s_of_that_id() -> None:
+    label = label_of(RUN, 9, "abcdef")
+    pod = Pod("slurm", 9, Instance("1003", label, "running", 0.0, is_job=True))
+    job = Rented(pod, 0.0, 100.0, 0.0, "cluster", held=True, step=500, unpublished=(500,))
+    claim = Claim(9, "m", 990.0, label=label, step=500, unpublished=(500,))
+    for agreed, action in (("vast/1003", None), ("slurm/1003", Destroy(pod))):
+        state = State(agreed=(agreed,), generation=9, rented=(job,))
+        assert decide(state, default_rules(), Seen(1000.0, claim, pods=(pod,))).action == action
 
 
 def test_up_starts_a_run_again_that_needed_a_person() -> None:
@@ -1071,7 +1093,7 @@ def test_a_pod_that_takes_its_time_to_end_is_told_once() -> None:
     world, book, first = train_world(33)
     told: list[str] = []
     world.provider.destroy = lambda instance: told.append(instance.id)  # type: ignore[method-assign]
-    book.states[RUN] = replace(book.states[RUN], agreed=(first.id,))
+    book.states[RUN] = replace(book.states[RUN], agreed=(f"virtual/{first.id}",))
     for _ in range(8):
         world.controller(book).tick()
         world.sleep(30)
@@ -1119,6 +1141,6 @@ def test_a_pod_that_may_hold_a_step_and_never_began_is_not_in_the_way_of_the_nex
     assert world.pods["i0"].destroyed is None
     told = world.controller(book).tick()[0]
     assert told.decision.person and "Pod i0 is kept, and billed: this fleet has no record" in told.decision.sentence
-    book.states[RUN] = replace(book.states[RUN], agreed=("i0",))
+    book.states[RUN] = replace(book.states[RUN], agreed=("virtual/i0",))
     run_until(world, book, is_over(world))
     assert len(world.pods) == 2
