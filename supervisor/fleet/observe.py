@@ -8,7 +8,7 @@ from dataclasses import replace
 from supervisor.base.errors import EXIT_POD_UNFIT
 from supervisor.core.words import span
 from supervisor.fleet.model import Claim, How, Intent, Pod, Rented, Seen, State, Trained
-from supervisor.fleet.places.base import WAITING
+from supervisor.fleet.places.base import WAITING, Instance
 
 SECOND_LOOK_S = 30.0
 """A list that lacks an instance once may be late or cut. Two looks this far apart say that it is gone."""
@@ -56,16 +56,17 @@ def observe(state: State, seen: Seen) -> State:
     known = {one.pod.key for one in state.rented}
     rented = [_look_at(one, listed.get(one.pod.key), seen) for one in state.rented]
     rented += [_meet(pod, state, seen) for key, pod in listed.items() if key not in known]
+    rented += _find_unlisted(state, rented, seen)
     lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.is_living]
+    labels = {one.pod.instance.label for one in rented}
     intent = state.intent
     if intent is not None:
-        shown = any(pod.instance.label == intent.label for pod in seen.pods)
+        shown = intent.label in labels
         patience_s = CONFIRMED_BY_S if intent.made else SHOWN_BY_S
         if not shown and intent.provider not in seen.away and seen.now - intent.at >= patience_s:
             state = replace(state, given_up=(*state.given_up, intent))
         if shown or intent in state.given_up:
             intent = None
-    labels = {pod.instance.label for pod in seen.pods}
     over = [one for one in rented if not one.is_living]
     forgotten = over[:-KEPT]
     state = replace(
@@ -79,6 +80,24 @@ def observe(state: State, seen: Seen) -> State:
     for one in lost:
         state = note_fault(state, one.pod, seen.now)
     return replace(state, store_is_away=True) if seen.claim is None else _observe_claim(state, seen, seen.claim)
+
+
+def _find_unlisted(state: State, rented: list[Rented], seen: Seen) -> list[Rented]:
+    """A pod that was unfit, and may have ended itself before a list showed it: its claim alone tells of it."""
+    claim = seen.claim
+    asked = state.asked.get(claim.label) if claim is not None and _is_unfit(claim) else None
+    if claim is None or asked is None or not asked.id or any(one.pod.instance.label == asked.label for one in rented):
+        return []
+    machine = asked.machine.removeprefix(f"{asked.provider}/")
+    instance = Instance(asked.id, asked.label, "running", asked.per_hour, machine=machine)
+    pod, at = Pod(asked.provider, asked.generation, instance), claim.beat_at
+    one = Rented(pod, asked.at, at, asked.per_hour, asked.place, asked.disk_per_hour, ended=at, how="unfit")
+    return [replace(one, dollars=max(0.0, at - asked.at) / HOUR_S * asked.per_hour)]
+
+
+def _is_unfit(claim: Claim) -> bool:
+    """Did its holder end with the words that its machine is unfit?"""
+    return claim.released and claim.code == EXIT_POD_UNFIT
 
 
 def _may_come(one: Intent, seen: Seen) -> bool:
@@ -123,7 +142,7 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
             one = replace(one, unpublished=())  # the store was away when it was met
         rented.append(one)
     state = replace(state, generation=claim.generation, rented=tuple(rented))
-    if holder is not None and claim.released and claim.code == EXIT_POD_UNFIT:
+    if holder is not None and _is_unfit(claim):
         state = blame_once(state, holder, seen.now)
     return state
 

@@ -14,6 +14,7 @@ from supervisor.fleet.keys import _name_keys, name_key
 from supervisor.fleet.messages import list_messages
 from supervisor.fleet.model import Claim, Seen
 from supervisor.fleet.places.base import Instance, Offer, PlaceError
+from supervisor.simulator.virtual_fleet import VirtualPod
 from tests.fleet.test_combined_faults import WANT, TwoPlaces, TwoRuns, order
 from tests.fleet.test_controller import run_until, train_world
 from tests.fleet.world import RUN, VirtualBook, World, default_rules
@@ -298,3 +299,64 @@ def test_a_job_that_its_queue_lists_for_an_hour_after_it_has_ended_is_not_told()
     go(world, book, 1)
     assert pod.phase == "stopped"
     assert not [said for said in book.said if "could not be destroyed" in said]
+
+
+def test_a_run_that_left_the_file_while_a_create_is_open_is_not_done() -> None:
+    world = World(8)
+    world.listed_after_s = [60.0]
+    book = VirtualBook(world)
+    world.provider.faults["create"] = ["worked"]
+    world.controller(book).tick()
+    controller = Controller({}, {"spot": Place("spot", world.provider, WANT)}, book, sleep=world.sleep)
+    [told] = controller.tick()
+    assert "A pod that was asked for (rls-swe-g00001-" in told.decision.sentence and not told.decision.done
+    world.sleep(90)
+    assert "virtual/i0 is still billed for it." in controller.tick()[0].decision.sentence
+
+
+@pytest.mark.parametrize(("late_s", "gap_s"), [(45.0, 600.0), (150.0, 30.0)])
+@pytest.mark.parametrize("ends", [True, False], ids=["ends_itself", "rests"])
+def test_a_pod_that_is_unfit_before_it_is_listed_is_remembered_and_not_waited_for(
+    late_s: float, gap_s: float, ends: bool
+) -> None:
+    world = World(1)
+    world.listed_after_s, world.bad = [late_s], {"m0"}
+    book, release, prepare = VirtualBook(world), world.release, world.prepare_pod
+
+    def prepare_fast(pod: VirtualPod) -> None:
+        prepare(pod)
+        pod.boot_s = 60.0
+
+    def end(pod: VirtualPod, code: int, reason: str) -> None:
+        release(pod, code, reason)
+        if ends and code == 94:
+            world.die(pod)
+
+    world.prepare_pod, world.release = prepare_fast, end  # type: ignore[method-assign]
+    began = world.now
+    while len(world.pods) == 1 or not world.pods:
+        world.controller(book).tick()
+        world.sleep(gap_s)
+    assert world.now - began <= 2 * gap_s + 100
+    run_until(world, book, lambda: world.held.code == 0 and not world.paid())
+    assert [pod.machine for pod in world.pods.values()] == ["m0", "m1"]
+    first = book.states[RUN].rented[0]
+    assert first.id == "i0" and first.how in ("unfit", "replaced") and first.dollars > 0
+    assert len(book.states[RUN].faults["virtual/m0"]) == 1
+
+
+def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever() -> None:
+    world = World(1)
+    machines(world)
+    book, release = VirtualBook(world), world.release
+
+    def end(pod: VirtualPod, code: int, reason: str) -> None:
+        release(pod, code, reason)
+        world.die(pod)
+
+    world.release, world.listed_after_s = end, [10**6]  # type: ignore[method-assign]
+    world.bad = {f"m{number}" for number in range(500)}
+    go(world, book, 4)
+    told = world.controller(book).tick()[0].decision
+    assert told.person and "3 pods in a row" in told.sentence, told.sentence
+    assert len(world.pods) == 6
