@@ -118,9 +118,14 @@ def _is_of_another_time(log: Log, event: Event, logs: Iterable[Log]) -> bool:
     t = log.at(event.last)
     begins = [one.begins_t for one in logs if not one.kernel and one.begins_t is not None]
     end = last_time_of(one for one in logs if not one.kernel)
-    if t is None or end is None or not any(one.dated and not one.kernel and one.first_t is not None for one in logs):
+    if t is None or end is None or not _is_day_told(logs):
         return False
     return not min(begins) - GAP_S <= t <= end + AFTER_S
+
+
+def _is_day_told(logs: Iterable[Log]) -> bool:
+    """Does a log of the job tell the day? Else all were put beside the kernel's last line, which may be days later."""
+    return any(one.dated and not one.kernel and one.first_t is not None for one in logs)
 
 
 def _went_on_in_another(log: Log, logs: Iterable[Log]) -> bool:
@@ -157,15 +162,16 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
     """For each role's steps: how many came after a place of ``log``, and how many show that the run went on."""
     found = [(steps.after_line(place.line), ENOUGH[role]) for role, steps in log.steps.items()]
     t = log.at(place)
-    if t is None or log.kernel:
+    if t is None or (log.kernel and not _is_day_told(logs)):
         return found
+    since = t + GAP_S if log.kernel else t  # the kernel's clock may be minutes off
     return found + [
-        (steps.after_time(t, other.shift), ENOUGH[role] + 1)
+        (steps.after_time(since, other.shift), ENOUGH[role] + 1)
         for other in logs
         if other is not log
         and other.begins_t is not None
-        # Both were written at the same time, else their clocks differ, or they are of two runs.
-        and (log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
+        # Both were written at the same time, else their clocks differ, or they are of two runs. The kernel says little.
+        and (log.kernel or log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
         for role, steps in other.steps.items()
     ]
 

@@ -201,7 +201,10 @@ def _kernel_lines(kmsg: Path) -> tuple[str, list[str], str]:
 
 
 def _kernel_records(kmsg: Path) -> Iterator[str]:
-    """``level,seq,microseconds since boot,flags;text`` a record (Documentation/ABI/testing/dev-kmsg)."""
+    """``level,seq,microseconds since boot,flags;text`` a record (Documentation/ABI/testing/dev-kmsg).
+
+    Times are local ones, as ``dmesg -T`` and the job's logs have them: ``diagnose`` puts them beside each other.
+    """
     log = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
@@ -217,7 +220,7 @@ def _kernel_records(kmsg: Path) -> Iterator[str]:
             head, _, text = data.decode(errors="replace").partition(";")
             fields = head.split(",")
             since = int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdecimal() else 0.0
-            when = datetime.fromtimestamp(booted + since, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            when = datetime.fromtimestamp(booted + since, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
             yield f"{when} [{since:.3f}] {text.splitlines()[0] if text.strip() else ''}"
     finally:
         os.close(log)

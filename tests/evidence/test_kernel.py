@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,19 @@ def test_an_xid_and_an_oom_kill_are_there_however_much_was_said_since(
         "the last words",
     ]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[60\.000\] NVRM", lines[1]), "wall clock and seconds since boot"
+
+
+def test_its_times_are_those_of_the_jobs_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for zone in ("UTC", "XST-3"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        with kmsg(RECORDS) as source:
+            line = next(line for line in told(tmp_path, source).splitlines() if XID in line)
+        found.append(datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC))
+    monkeypatch.undo()
+    time.tzset()
+    assert round((found[1] - found[0]).total_seconds() / 60) == 180
 
 
 def test_what_kmsg_refuses_the_commands_may_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
