@@ -185,6 +185,7 @@ def _open_session(streams: int) -> requests.Session:
     session.mount("https://", adapter)
     session.mount("http://", adapter)
     session.headers["Accept-Encoding"] = "identity"
+    session.auth = lambda request: request  # else an entry of ~/.netrc takes the place of B2's own Authorization
     return session
 
 

@@ -53,6 +53,16 @@ def test_an_upload_survives_what_b2sdk_would_not(b2: B2Server, big: Path, fault:
     assert sorted(accepted(b2)) == [("run/big", part) for part in range(1, 6)]
 
 
+def test_an_entry_of_netrc_for_every_host_takes_nothing_from_the_key(
+    b2: B2Server, big: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It replaced the header, and the sign-in failed with "B2 refuses the application key"."""
+    (tmp_path / "netrc").write_text("default login somebody password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    send(opened(b2), big)
+    assert b2.objects() == {"run/big": big.read_bytes()}
+
+
 def test_retry_after_is_honoured(b2: B2Server) -> None:
     waited: list[float] = []
     retry = type(QUICK)(tries=3, base_s=0.001, cap_s=0.002, sleep=waited.append)
