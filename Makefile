@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Without "compat" each Python of the environment would first load a finder of this package: half of what a start takes.
+INSTALL := $(PIP) -c constraints.txt --config-settings editable_mode=compat
 
 .PHONY: demo demo-fleet test soak slurm audit lint lint-types lint-rest compiled-tests bench simulation setup clean
 
@@ -57,12 +60,12 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
-	@command -v cc >/dev/null || command -v gcc >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
+	$(INSTALL) -e .
+	@command -v cc >/dev/null || command -v gcc >/dev/null || $(PIP) ziglang
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $@
 
 clean:
