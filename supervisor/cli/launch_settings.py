@@ -97,7 +97,7 @@ def _no_launch(found: Found, launch: Launch | None) -> str:
         )
     if found.parts:
         return "Only an inference server is started there: give the line that starts the training."
-    told = " ".join(found.told[:3])
+    told = " ".join([*found.told[:3], *found.ask_conditions([f"${name}" for name in found.conditions])])
     return (
         "No launch line was found there: no rl, sft, vf-rl, torchrun, accelerate, deepspeed or python. Give the line "
         f"itself: rl-supervisor init --from 'uv run rl @ rl.toml'. {told}"
@@ -118,6 +118,8 @@ class _Drawer:
             )
         self._settings_of_limits()
         self._settings_of_environment()
+        words = (*launch.launcher, *launch.arguments, *launch.env.values())
+        self.out.to_do += found.ask_conditions([what for word in words for what in word.unknown])
 
     # ---------------------------------------------------------------- what holds around the line
 

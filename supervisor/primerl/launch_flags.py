@@ -132,6 +132,8 @@ class _Translator:
             end = at + 1
             if "=" not in word:
                 while end < len(words) and not words[end].startswith(("--", "@")):
+                    if end > at + 1 and unknown.get(end) == words[end]:
+                        break  # `--seed 3 $ARGS`: what may be more flags is no value of this one
                     end += 1
             name, equals, value = word[2:].partition("=")
             values = (value,) if equals else tuple(words[at + 1 : end])
