@@ -10,6 +10,7 @@ from supervisor.preflight.reading import Number, Set, first, has, number
 from supervisor.preflight.subject import Check, Subject
 
 _SHARED_ONCE = date(2026, 5, 20)  # fa191e589; until then one of the two won without a word
+_RUN_DIRS = date(2026, 8, 13)  # e26b50503: the parts have no output_dir of their own any more
 _ENGINE_DECIDES = date(2026, 3, 24)  # ecd080928: with an engine only its model is compared, with the orchestrator's
 _EXEMPT = "Jackmin108/"  # models that prime-rl itself compares no names of
 
@@ -30,11 +31,31 @@ _SHARED = (
     ("max_steps", ("trainer.max_steps", "orchestrator.max_steps")),
     ("max_async_level", ("trainer.max_async_level", "orchestrator.max_async_level")),
     ("seq_len", ("trainer.model.seq_len", "orchestrator.seq_len")),
-    ("wandb.project", ("trainer.wandb.project", "orchestrator.wandb.project")),
-    (
-        "monitors.wandb.project",
-        ("trainer.monitors.wandb.project", "orchestrator.monitors.wandb.project"),
+    ("output_dir", ("trainer.output_dir", "orchestrator.output_dir")),
+    *(
+        (f"log.{name}", tuple(f"{part}.log.{name}" for part in ("trainer", "orchestrator", "inference")))
+        for name in ("level", "json_logging")
     ),
+    (
+        "tokenizer.chat_template",
+        (
+            *("trainer.tokenizer.chat_template", "orchestrator.tokenizer.chat_template"),
+            *("inference.vllm.chat_template", "inference.model.chat_template"),
+        ),
+    ),
+    *(
+        (f"{table}.{name}", (f"trainer.{table}.{name}", f"orchestrator.{table}.{name}"))
+        for table, names in (
+            *(
+                (table, ("project", "entity", "name", "group", "tags", "offline"))
+                for table in ("wandb", "monitors.wandb")
+            ),
+            ("tokenizer", ("name", "trust_remote_code")),
+            ("monitors.file", ("path",)),
+        )
+        for name in names
+    ),
+    ("monitors.prime.name", ("orchestrator.monitors.prime.name",)),
 )
 
 
@@ -86,12 +107,22 @@ def twice(subject: Subject) -> Iterator[Finding]:
     if subject.kind != "rl" or has(subject, _SHARED_ONCE) is not True:
         return
     for shared, paths in _SHARED:
-        top = first(subject, shared)
+        top = _set_for_all(subject, shared)
         for one in (first(subject, path) for path in paths):
-            if top and one and one.value != top.value and not _by_the_run_file(subject, shared):
+            # <shared>/run_default is what prime-rl itself writes for the orchestrator's folder
+            if top and one and one.value not in (top.value, f"{top.value}/run_default"):
                 told = f"{top.path} = {_show_value(top.value)}, and {one.path} = {_show_value(one.value)}."
-                remedy = f"Take out {one.path}, or {top.path} and set it in each part."
-                yield Finding("shared-setting-twice", told, subject.where(one.path), remedy)
+                other = "" if top.path.startswith("[") else f", or {top.path} and set it in each part"
+                yield Finding("shared-setting-twice", told, subject.where(one.path), f"Take out {one.path}{other}.")
+
+
+def _set_for_all(subject: Subject, shared: str) -> Set | None:
+    """What the files, or the supervisor's own words, set for all parts."""
+    if _by_the_run_file(subject, shared) or (shared == "output_dir" and has(subject, _RUN_DIRS) is not False):
+        return None
+    if shared == "output_dir" and subject.run_file is not None:
+        return Set("[job] output_dir", str(subject.run_file.output_dir))
+    return first(subject, shared)
 
 
 def parts_there(subject: Subject) -> Iterator[Finding]:
