@@ -165,6 +165,8 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
     if t is None or (log.kernel and not _is_day_told(logs)):
         return found
     since = t + GAP_S if log.kernel else t  # the kernel's clock may be minutes off
+    # An asynchronous orchestrator goes on for long without its trainer, whose process or GPU it may be.
+    trains = log.kernel and any(not one.kernel and one.steps.keys() & {"trainer", "job"} for one in logs)
     return found + [
         (steps.after_time(since, other.shift), ENOUGH[role] + 1)
         for other in logs
@@ -173,6 +175,7 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
         # Both were written at the same time, else their clocks differ, or they are of two runs. The kernel says little.
         and (log.kernel or log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
         for role, steps in other.steps.items()
+        if not (trains and role == "orchestrator")
     ]
 
 
