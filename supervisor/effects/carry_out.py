@@ -7,7 +7,6 @@ and what was done already is found done.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -206,14 +205,11 @@ class Effects:
         except (ConfigError, UnknownDialectError) as error:
             self.run.post(f.StartFailed(action.attempt, str(error), permanent=True))
         except (SupervisorError, OSError) as error:
-            reason = str(error)
-            if full := describe_full_disk(error, self.run.state_dir):
-                reason = f"{reason.rstrip('.')}. {full}"
-                folder = attempt_dir(self.run.state_dir, action.attempt)
-                if not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
-                    shutil.rmtree(folder, ignore_errors=True)
-                with contextlib.suppress(SupervisorError, OSError):  # what is set aside is deleted for room
-                    self._set_aside(self.run.need_job(), action)
+            full = describe_full_disk(error, self.run.state_dir)
+            folder = attempt_dir(self.run.state_dir, action.attempt)
+            if full and not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
+                shutil.rmtree(folder, ignore_errors=True)
+            reason = f"{str(error).rstrip('.')}. {full}" if full else str(error)
             host = getattr(error, "host", "")
             self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full), host=host))
 
@@ -224,7 +220,6 @@ class Effects:
             raise ConfigError(" ".join(problems))
         self._start_check.before_start(job, action.step, action.snapshot, self._unwanted)
         folder = attempt_dir(self.run.state_dir, action.attempt)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         earlier_ones = [path for path in self.run.state_dir.glob("attempts/[0-9]*") if path != folder]
         if Belongings(folder, (), self.run.run_file.run.id, also=earlier_ones).list_living():
             # A journal that was lost, or a start that died half-way: what runs is the run's own, and in the way.
@@ -246,7 +241,14 @@ class Effects:
             self.run.machines.settle(action.attempt, job.stop_rules(), self._unwanted)
         self.store.bring_step(job, action.step)
         forget_early(self.run.run_file)  # of a daemon that was killed while it fetched ahead
-        moved = self._set_aside(job, action)
+        # Before anything is written: where the disk is full, what is set aside is deleted for room.
+        if moved := self._set_aside(job, action):
+            # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
+            names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
+            self.run.post(f.Remark("set-aside", told))
+        folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._lanes.put("prune", lambda: move_aside.forget_killed_restores(job.output_dir, job.place(0, "x")))
         earlier = attempt_dir(self.run.state_dir, action.snapshot) if action.snapshot else None
         configs = take_snapshot(folder, job.config_files(), earlier)
@@ -273,12 +275,6 @@ class Effects:
             raise ConfigError("The job has no component to start.")
         for note in [note for one in launched for note in one.notes]:
             self.run.post(f.Remark("launch", f"{note[:1].upper()}{note[1:].rstrip('.')}."))
-        if moved:
-            # Rollouts and broadcasts are called step_N too: with their folder's name, none is taken for the checkpoint.
-            names = sorted({f"{path.parent.name}/{path.name}" for path in moved})
-            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-            told = f"Set aside under {job.output_dir / move_aside.ASIDE}: {', '.join(names[:MOST_NAMED])}{more}."
-            self.run.post(f.Remark("set-aside", told))
         command = " ".join(components[0].argv)
         return f.AttemptStarted(action.attempt, action.step, launched[0].child_pid, command, tuple(hosts))
 

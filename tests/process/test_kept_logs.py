@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
+from supervisor.core import actions as a
+from supervisor.core import facts as f
 from supervisor.effects import kept_logs
+from supervisor.effects.carry_out import KEPT, Effects
 from supervisor.effects.kept_logs import begin, keep_earlier
 from supervisor.effects.log_round import do
 from supervisor.effects.log_upkeep import Order, plan
+from supervisor.effects.move_aside import ASIDE, delete_set_aside
 from supervisor.jobs.base import LogSource
 from supervisor.journal.attempt_folders import folder_of, read_index
 from supervisor.journal.attempt_logs import last_lines, logs_of
@@ -128,6 +137,40 @@ def test_a_run_folder_that_is_moved_aside_takes_no_log_of_an_earlier_attempt_alo
     for attempt, text in ((1, "one"), (2, "two")):
         assert said(state, attempt, "trainer") == [[f"trainer {text}"]]
         assert said(state, attempt, "env") == [[f"env {text}"]]
+
+
+def test_a_start_on_a_full_disk_sets_aside_what_may_fill_it_after_the_logs_in_there_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing could be written, so nothing was set aside and deleted, and the run waited an hour for a person."""
+    state, output = tmp_path / "state", tmp_path / "outputs"
+    start(state, Job(output / "run", "stays"), 1, "one")
+    job = SimpleNamespace(output_dir=output, problems=list, steps=list, above_trees=lambda step: [output / "run"])
+    facts: list[f.Fact] = []
+    run: Any = SimpleNamespace(state_dir=state, post=facts.append, need_job=lambda anew=False: job, disks=None)
+    run.run_file = SimpleNamespace(
+        run=SimpleNamespace(id="r"), recovery=SimpleNamespace(inference="job"), job=SimpleNamespace(dir=None)
+    )
+    run.machines, run.run_file.output_dir = None, output
+    effects = Effects.__new__(Effects)
+    effects.run, effects._unwanted = run, threading.Event()
+    effects._start_check = effects.store = cast(Any, MagicMock())
+    made = Path.mkdir
+
+    def make(path: Path, *more: Any, **how: Any) -> None:
+        if path == folder_of(state, 2):
+            raise OSError(ENOSPC, "No space left on device", str(path))
+        made(path, *more, **how)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    effects._start_attempt(a.Start(2, None))
+    told, failed = facts
+    assert isinstance(told, f.Remark) and told.sentence.startswith(
+        f"Set aside under {output / ASIDE}: attempt-0002/run."
+    )
+    assert isinstance(failed, f.StartFailed) and failed.no_room
+    assert not (output / "run").exists() and delete_set_aside(output, KEPT) > 0
+    assert said(state, 1, "trainer") == [["trainer one"]]
 
 
 def test_a_start_that_died_before_it_wrote_anything_gets_no_log_of_another_attempt(tmp_path: Path) -> None:
