@@ -15,6 +15,7 @@ from supervisor.preflight.reading import (
     has,
     number,
     of_trainer,
+    sources,
     switched_on,
 )
 from supervisor.preflight.subject import Check, Subject
@@ -26,6 +27,12 @@ BENCH_STEPS = 4
 
 _GROUP = ("orchestrator.group_size", "orchestrator.rollouts_per_example")  # 20f6449e1, 2026-05-23
 _ROLLOUTS = ("orchestrator.batch_size", "orchestrator.token_batch_size", *_GROUP)
+_OTHER_LESSONS = (
+    *("advantage", "advantage_type", "algo", "training_mode"),
+    *("teacher", "teacher_model", "teacher_rollout_model"),
+)
+"""Settings of the orchestrator or of an environment by which a rollout may teach something without its group."""
+_OF_ONE_SOURCE = ("group_size", "rollouts_per_example")
 _EXAMPLES = ("data.batch_size", "data.micro_batch_size", "data.seq_len")
 _SHARED_CHECKPOINTS = spellings("ckpt.interval", "ckpt.keep")
 """What stands there is handed to trainer and orchestrator, which refuse it."""
@@ -55,6 +62,27 @@ def _check_groups(subject: Subject) -> Iterator[Finding]:
         sizes = [str(size) for size in (below, below + group.value) if size > 0]
         remedy = f"Set orchestrator.batch_size to {' or '.join(sizes)}."
         yield Finding("batch-of-whole-groups", told, subject.where(batch.path or group.path), remedy)
+
+
+def _group_of_one(subject: Subject) -> Iterator[Finding]:
+    """The default is 1 in every era, and the default advantage is the reward less the mean of its group."""
+    trained = [one for _, one in sources(subject)]
+    lessons = ("trainer.loss", *(f"orchestrator.{name}" for name in _OTHER_LESSONS))
+    if subject.kind != "rl" or not trained or any(subject.settings.has(path) for path in lessons):
+        return
+    group = number(subject, *_GROUP)
+    if any(not isinstance(one, dict) or {*_OF_ONE_SOURCE, *_OTHER_LESSONS} & set(one) for one in trained):
+        return
+    if group.value == 1 if group else first(subject, *_GROUP) is None:
+        told = f"{group.path} = 1" if group else "No group size is set, and the default is 1"
+        yield Finding("group-of-one", f"{told}: each example is answered once.", subject.where(*_GROUP))
+
+
+def _greedy(subject: Subject) -> Iterator[Finding]:
+    """Every era divides the logits by the temperature of the rollout, and none forbids 0."""
+    found = first(subject, "orchestrator.train.sampling.temperature", "orchestrator.sampling.temperature")
+    if subject.kind == "rl" and found and not isinstance(found.value, bool) and found.value in (0, "0", "0.0"):
+        yield Finding("greedy-rollouts", f"{found.path} = {found.value}.", subject.where(found.path))
 
 
 def _micro_batches(subject: Subject) -> Iterator[Finding]:
@@ -239,6 +267,8 @@ def _gpus_in_words(count: int) -> str:
 
 CHECKS: tuple[Check, ...] = (
     _check_groups,
+    _group_of_one,
+    _greedy,
     _micro_batches,
     _in_flight,
     _check_oversampling,

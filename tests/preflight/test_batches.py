@@ -30,6 +30,25 @@ def test_a_broken_group_is_refused_in_every_version(era: str | None) -> None:
     assert "batch-of-whole-groups" in weights(batches.CHECKS, of(era, text))
 
 
+@pytest.mark.parametrize(
+    ("orchestrator", "source", "warned"),
+    [
+        ("", "", True),
+        ("group_size = 1", "", True),
+        ("group_size = 8", "", False),
+        ("", "group_size = 8", False),
+        ("algo = { type = 'rae' }", "", False),
+        ("", "algo = { type = 'rae' }", False),
+        ("training_mode = 'opd'", "", False),
+        ("group_size = 'x'", "", False),
+    ],
+)
+def test_a_group_of_one_teaches_nothing_but_with_another_lesson(orchestrator: str, source: str, warned: bool) -> None:
+    text = f"[orchestrator]\n{orchestrator}\n[[orchestrator.train.source]]\n{source}\n"
+    assert ("group-of-one" in weights(batches.CHECKS, of(NEWEST, text))) == warned
+    assert "group-of-one" not in weights(batches.CHECKS, of(NEWEST, f"[orchestrator]\n{orchestrator}\n"))
+
+
 def test_a_batch_of_tokens_has_no_groups_to_fill() -> None:
     text = "[orchestrator]\ntoken_batch_size = 100000\ngroup_size = 12\nmax_inflight_rollouts = 48\n"
     assert weights(batches.CHECKS, of(MARCH, text)) == {}
