@@ -75,6 +75,7 @@ class _Finder:
         self.exported: dict[str, Word] = {}
         self.all_exported = False
         self.functions: dict[str, str] = {}
+        self.pushed: list[Path | None] = []
         self.venv: Path | None = None
         self.venv_below = False
         self.depth = 0
@@ -124,9 +125,9 @@ class _Finder:
         self.functions[name], self.scope.places = body, places
 
     def _read_command(self, command: Command, *, lone: bool) -> None:
+        words = [word for raw in command.words for word in self.scope.expand(raw)]
         before = dict(self.scope.own)
         given = {one.name: self.scope.assign(one) for one in command.assignments}
-        words = [word for raw in command.words for word in self.scope.expand(raw)]
         remember_secrets([*(f"{name}={value.text}" for name, value in given.items()), *(word.text for word in words)])
         if not words:
             for one in command.assignments:
@@ -153,7 +154,10 @@ class _Finder:
             count = int(words[1].text) if words[1:] and words[1].text.isdecimal() else 1
             self.scope.places = self.scope.places and self.scope.places[count:]
         elif name in ("cd", "pushd"):
+            self.pushed += [self.folder] * (name == "pushd")
             self._read_cd(words)
+        elif name == "popd" and self.pushed:
+            self.folder = self.pushed.pop()
         elif name in ("source", "."):
             self._read_source(words)
         elif name == "ulimit":
@@ -173,6 +177,8 @@ class _Finder:
                     self.exported[one.name] = value
             elif outward and raw.bare in self.scope.own:
                 self.exported[raw.bare] = join_words(self.scope.own[raw.bare])
+            elif outward and raw.bare.isidentifier() and raw.bare not in {*self.scope.environ, *self.functions}:
+                self.exported[raw.bare] = Word(f"${raw.bare}", (f"${raw.bare}",))
 
     def _read_cd(self, words: Sequence[Word]) -> None:
         target = next((word for word in words[1:] if word.text not in ("--", "-P", "-L")), None)
@@ -388,7 +394,7 @@ class _Finder:
             launch = replace(
                 self._add_launch("command", (*kept, *before, *words), part or name, env, command), rank=rank
             )
-            engine = name in table.ENGINES or part == "inference"
+            engine = (part or name) in table.ENGINES
             (self.found.parts if engine else self.found.launches).append(launch)
         elif table.prepares(name, words) or (before and table.prepares(words[0].text, words)):
             self.prepared.append(self._is_seen(command))

@@ -25,7 +25,7 @@ _PART = re.compile(
 )
 TRAINS_NOTHING = {"--dry-run", "--dump-config", "--help", "-h", "--version"}
 COMPONENTS = ("trainer", "orchestrator", "inference")
-ENGINES = ("vf-vllm", "vllm", "inference")
+ENGINES = ("vf-vllm", "vllm", "trl vllm-serve", "inference")
 CLUSTER = {"sbatch", "srun", "salloc", "rl_slurm", "sft_slurm", "qsub", "bsub"}
 CONTAINERS = {"docker", "podman", "apptainer", "singularity", "kubectl", "ssh", "enroot", "modal", "sky", "ray"}
 _TRAINS = r"\S*(train|grpo|ppo|finetune|rl\b)"
@@ -194,8 +194,10 @@ def rank_of(name: str, words: Sequence[Word], *, lone: bool) -> int:
 
 
 def component_of(name: str, words: Sequence[Word]) -> str:
-    """The part of prime-rl that is started alone: "trainer", "orchestrator" or "inference"; "" for anything else."""
+    """The part of prime-rl, or the server of TRL, that is started alone; "" for anything else."""
     texts = [word.text for word in words]
+    if name == "trl" and texts[1:2] == ["vllm-serve"]:
+        return "trl vllm-serve"
     if name in COMPONENTS and any(text.startswith("@") for text in texts):
         return name
     found = next((found for text in texts[:20] if (found := _PART.search(text))), None)

@@ -62,6 +62,8 @@ class Piece:
     quoted: bool = False
     default: tuple[Piece, ...] | None = None
     """Of ``${NAME:-default}``."""
+    assigns: bool = False
+    """``${NAME:=default}`` sets it, too."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +354,7 @@ class _Reader:
             if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
                 text = text[1:-1]
             default = tuple(_Reader(text, self.depth + 1)._read_default()) or (Piece("text", "", quoted=True),)
-        return Piece("variable", found[1], quoted, default)
+        return Piece("variable", found[1], quoted, default, "=" in (found[2] or ""))
 
     def _read_default(self) -> list[Piece]:
         """All of the text, in which a double quote is a letter like others."""

@@ -101,6 +101,8 @@ class Scope:
                 return [Word(shown, (shown,))]  # "${1:-}": what may be given is no empty text
             if of_the_call and self.places is None:
                 self.assumed[shown] = default.text
+            if piece.assigns:
+                self.own[piece.text] = (default,)
             return [default]
         if value == "":
             return [Word("")]

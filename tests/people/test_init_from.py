@@ -327,6 +327,18 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         'CMD="uv run rl @ a.toml --seed 1"\necho "$CMD"\neval $CMD',
         {"job.config": "a.toml", "job.args": ["--seed", "1"]},
     ),
+    "defaults that are set where they stand": (
+        ': "${HF_HOME:=/data/hf}" "${P:=proj}"\nexport HF_HOME\nrl @ a.toml --wandb.project $P --seed ${S:=3}',
+        {"job.env": {"HF_HOME": "/data/hf"}, "job.args": ["--wandb.project", "proj", "--seed", "3"]},
+    ),
+    "what stands before a command holds for what it starts": (
+        "N=1\nN=2 rl @ a.toml --seed $N",  # the shell reads $N first
+        {"job.env": {"N": "2"}, "job.args": ["--seed", "1"]},
+    ),
+    "a folder that is left again": (
+        "cd {DIR}\npushd data; pushd /x; python -m pip list; popd; popd\nuv run rl @ a.toml",
+        {"job.dir": "{DIR}"},
+    ),
     "a variable of the environment": ("uv run rl @ $HOME/a.toml", {"job.config": "/root/a.toml"}),
     "words of the script that there are none of": ('uv run rl @ a.toml "$@"', {"job.args": None}),
     "one W&B run by its variable": (
@@ -439,6 +451,10 @@ SAID = {
         "--wandb.name run-$(date +%s) is left out: what $(date +%s) stands for is not known here.",
     ),
     "an unknown variable": ("uv run rl @ a.toml --seed $SEED", "--seed $SEED is left out: what $SEED stands for"),
+    "an exported name without a value": (
+        "read MODE_OF; export MODE_OF; rl @ a.toml",
+        "MODE_OF=$MODE_OF is left out: what $MODE_OF is, is not known.",
+    ),
     "a quote that is never closed": (
         'uv run rl @ a.toml --wandb.name "my run',
         'Line 1: a " is never closed, and nothing behind it was understood: "my run',
@@ -517,6 +533,10 @@ TO_DO = {
         "uv run inference @ i.toml &\nuv run rl --trainer @ t.toml --orchestrator @ o.toml",
         '[job] inference_config = "i.toml" and [recovery] inference = "own-role"',
     ),
+    "a server of TRL": (
+        "CUDA_VISIBLE_DEVICES=0 trl vllm-serve --model m &\nCUDA_VISIBLE_DEVICES=1 accelerate launch train.py",
+        "The text starts two programs: line 1 (trl vllm-serve) and line 2 (accelerate)",
+    ),
     "two programs": (
         "CUDA_VISIBLE_DEVICES=0 vf-vllm --model m &\nCUDA_VISIBLE_DEVICES=1 accelerate launch train.py",
         "The text starts two programs: line 1 (vf-vllm) and line 2 (accelerate)",
@@ -552,6 +572,7 @@ REFUSED = {
     "another machine": ('modal run deploy.py --command "uv run rl @ a.toml"', "runs it elsewhere than here"),
     "help": ("uv run rl --help", "only prints a text"),
     "an engine alone": ("vf-vllm --model m", "Only an inference server is started there"),
+    "TRL's engine alone": ("trl vllm-serve --model m", "Only an inference server is started there"),
     "the parts one by one": (
         "uv run inference @ i.toml &\nuv run orchestrator @ o.toml &\nuv run trainer @ t.toml",
         "`uv run rl --trainer @ t.toml --orchestrator @ o.toml --inference @ i.toml`",
