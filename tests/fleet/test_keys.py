@@ -237,7 +237,7 @@ def test_the_key_of_a_pod_does_all_that_a_pod_does_and_reaches_nothing_else(
 
     store = open_pods_store(b2, order.env)
     assert survey(store, RUN).problems == ()
-    held = claims.claim(store, RUN, POD, 0.5)
+    held = claims.claim(store, RUN, POD, 60.0, sleep=lambda seconds: None)
     claims.beat(store, RUN, held.generation, POD, 1)
     for number in (10, 20, 30):
         publish(store, Step(tmp_path / str(number), number).fill().plan(tmp_path / "state"), quiet)
@@ -431,7 +431,7 @@ def test_a_pod_that_trains_keeps_its_key_though_its_provider_denies_it(fleet: Co
     fleet.tick()
     [order] = fleet.vast.orders
     store = open_pods_store(b2, order.env)
-    held = claims.claim(store, RUN, POD, 0.5)
+    held = claims.claim(store, RUN, POD, 60.0, sleep=lambda seconds: None)
     claims.beat(store, RUN, held.generation, POD, 1, about={"label": order.label, "unpublished": []})
     fleet.vast.hides = True
     for _ in range(4):
