@@ -46,7 +46,7 @@ _MODULES = (
 REFUSED = "refused"
 _GIVES_WAY = {
     "unquoted-text": {"wrong-kind"},
-    "missing-brackets": {"wrong-kind"},
+    "missing-brackets": {"wrong-kind", "unknown-key"},
     "unknown-key": {"resume-by-hand", "weights-only"},
     "other-files": {"unknown-key"},
     "renderer-of-a-folder": {"model-name-elsewhere"},

@@ -152,7 +152,7 @@ class _Value:
                     self._read_value("[", 0)
                     self._skip_blanks("")
             self.out = [*self.out[:start], "[", *self.out[start:], "]"]
-            self.wrong.append("missing-brackets")
+            self.wrong.insert(0, "missing-brackets")  # gives way where a number is wanted: 0,00001
         if found := re.compile(r"[,;][ \t]*(?=#|\n|\Z)").match(self.text, self.at):
             self.wrong.append("stray-character")
             self.at = found.end() if found.end() == len(self.text) else found.start() + 1
