@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 
 from supervisor.preflight.finding import Finding
-from supervisor.preflight.reading import Number, Set, first, has, number
+from supervisor.preflight.reading import Number, Set, first, has, number, overlay
 from supervisor.preflight.subject import Check, Subject
 
 _SHARED_ONCE = date(2026, 5, 20)  # fa191e589; until then one of the two won without a word
@@ -127,14 +127,19 @@ def _set_for_all(subject: Subject, shared: str) -> Set | None:
 
 def parts_there(subject: Subject) -> Iterator[Finding]:
     """All 49 versions that were tried refuse a run without [trainer] or [orchestrator], empty ones suffice."""
-    schema, run = subject.schema, subject.run_file
-    if subject.kind != "rl" or run is None or any(text.data is None for text in subject.texts):
+    schema = subject.schema if subject.schema is not None and subject.schema.exact else None
+    alone = subject.run_file is None  # then more files may come beside it, as of an overlay or of one part
+    if subject.kind != "rl" or (alone and (schema is None or overlay(subject))):
         return
-    if not subject.texts or any(word.startswith("@") for word in subject.args):
+    if not subject.texts or any(text.data is None for text in subject.texts):
+        return
+    if any(word.startswith("@") for word in subject.args):
         return
     for name in ("trainer", "orchestrator"):
-        field = schema.get(name) if schema is not None and schema.exact else None
-        if subject.settings.has(name) or (field is not None and field.required):  # what is required, ``keys`` says
+        field = schema.get(name) if schema is not None else None
+        if subject.settings.has(name) or (alone and not subject.knows(name)):
+            continue
+        if field is not None and field.required:  # what is required, ``keys`` says
             continue
         told = f"{name} is not set, and every prime-rl wants it."
         yield Finding("missing-key", told, subject.file(name), f"Write a table [{name}]; it may be empty.")

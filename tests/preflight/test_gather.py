@@ -365,3 +365,20 @@ def test_a_byte_order_mark_is_an_error_in_prime_rls_file_and_none_in_our_own(her
     subprocess.run(command, shell=True, check=True)
     assert (here / "rl.toml").read_text() == CONFIG
     assert found(looked(here / "run.toml")) == []
+
+
+@pytest.mark.parametrize("day", [date(2026, 8, 14), date(2026, 8, 21)])
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("[orchestrator]\nbatch_size = 8\n[[orchestrator.train.source]]\nenv = { id = 'a/b' }\n", ["trainer"]),
+        ("[trainer]\n[orchestrator]\n", []),
+    ],
+)
+def test_a_part_that_is_missing_is_an_error_without_a_run_file_too(
+    here: Path, day: date, text: str, missing: list[str]
+) -> None:
+    path = here / "whole.toml"
+    path.write_text(f"max_steps = 5\n{text}")
+    found = [one for one in examine(looked(path, as_of=day)) if one.id == "missing-key"]
+    assert [(one.where.key, one.weight) for one in found] == [(part, "error") for part in missing]
