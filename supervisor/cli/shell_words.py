@@ -62,7 +62,11 @@ class Scope:
             if piece.kind == "text" and not piece.quoted and number == 0:
                 values = [Word(self._expand_home(piece.text))]
             if piece.kind == "variable" and not piece.quoted and split:
-                values = [Word(part, value.unknown) for value in values for part in value.text.split() or ()]
+                values = [
+                    Word(part, tuple(what for what in value.unknown if what in part or len(what.split()) > 1))
+                    for value in values
+                    for part in value.text.split()
+                ]
             for index, value in enumerate(values):
                 if not open_field or index:
                     fields.append([])

@@ -229,7 +229,8 @@ class _Translator:
         elif name in ("run.name", "run.dir"):
             self._run_name(flag)
         elif flag.unknown:
-            out.changed.append(
+            weighty = name == "max-steps" or gpu_part(name) is not None
+            (out.to_do if weighty else out.changed).append(
                 f"{flag.masked_text} is left out: what {mask_secrets(flag.unknown)} stands for is not known here."
             )
         elif _SECRET.search(last) or any(mask_secrets(value) != value for value in flag.values):
@@ -253,7 +254,8 @@ class _Translator:
             what = (
                 f"what {mask_secrets(flag.unknown)} stands for is not known here" if flag.unknown else "it has no value"
             )
-            self.out.changed.append(f"{flag.masked_text} is left out: {what}. It belongs in [{section}] {name}.")
+            told = self.out.to_do if flag.unknown else self.out.changed
+            told.append(f"{flag.masked_text} is left out: {what}. It belongs in [{section}] {name}.")
             return
         self.out.settings[key] = value
         self.out.kept.append(f"{flag.masked_text} is [{section}] {name} = {json.dumps(value)}")

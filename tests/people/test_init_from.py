@@ -327,6 +327,10 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         'CMD="uv run rl @ a.toml --seed 1"\necho "$CMD"\neval $CMD',
         {"job.config": "a.toml", "job.args": ["--seed", "1"]},
     ),
+    "a list in which one word is not known": (
+        'A="--seed $((N*2))"\nA="$A --output-dir /mnt/b"\nrl @ a.toml $A --log.level x',
+        {"job.output_dir": "/mnt/b", "job.args": ["--log.level", "x"]},
+    ),
     "defaults that are set where they stand": (
         ': "${HF_HOME:=/data/hf}" "${P:=proj}"\nexport HF_HOME\nrl @ a.toml --wandb.project $P --seed ${S:=3}',
         {"job.env": {"HF_HOME": "/data/hf"}, "job.args": ["--wandb.project", "proj", "--seed", "3"]},
@@ -529,6 +533,14 @@ TO_DO = {
     ),
     "a fork": ("uv run rl @ a.toml --resume.dir o/checkpoints/step_5", "before the first start copy that step"),
     "another trainer's resume": ("torchrun train.py", "Add those that make your trainer go on from a step"),
+    "GPUs that a shell would count": (
+        "rl @ TODO-x.toml --deployment.num-train-gpus $((N/2))",
+        "--deployment.num-train-gpus $((N/2)) is left out: what $((N/2)) stands for is not known here.",
+    ),
+    "a folder of unknown name": (
+        "rl @ TODO-x.toml --output-dir /mnt/$NAME",
+        "--output-dir /mnt/$NAME is left out: what $NAME stands for is not known here. It belongs in [job] output_dir.",
+    ),
     "an engine that is started beside it": (
         "uv run inference @ i.toml &\nuv run rl --trainer @ t.toml --orchestrator @ o.toml",
         '[job] inference_config = "i.toml" and [recovery] inference = "own-role"',
