@@ -493,8 +493,7 @@ def count_fruitless(state: State) -> float:
 
 def _list_unseen(state: State, seen: Seen) -> list[Intent]:
     """Creates since a person wanted the run that were confirmed, and that no list has shown in the time for it."""
-    shown = {one.pod.instance.label for one in state.rented}
-    made = [one for one in state.asked.values() if one.made and one.label not in shown and one.at >= state.up_at]
+    made = [one for one in state.asked.values() if one.made and one.at >= state.up_at]
     return [one for one in made if seen.now - one.at >= CONFIRMED_BY_S]
 
 

@@ -58,12 +58,13 @@ def observe(state: State, seen: Seen) -> State:
     rented += [_meet(pod, state, seen) for key, pod in listed.items() if key not in known]
     rented += _find_unlisted(state, rented, seen)
     lost = [one for one, before in zip(rented, state.rented, strict=False) if one.how == "gone" and before.is_living]
-    labels = {one.pod.instance.label for one in rented}
+    labels = {pod.instance.label for pod in seen.pods}
     intent = state.intent
     if intent is not None:
-        shown = intent.label in labels
+        shown, is_known = intent.label in labels, any(one.pod.instance.label == intent.label for one in rented)
         patience_s = CONFIRMED_BY_S if intent.made else SHOWN_BY_S
-        if not shown and intent.provider not in seen.away and seen.now - intent.at >= patience_s:
+        is_overdue = intent.provider not in seen.away and seen.now - intent.at >= patience_s
+        if not shown and (is_known or is_overdue):
             state = replace(state, given_up=(*state.given_up, intent))
         if shown or intent in state.given_up:
             intent = None
@@ -83,7 +84,10 @@ def observe(state: State, seen: Seen) -> State:
 
 
 def _find_unlisted(state: State, rented: list[Rented], seen: Seen) -> list[Rented]:
-    """A pod that was unfit, and may have ended itself before a list showed it: its claim alone tells of it."""
+    """A pod that was unfit, and may have ended itself before a list showed it: its claim alone tells of it.
+
+    It is over for the run. What was asked for still counts against the limits, since the pod may rest and be billed.
+    """
     claim = seen.claim
     asked = state.asked.get(claim.label) if claim is not None and _is_unfit(claim) else None
     if claim is None or asked is None or not asked.id or any(one.pod.instance.label == asked.label for one in rented):

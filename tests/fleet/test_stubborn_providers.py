@@ -345,18 +345,53 @@ def test_a_pod_that_is_unfit_before_it_is_listed_is_remembered_and_not_waited_fo
     assert len(book.states[RUN].faults["virtual/m0"]) == 1
 
 
-def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever() -> None:
+@pytest.mark.parametrize("late_s", [150.0, 600.0, 1e6])
+@pytest.mark.parametrize("answers", [True, False], ids=["listed_late", "no_list_for_an_hour"])
+def test_an_unfit_pod_that_rests_and_that_no_list_has_shown_counts_against_the_limits(
+    late_s: float, answers: bool
+) -> None:
+    world = TwoPlaces(1, finish=10**9)
+    world.listed_after_s, world.bad = [late_s], {"a0"}
+    book, prepare, real = VirtualBook(world), world.prepare_pod, world.a.create
+
+    def prepare_fast(pod: VirtualPod) -> None:
+        prepare(pod)
+        pod.boot_s, world.listed_after_s = 60.0, [0.0]
+
+    def create(offer: Offer, wanted: Any) -> str:
+        made = real(offer, wanted)
+        if not answers and len(world.pods) == 1:
+            world.a.list_away_until = world.now + 3600
+        return made
+
+    world.prepare_pod, world.a.create = prepare_fast, create  # type: ignore[method-assign]
+    rules, began = replace(world.rules(), per_hour=3.5), world.now
+    while world.now < began + 4500:
+        controller = world.controller(book, rules)
+        told = controller.tick()[0].decision
+        if world.now < began + 3600:  # what is hidden for longer is told, and not counted any more
+            assert sum(one.per_hour for one in world.paid()) <= 3.5, told.sentence
+        world.sleep(30)
+    assert len(world.pods) == 2 and world.holder() is world.pods["i1"], told.sentence
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["end_themselves", "rest"])
+def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever(ends: bool) -> None:
     world = World(1)
     machines(world)
     book, release = VirtualBook(world), world.release
 
     def end(pod: VirtualPod, code: int, reason: str) -> None:
         release(pod, code, reason)
-        world.die(pod)
+        if ends:
+            world.die(pod)
 
     world.release, world.listed_after_s = end, [10**6]  # type: ignore[method-assign]
     world.bad = {f"m{number}" for number in range(500)}
+    go(world, book, 0.4)
+    controller = world.controller(book)
+    told = controller.tick()[0].decision
+    assert told.person and "4 pods were confirmed and never listed" in told.sentence, told.sentence
+    assert len(world.pods) == 4 and controller.money is not None and controller.money.per_hour == pytest.approx(9.6)
     go(world, book, 4)
-    told = world.controller(book).tick()[0].decision
-    assert told.person and "3 pods in a row" in told.sentence, told.sentence
-    assert len(world.pods) == 6
+    assert len(world.pods) == 4
