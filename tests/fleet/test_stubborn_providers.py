@@ -253,9 +253,21 @@ def test_a_pod_that_gave_the_run_back_and_rests_makes_room_for_the_next(code: in
     go(world, book, 0.15, lambda: world.controller(book, FOR_ONE).tick())
     assert pod.destroyed is None, "its own starter has ten minutes"
     change(book, up_at=world.now)
-    go(world, book, 0.1, lambda: world.controller(book, FOR_ONE).tick())
+    go(world, book, 0.2, lambda: world.controller(book, FOR_ONE).tick())
     assert pod.destroyed is not None and len(world.paid()) == 1
     assert any("pod i0 has not started it again: it is destroyed." in said for said in book.said)
+
+
+def test_a_pod_that_a_person_mended_after_93_has_the_whole_patience_from_fleet_up() -> None:
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.release(pod, 93, "WANDB_API_KEY is missing")
+    go(world, book, 8)
+    change(book, up_at=world.now)
+    go(world, book, 0.15)
+    assert pod.destroyed is None, book.said[-1]
+    go(world, book, 0.05)
+    assert pod.destroyed is not None
 
 
 def test_a_pod_that_gave_the_run_back_and_is_woken_has_the_whole_patience_to_start() -> None:
