@@ -42,6 +42,7 @@ from supervisor.fleet.observe import (
     note_bid,
     observe,
     price_now,
+    sum_price_now,
 )
 from supervisor.fleet.places.base import WAITING, ErrorKind, Offer, PlaceError, label_of
 
@@ -350,6 +351,19 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
     return None
 
 
+def _end_again(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
+    """A pod that could not be destroyed, and may take the room of the next one."""
+    holder = find_holder(list(state.rented), claim)
+    for one in _list_living(state):
+        if one.stuck_since and one is not holder:
+            since = span(seen.now - one.stuck_since)
+            why = f"Pod {one.id} could not be destroyed for {since}: {one.pod.provider} is asked again."
+            found = _drop(state, one, one.how or "replaced", seen, why)
+            if found is not None:
+                return found
+    return None
+
+
 def _is_destroyed(one: Rented, seen: Seen) -> bool:
     """Did its provider confirm that it ends, and list it no more? These are two looks, too."""
     is_listed = any(pod.key == one.pod.key for pod in seen.pods)
@@ -367,6 +381,7 @@ _RULES: tuple[_Rule, ...] = (
     _await_intent,
     _await_boot,
     _await_conviction,
+    _end_again,
 )
 
 
@@ -560,8 +575,8 @@ def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
             f"${rules.per_hour:.2f} are allowed (limits.per_hour)"
         )
         never = least > rules.per_hour and not bad
-        kept = sum(price_now(one) for one in _list_living(state) if _is_for_person(state, one, seen))
-        person = never or _is_within(rules, seen.spending - kept + least)
+        kept = any(_is_for_person(state, one, seen) for one in _list_living(state))
+        person = never or (kept and _is_within(rules, seen.spending - sum_price_now(state) + least))
     return "".join(f"; {one}" for one in told), person
 
 
@@ -671,8 +686,13 @@ def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:
 
 
 def _is_for_person(state: State, one: Rented, seen: Seen) -> bool:
-    """May it hold a step, so that only a person ends it, or has its provider failed to for long?"""
-    return not _may_lose(state, one, seen) or (bool(one.stuck_since) and seen.now - one.stuck_since >= STUCK_S)
+    """Does only a person end it, or has its provider failed to for long?"""
+    return not _is_asked_again(state, one, seen) or seen.now - one.stuck_since >= STUCK_S
+
+
+def _is_asked_again(state: State, one: Rented, seen: Seen) -> bool:
+    """Is its provider asked again and again to end it?"""
+    return bool(one.stuck_since) and _may_lose(state, one, seen)
 
 
 def _say_given_up(state: State) -> str:
@@ -689,7 +709,7 @@ def _say_billed(state: State, seen: Seen) -> str:
 
 
 def _say_kept(state: State, one: Rented, seen: Seen) -> str:
-    if one.stuck_since and _may_lose(state, one, seen):
+    if _is_asked_again(state, one, seen):
         since = span(seen.now - one.stuck_since)
         return f"Pod {one.id} could not be destroyed for {since}, and is billed: {one.pod.provider} is asked again."
     if _may_lose(state, one, seen):

@@ -14,9 +14,9 @@ from supervisor.fleet.keys import _name_keys, name_key
 from supervisor.fleet.messages import list_messages
 from supervisor.fleet.model import Claim, Seen
 from supervisor.fleet.places.base import Instance, Offer, PlaceError
-from supervisor.simulator.virtual_fleet import VirtualPod
+from supervisor.simulator.virtual_fleet import JobTimes, VirtualPod
 from tests.fleet.test_combined_faults import WANT, TwoPlaces, TwoRuns, order
-from tests.fleet.test_controller import run_until, train_world
+from tests.fleet.test_controller import run_until, train_world, trains
 from tests.fleet.world import RUN, VirtualBook, World, default_rules
 
 ALL = type("All", (set,), {"__contains__": lambda *_: True})()
@@ -226,6 +226,60 @@ def test_a_pod_that_hangs_and_leaves_no_room_for_another_below_the_limit_is_told
     pod.online = True
     world.sleep(60)
     assert not world.controller(book, FOR_ONE).tick()[0].decision.person
+
+
+def test_a_pod_that_hangs_with_all_of_it_published_and_leaves_no_room_is_told_to_a_person() -> None:
+    world = World(9)
+    world.times, world.listed_after_s = JobTimes(step_s=200.0, save_every=1, publish_s=40.0, finish=400), [0.0]
+    book = VirtualBook(world)
+    run_until(world, book, lambda: (world.held.published or 0) > 3)
+    while world.held.unpublished != () or world.held.step != world.held.published:
+        world.sleep(5)
+    next(iter(world.paid())).online = False
+    go(world, book, 0.5, lambda: world.controller(book, FOR_ONE).tick())
+    told = world.controller(book, FOR_ONE).tick()[0].decision
+    assert len(world.pods) == 1
+    assert told.person and "To end it: rl-supervisor fleet destroy virtual/i0" in told.sentence, told.sentence
+
+
+def test_an_outbid_pod_that_no_bid_wakes_and_that_leaves_no_room_is_told_to_a_person() -> None:
+    world, book, pod = train_world(9)
+    pod.publishing = True  # for ever
+    pod.complete.append(240)
+    world.sleep(61)
+    pod.lowest_bid = 3.0
+    world.provider.faults["bid"] = ["sleeps"]
+    world.outbid(pod)
+    rules = replace(default_rules(), per_hour=4.5)
+    go(world, book, 0.5, lambda: world.controller(book, rules).tick())
+    told = world.controller(book, rules).tick()[0].decision
+    assert len(world.pods) == 1
+    assert told.person and "To lose it: rl-supervisor fleet destroy virtual/i0" in told.sentence, told.sentence
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "does_nothing"])
+def test_a_pod_that_could_not_be_destroyed_and_takes_the_room_of_the_next_is_asked_again(fails: bool) -> None:
+    world = World(11, finish=10**9)
+    world.listed_after_s = [0.0]
+    book, real, until = VirtualBook(world), world.provider.destroy, 10.0**9
+
+    def destroy(instance: Instance) -> None:
+        if world.now >= until:
+            real(instance)
+        elif fails:
+            raise PlaceError("away", "503")
+
+    world.provider.destroy = destroy  # type: ignore[method-assign]
+    run_until(world, book, trains(world))
+    world.pods["i0"].online = False
+    run_until(world, book, lambda: world.holder() is world.pods.get("i1", ""))
+    go(world, book, 0.4)
+    world.die(world.pods["i1"])
+    until = world.now
+    tolds: list[Any] = []
+    go(world, book, 0.25, lambda: tolds.append(world.controller(book, FOR_ONE).tick()[0].decision))
+    assert [one.id for one in world.paid()] == ["i2"], book.said[-1]
+    assert any("Pod i0 could not be destroyed for " in said and "virtual is asked again." in said for said in book.said)
 
 
 def test_a_run_whose_own_pod_is_not_in_the_way_waits_for_the_pods_of_other_runs() -> None:
