@@ -132,11 +132,17 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
 def _obey(state: State, seen: Seen) -> Decision | None:
     """A person let a pod go with all that is on it, also one that trains."""
     for one in _list_living(state):
-        if one.name in state.agreed:
+        if _is_agreed(state, one):
             found = _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
             if found is not None:
                 return found
     return None
+
+
+def _is_agreed(state: State, one: Rented) -> bool:
+    """Did a person let it go? Orders of older versions name an id alone: that of the only pod that had it."""
+    is_only = [other for other in state.rented if other.id == one.id] == [one]
+    return one.name in state.agreed or (one.id in state.agreed and is_only)
 
 
 # ---------------------------------------------------------------- rules, the first that applies decides
@@ -179,7 +185,7 @@ def _has_ended(state: State, claim: Claim, code: int) -> bool:
 def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A holder that was outbid keeps its disk, and on it what is not published: no other pod goes on as soon."""
     holder = find_holder(list(state.rented), claim)
-    if holder is None or holder.name in state.agreed or (claim.released and claim.code == EXIT_POD_UNFIT):
+    if holder is None or _is_agreed(state, holder) or (claim.released and claim.code == EXIT_POD_UNFIT):
         return None
     if _list_living(state) != [holder] or state.intent is not None or not rules.rents:
         return None  # the next pod comes
@@ -651,7 +657,7 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     A pod that held the run may have saved a step after its last beat, unless it gave the run back. Where a person wants
     the run down, a beat of now is enough.
     """
-    if one.name in state.agreed:
+    if _is_agreed(state, one):
         return True
     claim = seen.claim
     if one.place and claim is not None and _is_published_whole(state, seen, claim):

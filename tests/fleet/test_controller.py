@@ -1054,6 +1054,17 @@ def test_who_let_one_pod_go_has_not_agreed_to_lose_another_provider_s_of_that_id
         assert decide(state, default_rules(), Seen(1000.0, claim, pods=(pod,))).action == action
 
 
+def test_an_order_of_an_older_version_names_an_id_alone_and_means_the_only_pod_that_had_it() -> None:
+    label = label_of(RUN, 9, "abcdef")
+    pod = Pod("slurm", 9, Instance("1003", label, "running", 0.0, is_job=True))
+    job = Rented(pod, 0.0, 100.0, 0.0, "cluster", held=True, step=500, unpublished=(500,))
+    over = Rented(replace(pod, provider="vast"), 0.0, 50.0, 2.0, "spot", ended=50.0)
+    claim = Claim(9, "m", 990.0, label=label, step=500, unpublished=(500,))
+    for rented, action in (((job,), Destroy(pod)), ((over, job), None)):
+        state = State(agreed=("1003",), generation=9, rented=rented)
+        assert decide(state, default_rules(), Seen(1000.0, claim, pods=(pod,))).action == action
+
+
 def test_up_starts_a_run_again_that_needed_a_person() -> None:
     world = World(31)
     book = VirtualBook(world)
