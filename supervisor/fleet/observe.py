@@ -227,11 +227,16 @@ def end(state: State, pod: Pod, how: How, now: float) -> State:
     def change(one: Rented) -> Rented:
         if not one.is_living:
             return one
-        if one.stuck_since:  # its provider's word was wrong
+        if one.stuck_since and not _is_in_records(one.pod):  # its provider's word was wrong
             return replace(one, destroyed_at=now, not_destroyed_at=now, how=how)
         return replace(one, ended=now, destroyed_at=now, how=how)
 
     return _change_pod(state, pod, change)
+
+
+def _is_in_records(pod: Pod) -> bool:
+    """A queue lists a job that has ended for a while, as stopped. Any other pod that is stopped is billed."""
+    return pod.instance.is_job and pod.instance.phase == "stopped"
 
 
 def note_not_destroyed(state: State, pod: Pod, now: float) -> State:
@@ -312,12 +317,11 @@ def _look_at(one: Rented, pod: Pod | None, seen: Seen) -> Rented:
     lives = pod is None and _has_beaten(one, seen)
     if not one.is_living:
         # One that has stopped since is to be destroyed for good; one that stays as it was is waited for.
-        is_stopped = pod is not None and pod.instance.phase == "stopped"
-        has_stopped = is_stopped and one.pod.instance.phase != "stopped"
+        has_stopped = pod is not None and pod.instance.phase == "stopped" and one.pod.instance.phase != "stopped"
         if (pod is None and not lives) or (seen.now - one.destroyed_at < ENDS_WITHIN_S and not has_stopped):
             return one
-        # A queue lists a job that has ended for a while, as stopped.
-        stuck_since = one.stuck_since if is_stopped else one.stuck_since or one.destroyed_at
+        has_obeyed = has_stopped or (pod is not None and _is_in_records(pod))
+        stuck_since = one.stuck_since if has_obeyed else one.stuck_since or one.destroyed_at
         one = replace(one, ended=None, how=None, missing_since=None, stuck_since=stuck_since)
     if pod is None and one.pod.provider in seen.away:
         return one  # the provider does not answer: that says nothing of the pod

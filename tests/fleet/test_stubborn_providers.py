@@ -357,13 +357,61 @@ def test_a_pod_that_lives_on_after_a_confirmed_destroy_is_told_and_counted_until
     assert not told.person and [one.how for one in told.state.rented if one.id == "i0"] == ["replaced"]
 
 
-def test_a_job_that_its_queue_lists_for_an_hour_after_it_has_ended_is_not_told() -> None:
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_job_that_its_queue_lists_for_an_hour_after_it_has_ended_is_over(failures: int) -> None:
     world, book, pod = train_world(12)
+    real, left = world.provider.list_instances, failures
+
+    def destroy(instance: Instance) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise PlaceError("unsure", "slurmctld did not answer")
+        world.outbid(world.pods[instance.id])
+
+    world.provider.list_instances = lambda: [replace(one, is_job=True, spot=False) for one in real()]  # type: ignore[method-assign]
+    world.provider.destroy = destroy  # type: ignore[method-assign]
     run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
-    world.provider.destroy = lambda one: world.outbid(world.pods[one.id])  # type: ignore[method-assign]
+    world.release(pod, 75, "SIGTERM")
     change(book, wanted=False)
-    go(world, book, 1)
+    go(world, book, 0.2)
+    told: list[Any] = []
+    go(world, book, 1, lambda: told.append(world.controller(book).tick()[0].decision))
     assert pod.phase == "stopped"
+    assert {(one.person, one.done) for one in told if not one.action} == {(False, True)}, book.said[-1]
+    assert not [one for one in told if "could not be destroyed" in one.sentence]
+
+
+def test_a_stopped_pod_that_stays_listed_after_its_destroy_is_billed_and_told() -> None:
+    world, book, pod = train_world(2)
+    real = world.provider.destroy
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.outbid(pod)
+    world.provider.destroy = lambda one: None if one.id == "i0" else real(one)  # type: ignore[method-assign]
+    run_until(world, book, lambda: world.held.generation == 2)
+    go(world, book, 0.2)
+    for _ in range(30):
+        controller = world.controller(book)
+        told = controller.tick()[0].decision
+        assert told.person and "Pod i0 could not be destroyed for " in told.sentence, told.sentence
+        assert controller.money is not None and controller.money.per_hour == pytest.approx(0.25 + 2.52)
+        world.sleep(30)
+
+
+def test_a_pod_that_its_provider_lists_as_stopped_before_it_is_gone_is_not_told() -> None:
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+
+    def destroy(instance: Instance) -> None:
+        if pod.phase != "stopped":
+            world.outbid(pod)
+            world.clock.after(100.0, lambda: world.die(pod))
+
+    world.provider.destroy = destroy  # type: ignore[method-assign]
+    change(book, wanted=False)
+    tolds: list[Any] = []
+    go(world, book, 0.5, lambda: tolds.append(world.controller(book).tick()[0].decision))
+    assert pod.destroyed is not None and tolds[-1].done
     assert not [said for said in book.said if "could not be destroyed" in said]
 
 
