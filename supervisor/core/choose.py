@@ -15,6 +15,8 @@ from supervisor.core.words import numbers
 
 STORE_FRESH_S = 60.0
 """A listing of the store that is younger is taken for the present one, and not asked for anew."""
+UNLISTED_S = 3600.0
+"""So long the listings may lack the step that ``latest.json`` names, as old ones do. Then a person has to look."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,8 @@ def _choose_pinned_step(state: State, step: int, how: str) -> Choice:
         return Choice("start", step, f"{_who_asked(state, step, how)}.")
     if state.busy.publish == step:
         return Choice("wait", None, f"Step {step} was asked for ({how}), and is being published.")
-    if str(step) in state.store.damaged:
-        return Choice(
-            "give-up",
-            None,
-            f"Step {step} was asked for ({how}), and the store's copy is damaged: {state.store.damaged[str(step)]}",
-        )
+    if (problem := state.store.damaged.get(str(step))) is not None:
+        return Choice("give-up", None, f"Step {step} was asked for ({how}), and the store's copy is damaged: {problem}")
     if step in there:
         return Choice("restore", step, f"{_who_asked(state, step, how)}, and it is in the store only.")
     if state.store.reason and not state.store.permanent:
@@ -114,29 +112,28 @@ def _who_asked(state: State, step: int, how: str) -> str:
 
 
 def _nothing_good(state: State) -> Choice:
+    store, spoiled = state.store, state.list_spoiled_steps()
     broken = [f"step {s.step} ({s.reason})" for s in state.local.steps if s.state != "complete"]
-    spoiled = state.list_spoiled_steps()
-    lost = [f"stored step {step} ({why})" for step, why in (*state.store.damaged.items(), *spoiled.items())]
-    set_aside = [f"step {step} (quarantined)" for step in state.store.quarantined]
+    lost = [f"stored step {step} ({why})" for step, why in (*store.damaged.items(), *spoiled.items())]
+    set_aside = [f"step {step} (quarantined)" for step in store.quarantined]
     set_aside += [f"step {step} (the run went back behind it)" for step in state.local.left]
-    ours = state.store.quarantined
-    set_aside += [f"stored step {s.step} ({s.left})" for s in state.store.steps if s.left and str(s.step) not in ours]
+    ours = store.quarantined
+    set_aside += [f"stored step {s.step} ({s.left})" for s in store.steps if s.left and str(s.step) not in ours]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
-    if state.store.latest is not None and not (lost or set_aside or nothing_yet):
-        told = f"latest.json names step {state.store.latest}, which the store does not list. Nothing is started before"
-        return Choice("wait", None, f"{told} it does. If a person deleted that step, start with --fresh.")
+    if store.latest is not None and not (lost or set_aside or nothing_yet):
+        told = f"latest.json names step {store.latest}, which the store does not list. If a person deleted that step"
+        told += f" on purpose, delete {state.settings.run_id}/latest.json too, or start with --fresh."
+        if told != state.why or store.t - state.since <= UNLISTED_S:  # a pause is no listing
+            return Choice("wait", None, told)
+        lost = [told.rstrip(".")]
     if (lost or set_aside or broken) and not nothing_yet:
         found = "; ".join(broken + lost + set_aside)
-        return Choice(
-            "give-up",
-            None,
-            f"There are checkpoints and none of them is good: {found}. Nothing is started and nothing deleted; look at "
-            "them, then start with --step N, or with --fresh to begin again.",
-        )
+        told = f"There are checkpoints and none of them is good: {found}. Nothing is started and nothing deleted; look"
+        return Choice("give-up", None, f"{told} at them, then start with --step N, or with --fresh to begin again.")
     if state.progress.highest is not None and not nothing_yet:
         told = f"The run was at step {state.progress.highest} and no checkpoint of it is left, here or in the store."
-        if state.store.begun:
-            told += f" Step {max(state.store.begun)} was sent to this store: is its volume mounted, its URL the same?"
+        if store.begun:
+            told += f" Step {max(store.begun)} was sent to this store: is its volume mounted, its URL the same?"
         return Choice("give-up", None, f"{told} Start with --fresh to begin again.")
     return Choice("start", None, "There is no checkpoint, here or in the store: this is a fresh start.")

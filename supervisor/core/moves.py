@@ -32,7 +32,8 @@ def say(event: str, sentence: str, level: str = "info", **fields: str | float | 
 
 def enter(state: State, mode: Mode, why: str) -> State:
     """Change the mode, with the sentence that explains it."""
-    since = state.since if mode == state.mode else state.now
+    # A survey waits for one thing after another, and the limit of one (``UNLISTED_S``) does not run in the others.
+    since = state.since if mode == state.mode and (mode != "surveying" or why == state.why) else state.now
     wall = state.since_wall if mode == state.mode else state.wall
     return replace(state, mode=mode, since=since, since_wall=wall, why=why)
 

@@ -48,12 +48,50 @@ def test_a_pointer_to_a_step_that_the_store_does_not_list_is_no_empty_store(loca
     world.boot()
     world.after(1800, tick=10)
     assert not world.asked(a.Start) and not world.asked(a.Exit)
-    assert world.state.why.startswith("latest.json names step 20, which the store does not list. Nothing is started")
+    assert world.state.why.startswith("latest.json names step 20, which the store does not list. If a person")
     assert any("latest.json names step 20" in said for said in world.said("waiting")), "it is said again"
     world.stored = {10: GIB, 20: GIB}
+    world.t += 7200  # the pod was paused: no listing tells of that time
     world.after(60, tick=5)
     assert world.asked(a.Restore)[0].step == 20
     assert world.asked(a.Start)[-1].step == 20
+
+
+@pytest.mark.parametrize("local", [{}, {30: "torn"}])
+def test_a_step_that_the_pointer_names_and_no_listing_shows_is_waited_for_an_hour(local: dict[int, str]) -> None:
+    """The pod is paid, and to the fleet one that holds its claim and beats is a healthy one."""
+    world = World()
+    world.latest, world.local = 20, local
+    world.store_reason = "connection refused."
+    world.boot()
+    world.after(3 * 3600, tick=60)
+    world.store_reason = ""  # the hour begins with the first listing, not with a wait for something else
+    world.after(3500, tick=10)
+    assert not world.asked(a.Exit)
+    world.after(200, tick=10)
+    ended = world.asked(a.Exit)[0]
+    assert ended.code == 93 and not world.asked(a.Start)
+    assert "latest.json names step 20, which the store does not list." in ended.reason
+    assert ("step 30 (a shard is short)" in ended.reason) == bool(local)
+
+
+def test_a_pointer_that_a_person_deletes_after_its_steps_leads_to_a_fresh_start_on_each_pod() -> None:
+    world = World()
+    world.latest = 20
+    world.boot()
+    world.after(600, tick=10)
+    assert "delete bs4/latest.json too, or start with --fresh." in world.state.why
+    world.latest = None
+    world.after(60, tick=5)
+    assert world.asked(a.Start)[0].step is None
+
+
+def test_a_step_that_the_pointer_names_is_lost_where_only_its_manifest_is_gone() -> None:
+    world = World()
+    world.latest, world.spoiled, world.manifests = 20, {20: "step 20 has no manifest.json"}, {20: ""}
+    world.boot()
+    assert not world.asked(a.Start)
+    assert "none of them is good: stored step 20 (step 20 has no manifest.json)" in world.asked(a.Exit)[0].reason
 
 
 def test_a_person_who_deleted_all_steps_starts_afresh_beside_the_pointer_that_is_left() -> None:

@@ -157,7 +157,8 @@ class World:
                 for step, size in self.stored.items()
             ]
             stored += [
-                f.StoredStep(step, False, GIB, manifest=f"m{step}", problem=what) for step, what in self.spoiled.items()
+                f.StoredStep(step, False, GIB, manifest=self.manifests.get(step, f"m{step}"), problem=what)
+                for step, what in self.spoiled.items()
             ]
             stored.sort(key=lambda one: one.step)
             pins = tuple(sorted(self.pinned))
