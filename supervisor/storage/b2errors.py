@@ -26,7 +26,7 @@ b2sdk hands a server's Retry-After to ``time.sleep`` unread, which refuses a neg
 EXPIRED = "expired_auth_token"
 NO_JSON = "non_json_response"
 """b2sdk's code of an error without B2's JSON: the page of something between us and B2 (2.13.1, ``b2http.py``)."""
-NOT_ITS_OWN = "an answer came that is not B2's own (is there a proxy on the way?)"
+NOT_ITS_OWN = "an answer came that is not B2's own (is there a proxy on the way, or is store.realm another server's?)"
 _KEY_REFUSED = (b2.InvalidAuthToken, b2.Unauthorized, b2.CapabilityNotAllowed, b2.AccessDenied)
 _ACCOUNT = (b2.NoPaymentHistory, b2.EmailNotVerified)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
@@ -97,6 +97,8 @@ def _is_anothers(error: Exception) -> bool:
     """Is it no answer of B2's? A page with a 5xx may be that of B2's own gateways, and tells its status."""
     if type(error).__name__ == "ResourceNotFound":  # which v3 does not export
         return True  # of a file that it lacks B2 says not_found; no other 404 is its own
+    if isinstance(error, b2.Unauthorized) and error.code is None:
+        return True  # B2 gives each of its refusals a code
     page = NO_JSON in str(error) and not isinstance(error, b2.ServiceError)
     return page or isinstance(error, json.JSONDecodeError)
 

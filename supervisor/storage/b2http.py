@@ -447,8 +447,8 @@ def _split_url(url: str) -> tuple[Address, str]:
 def _refused_error(status: int, headers: dict[str, str], body: bytes) -> Exception:
     try:
         said = json.loads(body)
-        code, message = str(said.get("code")), str(said.get("message"))
-    except (ValueError, AttributeError):
+        code, message = str(said["code"]), str(said.get("message"))
+    except (ValueError, LookupError, TypeError):
         code, message = NO_JSON, ""
     lower = {name.lower(): value for name, value in headers.items()}
     error: Exception = interpret_b2_error(status, code, message, lower)

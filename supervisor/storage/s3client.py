@@ -26,6 +26,7 @@ READ_TIMEOUT_S = 60
 _REGION_IN_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}(?:-[a-z]+)*-\d+)\.")
 _ROOT = re.compile(rb"<(?:\w+:)?(\w+)")  # of an XML, behind its declaration
 _HAS_ETAG = ("GetObject", "HeadObject", "PutObject", "UploadPart")
+_FINAL = (301, 401, 403, 404, 501, 507)
 
 
 def region_of(endpoint: str | None, region: str | None, environ_region: str | None) -> str:
@@ -114,17 +115,17 @@ def _refuse_foreign_answer(operation_model: Any, response_dict: Mapping[str, Any
     """botocore takes any XML for the answer that it asked for, so that a page would be an empty listing.
 
     Looked for is what every service sends: the ETag of an object, else a root that ends as Amazon's do (rclone's whole
-    name for ListVersionsResult is ListBucketVersionsResult). Of errors only those are looked at that tell something of
-    keys and objects.
+    name for ListVersionsResult is ListBucketVersionsResult, and its uploads begin with InitiateMultipartUpload). Of
+    errors only those are looked at that are not simply tried again.
     """
     method, status = operation_model.http["method"], response_dict["status_code"]
     if status < 300 and operation_model.name in _HAS_ETAG:
         own = "ETag" in response_dict["headers"]
-    elif method == "HEAD" or (method == "DELETE" and status < 300) or (status >= 300 and status not in (401, 403, 404)):
+    elif method == "HEAD" or (method == "DELETE" and status < 300) or (status >= 300 and status not in _FINAL):
         return  # these have no body, or any
     else:
         root = _ROOT.search(response_dict["body"])
-        own = root is not None and root[1].endswith((b"Result", b"Configuration", b"Error"))
+        own = root is not None and root[1].endswith((b"Result", b"Configuration", b"Upload", b"Error"))
     if not own:
         raise s3errors.ForeignAnswerError(status=status)
 

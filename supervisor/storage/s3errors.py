@@ -22,7 +22,10 @@ CATCH = (aws.BotoCoreError, aws.ClientError, OSError)
 class ForeignAnswerError(aws.BotoCoreError):  # type: ignore[misc]
     """An answer came that is not the service's own. As a page of a proxy it says nothing of keys and objects."""
 
-    fmt = "a {status} came that is not the service's own (is there a proxy on the way?)"
+    fmt = (
+        "a {status} came that is not the service's own (is there a proxy on the way, or is store.endpoint another "
+        "server's?)"
+    )
 
 
 _WRONG_KEY = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationQueryParametersError", "401"})

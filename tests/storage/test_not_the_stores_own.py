@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from tests.b2server import B2Server
 from tests.b2server.http import Handler
 from tests.b2server.state import Refusal
 from tests.s3server import Proxy
+from tests.s3server.proxy import _Handler
 from tests.storage.conftest import QUICK, S3_ENVIRON
+from tests.storage.parts import hash_parts
 
 PAGE = b"<html><head><title>Sign in</title></head><body><h1>Sign in</h1></body></html>"
 """Well-formed, so that a reader of XML takes it."""
@@ -22,8 +25,8 @@ MANY = 1000
 
 @pytest.fixture
 def pages(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have B2's place taken by a page: ``pages(op, status)``."""
-    plain = Handler._refuse
+    """Have B2's place taken by a page: ``pages(op, status)``, or ``pages(op, status, page=b"...")``."""
+    plain, sent = Handler._refuse, [PAGE]
 
     def refuse(self: Handler, refusal: Refusal) -> None:
         if refusal.code != "page":
@@ -32,13 +35,17 @@ def pages(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         for _ in self._body():
             pass
         self.send_response(refusal.status)
-        self.send_header("Content-Length", str(len(PAGE)))
+        self.send_header("Content-Length", str(len(sent[0])))
         self.end_headers()
-        self.wfile.write(PAGE)
+        self.wfile.write(sent[0])
         self.wfile.flush()
 
+    def fail(op: str, status: int, times: int = 1, page: bytes = PAGE) -> None:
+        sent[0] = page
+        b2.fail(op, status=status, code="page", times=times)
+
     monkeypatch.setattr(Handler, "_refuse", refuse)
-    return lambda op, status, times=1: b2.fail(op, status=status, code="page", times=times)
+    return fail
 
 
 def opened_b2(server: B2Server) -> Store:
@@ -85,12 +92,41 @@ def test_a_page_is_no_refusal_of_the_key_and_is_not_quoted(
     assert store.get_range(file, 0, 1) == b"x"
 
 
+@pytest.mark.parametrize("page", [b"", b'{"error": "unauthorized"}', b"null"])
+def test_a_401_without_a_code_of_b2_is_no_refusal_of_the_key(
+    b2: B2Server, pages: Callable[..., None], page: bytes
+) -> None:
+    store = opened_b2(b2)
+    file = store.put_bytes("run/x", b"x")
+    asked: dict[str, Callable[[], Any]] = {
+        "b2_list_.*": lambda: list(store.list("run/")),
+        "b2_authorize_account": lambda: opened_b2(b2),
+        "b2_get_upload_url|b2_upload_file": lambda: store.put_bytes("run/y", b"y"),
+        "download": lambda: store.get_range(file, 0, 1),
+    }
+    for op, ask in asked.items():
+        pages(op, 401, times=MANY, page=page)
+        with pytest.raises(StoreError, match="not B2's own") as caught:
+            ask()
+        assert caught.value.kind == "transient", op
+        b2.state.faults.clear()
+
+
 # ---------------------------------------------------------------- S3
 
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(200, PAGE), (200, b""), (401, PAGE), (403, b""), (404, b"default backend - 404")],
+    [
+        (200, PAGE),
+        (200, b""),
+        (301, PAGE),
+        (401, PAGE),
+        (403, b""),
+        (404, b"default backend"),
+        (501, PAGE),
+        (507, PAGE),
+    ],
 )
 def test_a_page_is_no_answer_of_s3(s3: Proxy, s3_place: Callable[[bool], str], status: int, body: bytes) -> None:
     """As an empty listing it would be a fresh start, as a missing pins.json it would lose a pinned step."""
@@ -152,3 +188,22 @@ def test_services_name_the_root_of_an_answer_in_their_own_ways(
     store = opened_s3(s3, s3_place(True))
     s3.fail(operation, status=200, body=root)
     assert list(store.list_versions("run/")) == []
+
+
+def test_an_upload_that_begins_as_rclones_server_says_it_is_taken(
+    s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, path, size = _Handler._ask, tmp_path / "shard", 6 << 20
+    path.write_bytes(bytes(size))
+
+    def ask(self: _Handler, *what: Any) -> tuple[int, list[tuple[str, str]], bytes]:
+        status, headers, body = plain(self, *what)
+        if b"InitiateMultipartUploadResult" in body:
+            body = body.replace(b"InitiateMultipartUploadResult", b"InitiateMultipartUpload")
+            headers = [(name, value) for name, value in headers if name.lower() != "content-length"]
+        return status, headers, body
+
+    monkeypatch.setattr(_Handler, "_ask", ask)
+    store = opened_s3(s3, s3_place(False))
+    file = store.put_file("run/shard", path, size, hash_parts(path, size, store.part_size()), lambda _: None)
+    assert s3.journal.of("CreateMultipartUpload") and store.get_range(file, size - 1, 1) == bytes(1)
