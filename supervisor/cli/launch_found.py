@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,18 +57,12 @@ class Found:
     nofile: int | None = None
     told: list[str] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
-    conditions: dict[str, dict[int, None]] = field(default_factory=dict)
-    """Variables that are set under a condition, each with the lines that set it."""
+    conditions: list[int] = field(default_factory=list)
+    """Lines that set something, or start a training, under a condition. They were read as if it held."""
+    functions: dict[str, range] = field(default_factory=dict)
+    """The lines of each function's body, which was read where it is written."""
     loops: set[str] = field(default_factory=set)
     """Variables that a `for` runs through."""
-
-    def ask_conditions(self, unknown: Collection[str]) -> list[str]:
-        """What a person must write down: of the values that are ``unknown``, those set under a condition."""
-        return [
-            f"Line {', '.join(map(str, lines))} sets {name} under a condition: write down what holds for this run."
-            for name, lines in self.conditions.items()
-            if f"${name}" in unknown
-        ]
 
     def chosen(self) -> Launch | None:
         """The surest one, of several the last."""

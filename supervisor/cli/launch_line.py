@@ -19,7 +19,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import mask_secrets
 from supervisor.cli import launch_words as table
 from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
-from supervisor.cli.shell_text import Command, Piece, Raw, read, read_assignment
+from supervisor.cli.shell_text import Command, Raw, read, read_assignment
 from supervisor.cli.shell_words import Scope, Word, join_words
 
 DEEPEST = 6  # a script that starts a script that starts tmux ...
@@ -38,9 +38,6 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     """
     finder = _Finder(environ, folder, script)
     finder.text(text, script is not None)
-    if not finder.found.launches:  # what is called may be a word that is not known here
-        for body in list(finder.functions.values()):
-            finder.text(body, True)
     finder.say_others()
     if assumed := finder.scope.assumed:
         values = ", ".join(f"{name} is {mask_secrets(value) or 'nothing'}" for name, value in assumed.items())
@@ -55,6 +52,14 @@ def find(text: str, *, environ: Mapping[str, str], folder: Path, script: Path | 
     if finder.found.launches and _LOOP.search(text):
         finder.found.told.append("The loop is left out: the supervisor itself starts what ended again.")
     return finder.found
+
+
+_SETS = {"export", "declare", "typeset", "readonly", "cd", "pushd", "popd", "source", "."}
+_FUNCTION = re.compile(
+    r"^([ \t]*)(?:function[ \t]+([\w:.-]+)(?:[ \t]*\([ \t]*\))?|([\w:.-]+)[ \t]*\([ \t]*\))\s*[{(]"
+    r"(?:[^\n]*[;)][ \t]*\}[ \t]*$|.*?^\1[)}])",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,6 @@ class _Finder:
         self.scripts = [script] if script else []
         self.exported: dict[str, Word] = {}
         self.all_exported = False
-        self.functions: dict[str, str] = {}
         self.pushed: list[Path | None] = []
         self.venv: Path | None = None
         self.venv_below = False
@@ -91,38 +95,16 @@ class _Finder:
         parsed = read(text)
         self.found.told += [problem[:1].upper() + problem[1:] for problem in parsed.problems]
         lone = len([one for one in parsed.commands if one.words]) == 1 and not from_script
-        self.functions |= parsed.functions
+        for one in _FUNCTION.finditer(text):
+            first, last = (1 + text.count("\n", 0, at) for at in one.span())
+            self.found.functions[one[2] or one[3]] = range(first, last + 1)
         for command in parsed.commands:
-            own, exported, folder, places = dict(self.scope.own), self.exported.copy(), self.folder, self.scope.places
+            before = len(self.found.launches)
             self._read_command(command, lone=lone)
-            if command.conditional:
-                self._forget(command.line, own, exported)
-                if self.folder != folder:
-                    self.folder = None
-                    self.found.told.append(f"Line {command.line} changes the folder under a condition. See [job] dir.")
-                self.scope.places = places if self.scope.places == places else None
+            sets = command.words[0].bare in _SETS if command.words else bool(command.assignments)
+            if command.conditional and (sets or len(self.found.launches) > before):
+                self.found.conditions.append(command.line)
         self.depth -= 1
-
-    def _forget(self, line: int, own: Mapping[str, tuple[Word, ...]], exported: Mapping[str, Word]) -> None:
-        """What ``line`` has set may hold, or what held before: ``own`` and ``exported``."""
-        now = self.scope.own
-        for name in [one for one in {*now, *own} if now.get(one) != own.get(one)]:
-            before, unknown = own.get(name, ()), Word(f"${name}", (f"${name}",))
-            added = now.get(name, ())[: len(before)] == before  # to a list, of which the beginning is known
-            now[name] = (*before, unknown) if added else (unknown,)
-            self.found.conditions.setdefault(name, {})[line] = None
-        for name in [one for one in {*self.exported, *exported} if self.exported.get(one) != exported.get(one)]:
-            self.exported[name] = Word(f"${name}", (f"${name}",))
-
-    def _read_call(self, words: Sequence[Word], env: Mapping[str, Word]) -> None:
-        """The body of the function that the first of ``words`` names, with the others as its ``$1`` and so on."""
-        name = words[0].text
-        body = self.functions.pop(name)  # within itself it is a program like others
-        places, exported = self.scope.places, self.exported
-        self.scope.places, self.exported = tuple(words[1:]), dict(env)
-        self.text(body, True)
-        self.exported = {one: value for one, value in self.exported.items() if one in exported or one not in env}
-        self.functions[name], self.scope.places = body, places
 
     def _read_command(self, command: Command, *, lone: bool) -> None:
         words = [word for raw in command.words for word in self.scope.expand(raw)]
@@ -130,10 +112,9 @@ class _Finder:
         given = {one.name: self.scope.assign(one) for one in command.assignments}
         remember_secrets([*(f"{name}={value.text}" for name, value in given.items()), *(word.text for word in words)])
         if not words:
-            for one in command.assignments:
-                if one.values and one.values[0].pieces == (Piece("unknown", f"${one.name}"),):
-                    self.found.loops.add(one.name)
             for name, value in given.items():
+                if value.unknown == (f"${name}",):
+                    self.found.loops.add(name)
                 if self.all_exported or name in self.exported or name in self.scope.environ:
                     self.exported[name] = value
             return
@@ -150,14 +131,11 @@ class _Finder:
             self.all_exported = (
                 self.all_exported or bool(re.search(r"-\w*a|-o allexport", options))
             ) and not re.search(r"\+\w*a|\+o allexport", options)
-        elif name == "shift":
-            count = int(words[1].text) if words[1:] and words[1].text.isdecimal() else 1
-            self.scope.places = self.scope.places and self.scope.places[count:]
         elif name in ("cd", "pushd"):
             self.pushed += [self.folder] * (name == "pushd")
             self._read_cd(words)
         elif name == "popd" and self.pushed:
-            self.folder = self.pushed.pop()
+            self._read_cd((words[0], Word(str(self.pushed.pop() or "-"))))
         elif name in ("source", "."):
             self._read_source(words)
         elif name == "ulimit":
@@ -177,7 +155,7 @@ class _Finder:
                     self.exported[one.name] = value
             elif outward and raw.bare in self.scope.own:
                 self.exported[raw.bare] = join_words(self.scope.own[raw.bare])
-            elif outward and raw.bare.isidentifier() and raw.bare not in {*self.scope.environ, *self.functions}:
+            elif outward and raw.bare.isidentifier() and raw.bare not in self.scope.environ:
                 self.exported[raw.bare] = Word(f"${raw.bare}", (f"${raw.bare}",))
 
     def _read_cd(self, words: Sequence[Word]) -> None:
@@ -223,8 +201,6 @@ class _Finder:
         kept: list[Word] = []
         while words:
             name = Path(words[0].text).name
-            if words[0].text in self.functions:
-                return self._read_call(words, env)
             if name in table.CLUSTER:
                 raise ConfigError(f"`{name}` hands the run to a cluster: this supervisor runs one pod only.")
             if name in table.CONTAINERS and len(words) > 1 and table.looks_like_training(words):
@@ -429,8 +405,9 @@ class _Finder:
             for number, one in enumerate(launches)
             if chosen is not None and one.rank < chosen.rank
         ]
-        behind = [one for one in (*lesser, *self.others, *self.prepared) if one.after > at]
-        before = [one for one in (*lesser, *self.others) if one.after <= at]
+        others = [one for one in self.others if one.source.split(" ")[0] not in self.found.functions]
+        behind = [one for one in (*lesser, *others, *self.prepared) if one.after > at]
+        before = [one for one in (*lesser, *others) if one.after <= at]
         self.found.prepared += [safe(one.source) for one in self.prepared if one.after <= at]
         beside = [one for one in before if chosen is not None and one.line == chosen.line]
         if beside:

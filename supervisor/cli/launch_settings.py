@@ -97,7 +97,7 @@ def _no_launch(found: Found, launch: Launch | None) -> str:
         )
     if found.parts:
         return "Only an inference server is started there: give the line that starts the training."
-    told = " ".join([*found.told[:3], *found.ask_conditions([f"${name}" for name in found.conditions])])
+    told = " ".join(found.told[:3])
     return (
         "No launch line was found there: no rl, sft, vf-rl, torchrun, accelerate, deepspeed or python. Give the line "
         f"itself: rl-supervisor init --from 'uv run rl @ rl.toml'. {told}"
@@ -118,10 +118,22 @@ class _Drawer:
             )
         self._settings_of_limits()
         self._settings_of_environment()
-        words = (*launch.launcher, *launch.arguments, *launch.env.values())
-        self.out.to_do += found.ask_conditions([what for word in words for what in word.unknown])
+        self._ask_for_reading(launch.line)
 
     # ---------------------------------------------------------------- what holds around the line
+
+    def _ask_for_reading(self, launch: int) -> None:
+        """What a shell decides only when the script runs, a person has to look at."""
+        if lines := list(dict.fromkeys(str(line) for line in self.found.conditions if line <= launch)):
+            self.out.to_do.append(
+                f"What stands under a condition (line {', '.join(lines)}) was read as if that held, one arm after the "
+                "other: compare this file with what holds for your run."
+            )
+        for name in [name for name, lines in self.found.functions.items() if launch in lines]:
+            self.out.to_do.append(
+                f"The line stands in the function {name}, which was read where it is written: compare the words, the "
+                "folder and the variables of its call with this file."
+            )
 
     def _settings_of_limits(self) -> None:
         asked = self.found.nofile

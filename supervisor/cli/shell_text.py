@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,13 +41,10 @@ _IN_QUOTES = re.compile(
     r"""\\\n | \\(?P<escaped>[$`"\\]) | (?P<plain>[^"$`\\]+|\\)""" + _EXPANSION, re.DOTALL | re.VERBOSE
 )
 """What a word, and what stands in double quotes, is made of: the next piece."""
-_FUNCTION = re.compile(r"(?:function[ \t]+([\w:.-]+)[ \t]*(?:\([ \t]*\))?|([\w:.-]+)[ \t]*\([ \t]*\))\s*([{(])")
-_TESTS = {"[", "[[", "test", "grep", "pgrep", "command", "which", "type", "hash", "nvidia-smi"}
-"""Commands that may well fail: what stands behind them and `&&` runs under a condition."""
-_ARMS = {"then": 1, "elif": -1, "fi": -1, "case": 1, "esac": -1}
-_BRACKETS = re.compile(r"""(?:^|(?<=\s))\#[^\n]*|\\.|'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|[(){}]""", re.DOTALL)
+_BRACKETS = re.compile(r"""\\.|'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|[(){}]""", re.DOTALL)
 _PARAMETER = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=])(.*)|:?\?.*)?", re.ASCII | re.DOTALL)
 _LIST = re.compile(r"([A-Za-z_]\w*)\[[@*]\]", re.ASCII)
+_ARMS = {"then": 1, "elif": -1, "fi": -1, "esac": -1}
 _KEYWORDS = {"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "{", "}", "!", "esac", "coproc"}
 _LOOPS = {"for", "select"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
@@ -109,8 +106,6 @@ class Text:
     """All commands in their order, and sentences on what could not be read."""
 
     commands: Sequence[Command]
-    functions: Mapping[str, str]
-    """The text of each body, on the lines where it stands."""
     problems: Sequence[str]
 
 
@@ -118,7 +113,7 @@ def read(text: str) -> Text:
     """Read ``text``, also where it is pasted from a page or a terminal."""
     reader = _Reader(_tidy_text(text))
     reader.read_all()
-    return Text(tuple(reader.commands), reader.functions, tuple(reader.problems))
+    return Text(tuple(reader.commands), tuple(reader.problems))
 
 
 def _tidy_text(text: str) -> str:
@@ -139,10 +134,7 @@ class _Reader:
         self._newlines = [found.start() for found in re.finditer("\n", text)]
         self._heredocs: list[str] = []
         self._before = "\n"
-        self._open = 0
-        self.functions: dict[str, str] = {}
-        self._arms, self._behind = 0, False
-        self._groups: list[int] = []
+        self._open = self._arms = 0
         self._clear_command()
 
     def _clear_command(self) -> None:
@@ -166,11 +158,6 @@ class _Reader:
                 break
             if found := _COMMENT.match(self.text, self.at):
                 self.at = found.end()
-                continue
-            if self._begin < 0 and (function := _FUNCTION.match(self.text, self.at)):
-                self.at = self._find_closing(function.end() - 1, function[3], {"{": "}", "(": ")"}[function[3]])
-                body = "\n" * (self._line_number(function.end()) - 1) + self.text[function.end() : self.at - 1]
-                self.functions[function[1] or function[2]] = body
                 continue
             operator = _OPERATOR.match(self.text, self.at)
             redirect = _REDIRECT.match(self.text, self.at)
@@ -199,39 +186,29 @@ class _Reader:
             while self.commands and self.commands[-1].after == "|":
                 self.commands.pop()
         words, assignments = self._words, self._assignments
-        while words and words[0].bare in (*_KEYWORDS, "case"):
-            self._read_keyword(words[0].bare)
-            words = [] if words[0].bare == "case" else words[1:]
+        while words and words[0].bare in _KEYWORDS:
+            self._arms += _ARMS.get(words[0].bare, 0)
+            words = words[1:]
         if words and words[0].bare in _LOOPS and len(words) > 1:
             name = words[1].bare
             assignments, words = [*assignments, Assignment(name, (Raw((Piece("unknown", f"${name}"),)),))], []
+        elif words and words[0].bare in ("case", "function"):
+            self._arms += words[0].bare == "case"
+            words = []
         elif not assignments:  # those that stood behind a keyword
             while words and (found := read_assignment(words[0])):
                 assignments, words = [*assignments, found], words[1:]
         if words or assignments or self._redirects:
             kept = tuple(assignments), tuple(words), tuple(self._redirects)
-            around = self._before, operator, self._arms > 0 or self._behind
+            last = self.commands[-1].words[:1] if self.commands else ()
+            tested = self._before == "&&" and any(word.bare in ("[", "[[", "test") for word in last)
+            around = self._before, operator, self._arms > 0 or self._before == "||" or tested
             self.commands.append(Command(self._line_number(self._begin), source, *kept, *around))
-        if self._begin >= 0 or operator != "\n" or self._before not in ("&&", "||", "|", "|&"):
-            fails = words[0].bare in _TESTS or words[-1].bare in ("]", "]]") if words else self._is_arithmetic()
-            goes_on = operator in ("|", "(") or (operator == "&&" and not fails)
-            self._behind = operator == "||" or (operator == "&&" and fails) or (goes_on and self._behind)
-            self._before = operator
+        self._before = operator
         self.at += len(operator)
         self._clear_command()
         if operator == "\n":
             self._skip_heredocs()
-
-    def _read_keyword(self, word: str) -> None:
-        self._arms = max(0, self._arms + _ARMS.get(word, 0))
-        if word == "{":
-            self._groups.append(int(self._behind))
-            self._arms += self._groups[-1]
-        elif word == "}" and self._groups:
-            self._arms -= self._groups.pop()
-
-    def _is_arithmetic(self) -> bool:
-        return self._begin < 0 and self.text.endswith("))", 0, self._until)
 
     def _add_word(self, word: Raw) -> None:
         found = read_assignment(word) if not self._words else None

@@ -171,10 +171,6 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "uv run rl --help\nuv run rl @ rl.toml --seed 7\nuv run rl @ rl.toml --dry-run --output-dir /tmp/x",
         {"job.config": "rl.toml", "job.args": ["--seed", "7"], "job.output_dir": None},
     ),
-    "patterns of a case are no programs": (
-        'case "$1" in\n  sft) uv run sft @ s.toml ;;\n  rl|grpo) uv run rl @ rl.toml ;;\n  sft|rl|*) ;;\nesac',
-        {"job.config": "rl.toml"},
-    ),
     "cleaned by the old word": ("uv run rl @ rl.toml --no-clean --clean-output-dir", {"job.args": None}),
     "a list of words": (
         "uv run rl @ rl.toml --trainer.model.lora.target-modules q_proj k_proj v_proj --seed 7",
@@ -340,8 +336,8 @@ LINES: dict[str, tuple[str, Mapping[str, Any]]] = {
         {"job.env": {"N": "2"}, "job.args": ["--seed", "1"]},
     ),
     "a folder that is left again": (
-        "cd {DIR}\npushd data; pushd /x; python -m pip list; popd; popd\nuv run rl @ a.toml",
-        {"job.dir": "{DIR}"},
+        "cd {DIR}\npushd data; pushd /x; python -m pip list; popd; popd\nuv run rl @ a.toml --output-dir $PWD/out",
+        {"job.dir": "{DIR}", "job.output_dir": "{DIR}/out"},
     ),
     "a variable of the environment": ("uv run rl @ $HOME/a.toml", {"job.config": "/root/a.toml"}),
     "words of the script that there are none of": ('uv run rl @ a.toml "$@"', {"job.args": None}),
@@ -404,6 +400,56 @@ def test_a_launch_line_becomes_a_run_file_of_the_same_meaning(checkout: Path, na
     assert list(refused_args(taken.run)) == []
     if taken.run.job.kind != "command":
         assert taken.draft.to_do == []
+
+
+AS_IF = {
+    "patterns of a case are no programs": (
+        'case "$1" in\n  sft) uv run sft @ s.toml ;;\n  rl|grpo) uv run rl @ rl.toml ;;\n  sft|rl|*) ;;\nesac',
+        "rl.toml",
+        "What stands under a condition (line 2, 3) was",
+    ),
+    "an arm of if": (
+        'CFG=big\nif [ "$DEBUG" = 1 ]; then\n  CFG=debug\nfi\nuv run rl @ $CFG.toml',
+        "debug.toml",
+        "What stands under a condition (line 3) was",
+    ),
+    "an if in an arm, and else": (
+        "if a; then\n if b; then echo; fi\n C=x.toml\nelse\n C=y.toml\nfi\ncd /w\nrl @ $C",
+        "y.toml",
+        "What stands under a condition (line 3, 5) was",
+    ),
+    "a test and what stands behind it": (
+        'C=a.toml\n[[ -n "$SMOKE" ]] && C=s.toml\ncd /w || C=t.toml\nmake && export X=1\nrl @ $C',
+        "t.toml",
+        "What stands under a condition (line 2, 3) was",
+    ),
+    "a function": (
+        "main() {\n  for i in 1 2; do echo $i; done\n  uv run rl @ a.toml\n}\ncd /data\nmain",
+        "a.toml",
+        "The line stands in the function main, which was read where it is written",
+    ),
+    "a function in one line": (
+        'go() { uv run rl @ a.toml; }\ngo "$@"',
+        "a.toml",
+        "The line stands in the function go, which was read where it is written",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AS_IF)
+def test_what_a_shell_decides_later_is_read_as_if_it_held_and_a_person_is_asked_to_look(
+    checkout: Path, name: str
+) -> None:
+    line, config, sentence = AS_IF[name]
+    taken = take(line, checkout)
+    assert taken.get("job.config") == config
+    [told] = taken.draft.to_do
+    assert told.startswith(sentence) and "Behind the launch line" not in " ".join(taken.draft.changed)
+
+
+def test_a_function_that_only_tells_and_a_condition_behind_the_launch_line_ask_nothing(checkout: Path) -> None:
+    line = "log() {\n  echo $*\n}\nlog go\nuv run rl @ a.toml\nif x; then\n  export Y=1\nfi"
+    assert take(line, checkout).draft.to_do == []
 
 
 def test_there_are_many() -> None:
@@ -735,84 +781,6 @@ def test_a_line_that_is_not_typed_where_prime_rl_is_runs_there(checkout: Path) -
     (checkout.parent / "b.toml").write_text("[inference]\n")  # but a file that lies here is the one that is meant
     taken = take("uv run rl @ b.toml", checkout.parent, job_dir=checkout)
     assert taken.get("job.config") == str(checkout.parent / "b.toml")
-
-
-CONDITIONS = {
-    "an arm of if": "CFG=full.toml\nif [ $DEBUG = 1 ]; then\n  CFG=debug.toml\nfi",
-    "both arms of if": "if grep -q H200 x; then CFG=a.toml; else CFG=b.toml; fi",
-    "behind a test": "CFG=full.toml\n[[ -n $SMOKE ]] && CFG=debug.toml",
-    "behind arithmetic": "CFG=full.toml\n((N > 1)) && CFG=debug.toml",
-    "behind a pipe and a test": "CFG=full.toml\nnvidia-smi -L | grep -q H200 &&\n\n  CFG=debug.toml",
-    "where the first fails": "CFG=full.toml\n[ -d /x ] || { mkdir /x; CFG=debug.toml; }",
-    "an arm of case": "case $1 in\n  full|*big) CFG=full.toml ;;\n  *) CFG=debug.toml ;;\nesac",
-}
-
-
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_what_is_set_under_a_condition_is_asked_of_a_person(checkout: Path, name: str) -> None:
-    text = CONDITIONS[name]
-    taken = take(f"{text}\nuv run rl @ $CFG --seed 3", checkout)
-    assert taken.get("job.config") == "TODO-CFG.toml"
-    assert taken.get("job.args") == ["--seed", "3"]
-    assert " sets CFG under a condition: write down what holds for this run." in taken.said
-
-
-def test_variables_words_and_folders_that_a_condition_changes_are_not_taken(checkout: Path) -> None:
-    text = "if [ -n $DEBUG ]; then\n  export WANDB_MODE=disabled\n  ARGS+=(--max-steps 2)\n  cd /debug\nfi\n"
-    taken = take(f'ARGS=(--seed 3)\n{text}uv run rl @ a.toml --ckpt.interval 5 "${{ARGS[@]}}" --log.level x', checkout)
-    assert (taken.get("job.env"), taken.get("run.max_steps"), taken.run.job.dir) == (None, None, checkout)
-    assert taken.get("job.checkpoint_interval") == 5
-    assert taken.get("job.args") == ["--seed", "3", "--log.level", "x"]
-    assert "Line 5 changes the folder under a condition. See [job] dir." in taken.said
-    for name in ("WANDB_MODE", "ARGS"):
-        assert f" sets {name} under a condition: write down" in taken.said
-    assert "stands in a loop" not in taken.said
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "make test && cd /x && CFG=a.toml && export FOO=$(a $(b)) && export FOO=1 && uv run rl @ $CFG",
-        "mkdir -p o && cd /x && CFG=a.toml || exit 1\nexport FOO=1\nuv run rl @ $CFG",
-        "if [ -t 1 ]; then RED=1; fi\n[ -d /x ] || git clone y /x\ncd /x\nCFG=a.toml; export FOO=1\nuv run rl @ $CFG",
-        "CFG=a.toml; export FOO=1\nif cd /x; then uv run rl @ $CFG; else exit 1; fi",
-    ],
-)
-def test_what_holds_in_any_case_is_taken(checkout: Path, text: str) -> None:
-    taken = take(text, checkout)
-    assert (str(taken.run.job.dir), taken.get("job.config"), taken.get("job.env")) == ("/x", "a.toml", {"FOO": "1"})
-    assert taken.draft.to_do == []
-
-
-def test_a_line_that_is_chosen_under_a_condition_is_asked_for(checkout: Path) -> None:
-    with pytest.raises(ConfigError, match="Line 1 sets CMD under a condition: write down"):
-        take('if [ -n $DEBUG ]; then CMD="uv run rl @ a.toml"; else CMD="uv run rl @ b.toml"; fi\neval $CMD', checkout)
-
-
-FUNCTIONS = {
-    "with words": "go() {\n  local cfg=$1 n=${2:-100}\n  uv run rl @ $cfg --max-steps $n\n}\ncd /x\ngo a.toml 7",
-    "with what the script sets later": "main() { uv run rl @ a.toml --max-steps 7; }\ncd /x\nmain",
-    "with a word that is shifted away": 'function go {\n cd $1; shift\n rl "$@"\n}\ngo /x @ a.toml --max-steps 7',
-    "that runs what it is given": 'again() { until "$@"; do :; done; }\ncd /x\nagain rl @ a.toml --max-steps 7',
-    "that is called like a program": 'rl() { command rl "$@"; }\ncd /x; rl @ a.toml --max-steps 7',
-    "in a subshell": "main() (\n  # it's }\n  cd /x; uv run rl @ a.toml --max-steps 7\n)\nmain",
-    "that another calls": "one() { uv run rl @ a.toml $@; }\ntwo() { cd /x; one --max-steps 7; }\ntwo 2>&1 | tee log",
-    "that only a word of the call names": 'train() { uv run rl @ a.toml --max-steps 7; }\n"$1"',
-    "that sets variables": "set_all() { export FOO=1; cd /x; }\nset_all\nrl @ a.toml --max-steps 7",
-    "that only a trap calls": "stop() { pkill vllm; }\ntrap stop EXIT\ncd /x; rl @ a.toml --max-steps 7",
-    "with variables of its call": "go() { uv run rl @ a.toml --max-steps 7; }\ncd /x\nFOO=1 go",
-}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_is_read_where_it_is_called(checkout: Path, name: str) -> None:
-    taken = take(FUNCTIONS[name], checkout)
-    assert taken.get("job.config") == "a.toml"
-    assert (taken.run.run.max_steps, taken.get("job.args")) == (7, None)
-    assert str(taken.run.job.dir) == "/x" or "only a word" in name
-    assert taken.get("job.env") == ({"FOO": "1"} if "variables" in name else None)
-    assert "[hooks] finish" not in taken.said
-    assert "pkill" not in taken.said
 
 
 def test_lines_of_a_script_that_are_no_part_of_it_are_named_once(checkout: Path) -> None:
