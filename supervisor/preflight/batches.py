@@ -81,6 +81,9 @@ def _group_of_one(subject: Subject) -> Iterator[Finding]:
 def _greedy(subject: Subject) -> Iterator[Finding]:
     """Every era divides the logits by the temperature of the rollout, and none forbids 0."""
     found = first(subject, "orchestrator.train.sampling.temperature", "orchestrator.sampling.temperature")
+    own = [one.get("sampling") if isinstance(one, dict) else None for _, one in sources(subject)]
+    if own and all(isinstance(sampling, dict) and "temperature" in sampling for sampling in own):
+        return  # which holds in place of the common one
     if subject.kind == "rl" and found and not isinstance(found.value, bool) and found.value in (0, "0", "0.0"):
         yield Finding("greedy-rollouts", f"{found.path} = {found.value}.", subject.where(found.path))
 

@@ -49,6 +49,12 @@ def test_a_group_of_one_teaches_nothing_but_with_another_lesson(orchestrator: st
     assert "group-of-one" not in weights(batches.CHECKS, of(NEWEST, f"[orchestrator]\n{orchestrator}\n"))
 
 
+@pytest.mark.parametrize(("source", "warned"), [("", True), ("sampling = { temperature = 1.0 }", False)])
+def test_a_temperature_of_0_holds_where_a_source_names_none_of_its_own(source: str, warned: bool) -> None:
+    text = f"[orchestrator.train.sampling]\ntemperature = 0.0\n[[orchestrator.train.source]]\n{source}\n"
+    assert ("greedy-rollouts" in weights(batches.CHECKS, of(NEWEST, text))) == warned
+
+
 def test_a_batch_of_tokens_has_no_groups_to_fill() -> None:
     text = "[orchestrator]\ntoken_batch_size = 100000\ngroup_size = 12\nmax_inflight_rollouts = 48\n"
     assert weights(batches.CHECKS, of(MARCH, text)) == {}
