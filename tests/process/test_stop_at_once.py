@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -138,12 +139,12 @@ def test_a_save_on_a_tier_is_waited_for_until_the_trainer_has_it_and_not_until_t
     shutil.rmtree(part)
     (orchestrator,) = job.output_dir.rglob("progress.pt")
     me = (os.getpid(), int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]))
-    order = a.Stop(1, "", 60.0, at_once=True, saving=4, writers=(me,), save_s=0.5)
+    order = a.Stop(1, "", 60.0, at_once=True, saving=4, writers=(me,), save_s=30.0)
 
     def is_awaited() -> bool:
-        begun = time.monotonic()
-        before_stop.wait_for_what_is_kept(order, job, tmp_path, "run", threading.Event())
-        return time.monotonic() - begun >= 0.5
+        hurry = Mock(is_set=Mock(return_value=False), wait=Mock(return_value=True))  # in a hurry once it waits
+        before_stop.wait_for_what_is_kept(order, job, tmp_path, "run", hurry)
+        return hurry.wait.called
 
     assert not is_awaited() and job.check_step(4, settled=True).state == "incomplete", "whole there, and no step yet"
     os.utime(tiered / ".metadata", (2e9, 2e9))
