@@ -31,6 +31,7 @@ from supervisor.fleet.model import (
 )
 from supervisor.fleet.observe import (
     CONFIRMED_BY_S,
+    HOUR_S,
     SECOND_LOOK_S,
     blame_once,
     doubt_old_listing,
@@ -335,7 +336,8 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
         if claim.code == EXIT_POD_UNFIT or holder is None or not lives:
             return None
         given = f"The run was given back {span(silent_s)} ago"
-        if not is_silent or seen.now - state.up_at < rules.patience_s:  # a person may have mended the pod
+        since_up_s = seen.now - state.up_at - state.unheard_s  # a person may have mended the pod
+        if not is_silent or since_up_s < rules.patience_s:
             return Decision(state, f"{given}; its pod may start it again.")
         return _drop(
             state, holder, "failed", seen, f"{given}, and pod {holder.id} has not started it again: it is destroyed."
@@ -514,7 +516,10 @@ def count_fruitless(state: State) -> float:
 
 def _list_unseen(state: State, seen: Seen) -> list[Intent]:
     """Creates since a person wanted the run that were confirmed, and that no list has shown in the time for it."""
+    told = {one.pod.instance.label for one in state.rented}  # by its claim alone
+    trained = max((one.since for one in state.rented if one.trained is not None and one.how != "unfit"), default=0.0)
     made = [one for one in state.asked.values() if one.made and one.at >= state.up_at]
+    made = [one for one in made if one.label not in told or one.at >= trained]
     return [one for one in made if seen.now - one.at >= CONFIRMED_BY_S]
 
 
@@ -581,8 +586,10 @@ def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
             f"${rules.per_hour:.2f} are allowed (limits.per_hour)"
         )
         never = least > rules.per_hour and not bad
-        kept = any(_is_for_person(state, one, seen) for one in _list_living(state))
-        person = never or (kept and _is_within(rules, seen.spending - sum_price_now(state) + least))
+        kept = tuple(one for one in _list_living(state) if _is_for_person(state, one, seen))
+        hidden = tuple(one for one in state.given_up if seen.now - one.at >= HOUR_S)  # their provider is away
+        room = sum_price_now(replace(state, intent=None, given_up=hidden, rented=kept))
+        person = never or (bool(kept or hidden) and _is_within(rules, seen.spending - room + least))
     return "".join(f"; {one}" for one in told), person
 
 
@@ -697,8 +704,11 @@ def _is_for_person(state: State, one: Rented, seen: Seen) -> bool:
 
 
 def _is_asked_again(state: State, one: Rented, seen: Seen) -> bool:
-    """Is its provider asked again and again to end it?"""
-    return bool(one.stuck_since) and _may_lose(state, one, seen)
+    """Is its provider asked again and again to end it? Not where it holds a run that is wanted: it may train yet."""
+    claim = seen.claim
+    holds = claim is not None and not claim.is_free and one is find_holder(list(state.rented), claim)
+    ends = not (holds and state.wanted) or _is_agreed(state, one)
+    return bool(one.stuck_since) and ends and _may_lose(state, one, seen)
 
 
 def _say_given_up(state: State) -> str:

@@ -509,3 +509,117 @@ def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever(ends: bool) ->
     assert len(world.pods) == 4 and controller.money is not None and controller.money.per_hour == pytest.approx(9.6)
     go(world, book, 4)
     assert len(world.pods) == 4
+
+
+def test_the_time_in_which_the_store_was_away_after_fleet_up_is_no_time_to_start() -> None:
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.release(pod, 93, "WANDB_API_KEY is missing")
+    go(world, book, 8)
+    change(book, up_at=world.now)
+    world.controller(book).tick()
+    world.sleep(30)
+    world.store_away_until = world.now + 700
+    go(world, book, 0.25)
+    assert world.now > world.store_away_until and pod.destroyed is None
+
+
+def test_a_create_that_a_provider_hides_for_hours_and_that_takes_the_room_is_told_to_a_person() -> None:
+    """Of a pod that was unfit before it was listed: nothing could be rented in the other place, without a word."""
+    world = TwoPlaces(1, finish=10**9)
+    world.listed_after_s, world.bad = [150.0], {"a0"}
+    book, plain, create = VirtualBook(world), world.prepare_pod, world.a.create
+
+    def prepare(pod: VirtualPod) -> None:
+        plain(pod)
+        pod.boot_s, world.listed_after_s = 60.0, [0.0]
+
+    def create_and_go(offer: Offer, wanted: Any) -> str:
+        made = create(offer, wanted)
+        world.a.list_away_until = world.now + 36_000
+        return made
+
+    world.prepare_pod, world.a.create = prepare, create_and_go  # type: ignore[method-assign]
+    rules, told = replace(world.rules(), per_hour=3.5), []
+    go(world, book, 3, lambda: told.append(world.controller(book, rules).tick()[0].decision))
+    assert len(world.pods) == 1 and not any(one.person for one in told[:60])
+    assert all(one.person for one in told[-100:]), told[-1].sentence
+
+
+def test_a_kept_pod_that_would_not_make_enough_room_is_no_persons_business() -> None:
+    """A create that was never listed took the room: the advice was to lose the only copy of a step, for nothing."""
+    world, book, pod = train_world(9)
+    pod.publishing = True
+    pod.complete.append(240)
+    world.sleep(61)
+    world.outbid(pod)
+    plain, release = world.prepare_pod, world.release
+
+    def prepare(other: VirtualPod) -> None:
+        plain(other)
+        other.unfit, other.boot_s, other.listed_from = True, 60.0, world.now + 1e9
+
+    def release_and_die(other: VirtualPod, code: int | None, reason: str) -> None:
+        release(other, code, reason)
+        world.die(other)
+
+    world.prepare_pod, world.release = prepare, release_and_die  # type: ignore[method-assign]
+    told: list[Any] = []
+    go(world, book, 0.9, lambda: told.append(world.controller(book, FOR_ONE).tick()[0].decision))
+    assert len(world.pods) == 2 and not any(one.person for one in told), [one.sentence for one in told if one.person][
+        :1
+    ]
+
+
+def test_unfit_pods_that_ended_themselves_unseen_are_counted_since_the_last_one_that_trained() -> None:
+    world = World(1, finish=10**9)
+    world.machines, world.listed_after_s, world.bad = [f"m{number}" for number in range(8)], [0.0], {"m0", "m3"}
+    plain, release = world.prepare_pod, world.release
+
+    def prepare(pod: VirtualPod) -> None:
+        plain(pod)
+        if pod.unfit:
+            pod.boot_s, pod.listed_from = 60.0, world.now + 100
+
+    def release_and_die(pod: VirtualPod, code: int | None, reason: str) -> None:
+        release(pod, code, reason)
+        world.die(pod)
+
+    world.prepare_pod, world.release = prepare, release_and_die  # type: ignore[method-assign]
+    book = VirtualBook(world)
+    for offered in (world.machines, ["m3", "m4"], ["m5"]):
+        world.machines = offered
+        run_until(world, book, trains(world))
+        holder = world.holder()
+        assert holder is not None
+        go(world, book, 1)
+        world.die(holder)
+    assert [pod.machine for pod in world.pods.values()] == ["m0", "m1", "m3", "m4", "m5"]
+
+
+def test_a_holder_whose_destroy_failed_once_before_it_claimed_is_not_told_as_asked_again() -> None:
+    world = World(9)
+    world.times, world.listed_after_s = JobTimes(step_s=200.0, save_every=1, publish_s=40.0, finish=400), [0.0]
+    plain, destroy = world.prepare_pod, world.provider.destroy
+    asked: list[str] = []
+
+    def prepare(pod: VirtualPod) -> None:
+        plain(pod)
+        pod.boot_s = 1900.0
+
+    def destroy_late(instance: Instance) -> None:
+        asked.append(instance.id)
+        if len(asked) == 1:
+            raise PlaceError("unsure", "no answer within 30 s")
+        destroy(instance)
+
+    world.prepare_pod, world.provider.destroy = prepare, destroy_late  # type: ignore[method-assign]
+    book = VirtualBook(world)
+    run_until(world, book, lambda: (world.held.published or 0) > 3)
+    while not (world.held.unpublished == () and world.held.step == world.held.published):
+        world.sleep(5)
+    world.pods["i0"].online = False
+    told: list[Any] = []
+    go(world, book, 2, lambda: told.append(world.controller(book, FOR_ONE).tick()[0].decision))
+    full = next(one for one in told if "nothing fits" in one.sentence)
+    assert full.person and "is asked again" not in full.sentence and "fleet destroy virtual/i0" in full.sentence
