@@ -112,18 +112,19 @@ def _who_asked(state: State, step: int, how: str) -> str:
 
 
 def _nothing_good(state: State) -> Choice:
-    store, spoiled = state.store, state.list_spoiled_steps()
+    store, ours = state.store, state.store.quarantined
     broken = [f"step {s.step} ({s.reason})" for s in state.local.steps if s.state != "complete"]
-    lost = [f"stored step {step} ({why})" for step, why in (*store.damaged.items(), *spoiled.items())]
-    set_aside = [f"step {step} (quarantined)" for step in store.quarantined]
+    spoiled = (*store.damaged.items(), *state.list_spoiled_steps().items())
+    lost = [f"stored step {step} ({why})" for step, why in spoiled]
+    set_aside = [f"step {step} (quarantined)" for step in ours]
     set_aside += [f"step {step} (the run went back behind it)" for step in state.local.left]
-    ours = store.quarantined
     set_aside += [f"stored step {s.step} ({s.left})" for s in store.steps if s.left and str(s.step) not in ours]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
     if store.latest is not None and not (lost or set_aside or nothing_yet):
-        told = f"latest.json names step {store.latest}, which the store does not list. If a person deleted that step"
-        told += f" on purpose, delete {state.settings.run_id}/latest.json too, or start with --fresh."
+        too = f"delete {state.settings.run_id}/latest.json too, or " if state.progress.highest is None else ""
+        told = f"latest.json names step {store.latest}, which the store does not list whole. If a person deleted it, "
+        told += f"{too}start with --fresh."
         if told != state.why or store.t - state.since <= UNLISTED_S:  # a pause is no listing
             return Choice("wait", None, told)
         lost = [told.rstrip(".")]

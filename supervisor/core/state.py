@@ -731,14 +731,14 @@ class State:
         return self.store.quarantined.keys() | self.local.left.keys()
 
     def list_spoiled_steps(self) -> dict[int, str]:
-        """Stored steps of which, as the listing shows, not all that was published is there: what is wrong, by step.
+        """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
 
-        A manifest or ``latest.json`` tells that they were. No run resumes from them, nor takes the store for empty.
+        They were published once. No run resumes from them, and they are no reason to believe that nothing was.
         """
         return {
             s.step: s.problem or "its files are not those of its manifest"
             for s in self.store.steps
-            if (s.manifest or s.step == self.store.latest) and not s.committed and not self._is_ruled_out(s)
+            if s.manifest and not s.committed and not self._is_ruled_out(s)
         }
 
     def good_stored(self) -> list[int]:

@@ -210,8 +210,7 @@ class Effects:
             if full and not any(folder.glob("*.shim.json")):  # an hour of such folders would drive out those with logs
                 shutil.rmtree(folder, ignore_errors=True)
             reason = f"{str(error).rstrip('.')}. {full}" if full else str(error)
-            host = getattr(error, "host", "")
-            self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full), host=host))
+            self.run.post(f.StartFailed(action.attempt, reason, no_room=bool(full), host=getattr(error, "host", "")))
 
     def _launch_attempt(self, action: a.Start) -> f.Fact:
         job = self.run.need_job(anew=action.snapshot is None and action.attempt > 1)  # the files as they are now

@@ -26,7 +26,7 @@ READ_TIMEOUT_S = 60
 _REGION_IN_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}(?:-[a-z]+)*-\d+)\.")
 _ROOT = re.compile(rb"<(?:\w+:)?(\w+)")  # of an XML, behind its declaration
 _HAS_ETAG = ("GetObject", "HeadObject", "PutObject", "UploadPart")
-_FINAL = (301, 401, 403, 404, 501, 507)
+_FINAL = (301, 401, 403, 404, 507)
 
 
 def region_of(endpoint: str | None, region: str | None, environ_region: str | None) -> str:
@@ -116,7 +116,7 @@ def _refuse_foreign_answer(operation_model: Any, response_dict: Mapping[str, Any
 
     Looked for is what every service sends: the ETag of an object, else a root that ends as Amazon's do (rclone's whole
     name for ListVersionsResult is ListBucketVersionsResult, and its uploads begin with InitiateMultipartUpload). Of
-    errors only those are looked at that are not simply tried again.
+    errors only those are looked at that say something of the bucket, the key or the room.
     """
     method, status = operation_model.http["method"], response_dict["status_code"]
     if status < 300 and operation_model.name in _HAS_ETAG:

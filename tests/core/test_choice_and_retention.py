@@ -16,7 +16,7 @@ from supervisor.core.retention import safe_locally, victims_in_store
 from supervisor.core.state import Local, State, Store
 from tests.fuzz.profiles import tries
 
-from .world import GIB, SETTINGS, World
+from .world import GIB, SETTINGS, NeverAgain, World
 
 
 def test_nothing_anywhere_is_a_fresh_start_that_says_so() -> None:
@@ -48,7 +48,7 @@ def test_a_pointer_to_a_step_that_the_store_does_not_list_is_no_empty_store(loca
     world.boot()
     world.after(1800, tick=10)
     assert not world.asked(a.Start) and not world.asked(a.Exit)
-    assert world.state.why.startswith("latest.json names step 20, which the store does not list. If a person")
+    assert world.state.why.startswith("latest.json names step 20, which the store does not list whole. If a person")
     assert any("latest.json names step 20" in said for said in world.said("waiting")), "it is said again"
     world.stored = {10: GIB, 20: GIB}
     world.t += 7200  # the pod was paused: no listing tells of that time
@@ -71,7 +71,7 @@ def test_a_step_that_the_pointer_names_and_no_listing_shows_is_waited_for_an_hou
     world.after(200, tick=10)
     ended = world.asked(a.Exit)[0]
     assert ended.code == 93 and not world.asked(a.Start)
-    assert "latest.json names step 20, which the store does not list." in ended.reason
+    assert "latest.json names step 20, which the store does not list whole." in ended.reason
     assert ("step 30 (a shard is short)" in ended.reason) == bool(local)
 
 
@@ -86,12 +86,26 @@ def test_a_pointer_that_a_person_deletes_after_its_steps_leads_to_a_fresh_start_
     assert world.asked(a.Start)[0].step is None
 
 
-def test_a_step_that_the_pointer_names_is_lost_where_only_its_manifest_is_gone() -> None:
+def test_a_step_that_the_pointer_names_may_be_listed_without_its_manifest_for_an_hour() -> None:
+    """As by an old listing, or in a store that is being copied."""
     world = World()
     world.latest, world.spoiled, world.manifests = 20, {20: "step 20 has no manifest.json"}, {20: ""}
     world.boot()
-    assert not world.asked(a.Start)
-    assert "none of them is good: stored step 20 (step 20 has no manifest.json)" in world.asked(a.Exit)[0].reason
+    world.after(3500, tick=10)
+    assert not world.asked(a.Start) and not world.asked(a.Exit)
+    world.after(200, tick=10)
+    assert "latest.json names step 20, which the store does not list whole" in world.asked(a.Exit)[0].reason
+
+
+def test_a_pod_that_trained_the_run_is_not_told_to_delete_the_pointer() -> None:
+    """There the run's own progress is a reason to ask a person, too."""
+    world = NeverAgain()
+    world.running_at(12)
+    world.stored, world.local, world.latest = {}, {}, 10
+    world.see(f.ComponentExited(1, "launcher", 1))
+    world.after(600, tick=10)
+    assert "latest.json names step 10" in world.state.why and "start with --fresh" in world.state.why
+    assert "delete" not in world.state.why.replace("deleted", "")
 
 
 def test_a_person_who_deleted_all_steps_starts_afresh_beside_the_pointer_that_is_left() -> None:

@@ -124,7 +124,6 @@ def test_a_401_without_a_code_of_b2_is_no_refusal_of_the_key(
         (401, PAGE),
         (403, b""),
         (404, b"default backend"),
-        (501, PAGE),
         (507, PAGE),
     ],
 )
@@ -150,6 +149,13 @@ def test_a_page_is_no_answer_of_s3(s3: Proxy, s3_place: Callable[[bool], str], s
             ask()
         assert caught.value.kind == "transient" and "<" not in str(caught.value)
         s3.faults.clear()
+
+
+def test_a_service_may_say_without_a_word_that_it_keeps_no_versions(s3: Proxy, s3_place: Callable[[bool], str]) -> None:
+    s3.fail("GetBucketVersioning", status=501, body=b"", times=MANY)
+    s3.fail("ListObjectVersions", status=501, body=b"", times=MANY)
+    store = opened_s3(s3, s3_place(False))
+    assert list(store.list("run/")) == []
 
 
 def test_a_page_is_no_listing_of_versions_and_no_bucket_without_them(
