@@ -166,9 +166,10 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
         return found
     since = t + GAP_S if log.kernel else t  # the kernel's clock may be minutes off
     # An asynchronous orchestrator goes on for long without its trainer, whose process or GPU it may be.
-    trains = log.kernel and any(not one.kernel and one.steps.keys() & {"trainer", "job"} for one in logs)
+    timed = [one for one in logs if not one.kernel and one.begins_t is not None]
+    trains = log.kernel and any(one.steps.keys() & {"trainer", "job"} for one in timed)
     return found + [
-        (steps.after_time(since, other.shift), ENOUGH[role] + 1)
+        (steps.after_time(since, other.shift), (2 if log.kernel else ENOUGH[role]) + 1)
         for other in logs
         if other is not log
         and other.begins_t is not None
