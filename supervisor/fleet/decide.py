@@ -120,7 +120,7 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
     obeyed = _obey(state, seen)
     if obeyed is not None:
         return obeyed
-    pods = [one.name for one in _list_living(state)]
+    pods = [one.full_id for one in _list_living(state)]
     if not pods:
         return _end(state, f"{run_id} is in fleet.toml no more, and nothing is rented for it.")
     sentence = (
@@ -143,7 +143,7 @@ def _obey(state: State, seen: Seen) -> Decision | None:
 def _is_agreed(state: State, one: Rented) -> bool:
     """Did a person let it go? Orders of older versions name an id alone: that of the only pod that had it."""
     is_only = [other for other in state.rented if other.id == one.id] == [one]
-    return one.name in state.agreed or (one.id in state.agreed and is_only)
+    return one.full_id in state.agreed or (one.id in state.agreed and is_only)
 
 
 # ---------------------------------------------------------------- rules, the first that applies decides
@@ -729,12 +729,12 @@ def _say_kept(state: State, one: Rented, seen: Seen) -> str:
         since = span(seen.now - one.stuck_since)
         return f"Pod {one.id} could not be destroyed for {since}, and is billed: {one.pod.provider} is asked again."
     if _may_lose(state, one, seen):
-        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.name}"
+        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.full_id}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"
     why = f"{what} may be nowhere else"
     if not one.place and not one.held:
         why = "this fleet has no record of it, and another fleet may have a run of this id"
-    return f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.name}"
+    return f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.full_id}"
 
 
 def _drop(state: State, one: Rented, how: How, seen: Seen, sentence: str) -> Decision | None:

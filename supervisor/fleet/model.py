@@ -176,7 +176,7 @@ class Rented:
         return self.pod.instance.id
 
     @property
-    def name(self) -> str:
+    def full_id(self) -> str:
         """As people name it: two providers may give one id."""
         return f"{self.pod.provider}/{self.id}"
 
