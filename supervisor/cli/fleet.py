@@ -155,7 +155,7 @@ def destroy(file: Path, pod: str, dry_run: bool) -> int:
     book = fleet.book()
     damaged: list[str] = []
     for run_id, _, page in _read_pages(fleet, book, damaged):
-        if page is not None and any(one.full_id == pod and one.is_living for one in page.state.rented):
+        if page is not None and any(one.pod.full_id == pod and one.is_living for one in page.state.rented):
             return _order(
                 fleet,
                 run_id,
@@ -267,7 +267,7 @@ def history(file: Path) -> int:
             rows.append(
                 (
                     name,
-                    one.full_id,
+                    one.pod.full_id,
                     one.pod.instance.machine or "?",
                     _at(one.since),
                     _at(one.ended) if one.ended is not None else "",
@@ -426,7 +426,7 @@ def _runs_of(fleet: Assembly, name: str | None) -> list[str]:
 
 def _pod_cells(one: Rented) -> tuple[str, str, str]:
     instance, price = one.pod.instance, one.per_hour
-    where = f"{one.full_id} {instance.phase}"
+    where = f"{one.pod.full_id} {instance.phase}"
     return where, span(one.seen_at - one.since), "?" if price is None else f"{price:.2f}"
 
 

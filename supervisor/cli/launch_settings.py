@@ -129,11 +129,12 @@ class _Drawer:
                 f"What stands under a condition (line {', '.join(lines)}) was read as if that held, one arm after the "
                 "other: compare this file with what holds for your run."
             )
-        for name in [name for name, lines in self.found.functions.items() if launch in lines]:
-            self.out.to_do.append(
-                f"The line stands in the function {name}, which was read where it is written: compare the words, the "
-                "folder and the variables of its call with this file."
-            )
+        for name, body in self.found.functions.items():
+            if launch in body:
+                self.out.to_do.append(
+                    f"The line stands in the function {name}, which was read where it is written: compare the words, "
+                    "the folder and the variables of its call with this file."
+                )
 
     def _settings_of_limits(self) -> None:
         asked = self.found.nofile

@@ -166,7 +166,7 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
         return found
     since = t + GAP_S if log.kernel else t  # the kernel's clock may be minutes off
     # An asynchronous orchestrator goes on for long without its trainer, whose process or GPU it may be.
-    timed = [one for one in logs if not one.kernel and one.begins_t is not None]
+    timed = (one for one in logs if not one.kernel and one.begins_t is not None)
     trains = log.kernel and any(one.steps.keys() & {"trainer", "job"} for one in timed)
     return found + [
         (steps.after_time(since, other.shift), (2 if log.kernel else ENOUGH[role]) + 1)

@@ -400,7 +400,7 @@ class Controller:
         provider = self._provider(destroy.pod.provider)
         try:
             if provider is None:
-                where = f"{destroy.pod.provider}/{destroy.pod.instance.id}"
+                where = destroy.pod.full_id
                 raise PlaceError("refused", f"{where} is at no place of fleet.toml: end it by hand, or add the place.")
             provider.destroy(destroy.pod.instance)
         except PlaceError as error:

@@ -120,7 +120,7 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
     obeyed = _obey(state, seen)
     if obeyed is not None:
         return obeyed
-    pods = [one.full_id for one in _list_living(state)]
+    pods = [one.pod.full_id for one in _list_living(state)]
     if not pods:
         return _end(state, f"{run_id} is in fleet.toml no more, and nothing is rented for it.")
     sentence = (
@@ -143,7 +143,7 @@ def _obey(state: State, seen: Seen) -> Decision | None:
 def _is_agreed(state: State, one: Rented) -> bool:
     """Did a person let it go? Orders of older versions name an id alone: that of the only pod that had it."""
     is_only = [other for other in state.rented if other.id == one.id] == [one]
-    return one.full_id in state.agreed or (one.id in state.agreed and is_only)
+    return one.pod.full_id in state.agreed or (one.id in state.agreed and is_only)
 
 
 # ---------------------------------------------------------------- rules, the first that applies decides
@@ -507,17 +507,22 @@ def count_fruitless(state: State) -> float:
     """
     count = 0.0
     for one in sorted(state.rented, key=lambda one: one.since, reverse=True):
-        if (one.trained is not None and one.how != "unfit") or one.since < state.up_at:
+        if _has_trained(one) or one.since < state.up_at:
             break
         is_lost = one.how in ("failed", "no-boot", "gone") or (one.held and one.how is None)
         count += 1.0 if is_lost else 0.5 if one.how in ("outbid", "unfit") else 0.0
     return count
 
 
+def _has_trained(one: Rented) -> bool:
+    """Did it show that the image and the run's file are right, and was it not unfit after that?"""
+    return one.trained is not None and one.how != "unfit"
+
+
 def _list_unseen(state: State, seen: Seen) -> list[Intent]:
     """Creates since a person wanted the run that were confirmed, and that no list has shown in the time for it."""
     told = {one.pod.instance.label for one in state.rented}  # by its claim alone
-    trained = max((one.since for one in state.rented if one.trained is not None and one.how != "unfit"), default=0.0)
+    trained = max((one.since for one in state.rented if _has_trained(one)), default=0.0)
     made = [one for one in state.asked.values() if one.made and one.at >= state.up_at]
     made = [one for one in made if one.label not in told or one.at >= trained]
     return [one for one in made if seen.now - one.at >= CONFIRMED_BY_S]
@@ -729,12 +734,12 @@ def _say_kept(state: State, one: Rented, seen: Seen) -> str:
         since = span(seen.now - one.stuck_since)
         return f"Pod {one.id} could not be destroyed for {since}, and is billed: {one.pod.provider} is asked again."
     if _may_lose(state, one, seen):
-        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.full_id}"
+        return f"Pod {one.id} is billed. To end it: rl-supervisor fleet destroy {one.pod.full_id}"
     what = f"step {max(one.unpublished)}" if one.unpublished else "what it has not published, which is unknown,"
     why = f"{what} may be nowhere else"
     if not one.place and not one.held:
         why = "this fleet has no record of it, and another fleet may have a run of this id"
-    return f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.full_id}"
+    return f"Pod {one.id} is kept, and billed: {why}. To lose it: rl-supervisor fleet destroy {one.pod.full_id}"
 
 
 def _drop(state: State, one: Rented, how: How, seen: Seen, sentence: str) -> Decision | None:

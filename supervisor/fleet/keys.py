@@ -129,7 +129,7 @@ class B2Keys:
                 self.note = (
                     f"The key of pod {one.id} ends in {(ends_at - self.now()) / 3600:.0f} h, and the pod publishes "
                     f"nothing after that. To go on, set a later limits.until, and let a new pod with a new key take "
-                    f"over: rl-supervisor fleet destroy {one.pod.provider}/{one.id}"
+                    f"over: rl-supervisor fleet destroy {one.pod.full_id}"
                 )
 
     def _delete_keys(

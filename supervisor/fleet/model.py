@@ -51,6 +51,11 @@ class Pod:
         """An id alone is not enough: it is not documented that a provider gives none twice."""
         return self.provider, self.instance.id, self.instance.label
 
+    @property
+    def full_id(self) -> str:
+        """As people name it: two providers may give one id."""
+        return f"{self.provider}/{self.instance.id}"
+
 
 @dataclass(frozen=True)
 class Offered:
@@ -174,11 +179,6 @@ class Rented:
     @property
     def id(self) -> str:
         return self.pod.instance.id
-
-    @property
-    def full_id(self) -> str:
-        """As people name it: two providers may give one id."""
-        return f"{self.pod.provider}/{self.id}"
 
     @property
     def is_living(self) -> bool:

@@ -163,7 +163,7 @@ def _pod(run: str, one: Rented) -> dict[str, Any]:
     instance = one.pod.instance
     return {
         "run": run,
-        "pod": f"{one.pod.provider}/{one.id}",
+        "pod": one.pod.full_id,
         "place": one.place,
         "gpus": f"{instance.gpus or '?'} x {instance.gpu}" if instance.gpu else "",
         "machine": name_machine(one.pod.provider, instance.machine),

@@ -37,6 +37,31 @@ def machines(world: World) -> None:
     world.find_machines = lambda: [Offer(f"o{n}", "H100", 2, 2.0, True, f"m{n}") for n in range(500)]  # type: ignore[method-assign]
 
 
+def let_unfit_pods_end_themselves(world: World) -> None:
+    """As hooks.end_billing has them do."""
+    release = world.release
+
+    def end(pod: VirtualPod, code: int, reason: str) -> None:
+        release(pod, code, reason)
+        if code == 94:
+            world.die(pod)
+
+    world.release = end  # type: ignore[method-assign]
+
+
+def be_away_after_the_first_create(world: TwoPlaces, seconds: float) -> None:
+    """The provider of place a lists nothing for so long."""
+    real = world.a.create
+
+    def create(offer: Offer, wanted: Any) -> str:
+        made = real(offer, wanted)
+        if len(world.pods) == 1:
+            world.a.list_away_until = world.now + seconds
+        return made
+
+    world.a.create = create  # type: ignore[method-assign]
+
+
 def test_a_pod_whose_label_is_never_shown_is_known_by_its_id() -> None:
     world = World(1, finish=2000)
     world.listed_after_s, world.without_label = [0.0], ALL
@@ -435,18 +460,15 @@ def test_a_pod_that_is_unfit_before_it_is_listed_is_remembered_and_not_waited_fo
 ) -> None:
     world = World(1)
     world.listed_after_s, world.bad = [late_s], {"m0"}
-    book, release, prepare = VirtualBook(world), world.release, world.prepare_pod
+    book, prepare = VirtualBook(world), world.prepare_pod
 
     def prepare_fast(pod: VirtualPod) -> None:
         prepare(pod)
         pod.boot_s = 60.0
 
-    def end(pod: VirtualPod, code: int, reason: str) -> None:
-        release(pod, code, reason)
-        if ends and code == 94:
-            world.die(pod)
-
-    world.prepare_pod, world.release = prepare_fast, end  # type: ignore[method-assign]
+    world.prepare_pod = prepare_fast  # type: ignore[method-assign]
+    if ends:
+        let_unfit_pods_end_themselves(world)
     began = world.now
     while len(world.pods) == 1 or not world.pods:
         world.controller(book).tick()
@@ -466,19 +488,15 @@ def test_an_unfit_pod_that_rests_and_that_no_list_has_shown_counts_against_the_l
 ) -> None:
     world = TwoPlaces(1, finish=10**9)
     world.listed_after_s, world.bad = [late_s], {"a0"}
-    book, prepare, real = VirtualBook(world), world.prepare_pod, world.a.create
+    book, prepare = VirtualBook(world), world.prepare_pod
 
     def prepare_fast(pod: VirtualPod) -> None:
         prepare(pod)
         pod.boot_s, world.listed_after_s = 60.0, [0.0]
 
-    def create(offer: Offer, wanted: Any) -> str:
-        made = real(offer, wanted)
-        if not answers and len(world.pods) == 1:
-            world.a.list_away_until = world.now + 3600
-        return made
-
-    world.prepare_pod, world.a.create = prepare_fast, create  # type: ignore[method-assign]
+    world.prepare_pod = prepare_fast  # type: ignore[method-assign]
+    if not answers:
+        be_away_after_the_first_create(world, 3600.0)
     rules, began = replace(world.rules(), per_hour=3.5), world.now
     while world.now < began + 4500:
         controller = world.controller(book, rules)
@@ -493,14 +511,9 @@ def test_an_unfit_pod_that_rests_and_that_no_list_has_shown_counts_against_the_l
 def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever(ends: bool) -> None:
     world = World(1)
     machines(world)
-    book, release = VirtualBook(world), world.release
-
-    def end(pod: VirtualPod, code: int, reason: str) -> None:
-        release(pod, code, reason)
-        if ends:
-            world.die(pod)
-
-    world.release, world.listed_after_s = end, [10**6]  # type: ignore[method-assign]
+    book, world.listed_after_s = VirtualBook(world), [10**6]
+    if ends:
+        let_unfit_pods_end_themselves(world)
     world.bad = {f"m{number}" for number in range(500)}
     go(world, book, 0.4)
     controller = world.controller(book)
@@ -528,18 +541,14 @@ def test_a_create_that_a_provider_hides_for_hours_and_that_takes_the_room_is_tol
     """Of a pod that was unfit before it was listed: nothing could be rented in the other place, without a word."""
     world = TwoPlaces(1, finish=10**9)
     world.listed_after_s, world.bad = [150.0], {"a0"}
-    book, plain, create = VirtualBook(world), world.prepare_pod, world.a.create
+    book, plain = VirtualBook(world), world.prepare_pod
 
     def prepare(pod: VirtualPod) -> None:
         plain(pod)
         pod.boot_s, world.listed_after_s = 60.0, [0.0]
 
-    def create_and_go(offer: Offer, wanted: Any) -> str:
-        made = create(offer, wanted)
-        world.a.list_away_until = world.now + 36_000
-        return made
-
-    world.prepare_pod, world.a.create = prepare, create_and_go  # type: ignore[method-assign]
+    world.prepare_pod = prepare  # type: ignore[method-assign]
+    be_away_after_the_first_create(world, 36_000.0)
     rules, told = replace(world.rules(), per_hour=3.5), []
     go(world, book, 3, lambda: told.append(world.controller(book, rules).tick()[0].decision))
     assert len(world.pods) == 1 and not any(one.person for one in told[:60])
@@ -553,17 +562,14 @@ def test_a_kept_pod_that_would_not_make_enough_room_is_no_persons_business() -> 
     pod.complete.append(240)
     world.sleep(61)
     world.outbid(pod)
-    plain, release = world.prepare_pod, world.release
+    plain = world.prepare_pod
 
     def prepare(other: VirtualPod) -> None:
         plain(other)
         other.unfit, other.boot_s, other.listed_from = True, 60.0, world.now + 1e9
 
-    def release_and_die(other: VirtualPod, code: int | None, reason: str) -> None:
-        release(other, code, reason)
-        world.die(other)
-
-    world.prepare_pod, world.release = prepare, release_and_die  # type: ignore[method-assign]
+    world.prepare_pod = prepare  # type: ignore[method-assign]
+    let_unfit_pods_end_themselves(world)
     told: list[Any] = []
     go(world, book, 0.9, lambda: told.append(world.controller(book, FOR_ONE).tick()[0].decision))
     assert len(world.pods) == 2 and not any(one.person for one in told), [one.sentence for one in told if one.person][
@@ -574,18 +580,15 @@ def test_a_kept_pod_that_would_not_make_enough_room_is_no_persons_business() -> 
 def test_unfit_pods_that_ended_themselves_unseen_are_counted_since_the_last_one_that_trained() -> None:
     world = World(1, finish=10**9)
     world.machines, world.listed_after_s, world.bad = [f"m{number}" for number in range(8)], [0.0], {"m0", "m3"}
-    plain, release = world.prepare_pod, world.release
+    plain = world.prepare_pod
 
     def prepare(pod: VirtualPod) -> None:
         plain(pod)
         if pod.unfit:
             pod.boot_s, pod.listed_from = 60.0, world.now + 100
 
-    def release_and_die(pod: VirtualPod, code: int | None, reason: str) -> None:
-        release(pod, code, reason)
-        world.die(pod)
-
-    world.prepare_pod, world.release = prepare, release_and_die  # type: ignore[method-assign]
+    world.prepare_pod = prepare  # type: ignore[method-assign]
+    let_unfit_pods_end_themselves(world)
     book = VirtualBook(world)
     for offered in (world.machines, ["m3", "m4"], ["m5"]):
         world.machines = offered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.checkpoints import transfer
-from supervisor.checkpoints.read_request import read_request
 from supervisor.config.nodes import NodeComponent, Nodes
 from supervisor.config.settings import Job as JobTable
 from supervisor.config.settings import Plain, Run, RunFile, Store
@@ -22,17 +19,11 @@ from supervisor.nodes.disk import Disk
 from supervisor.nodes.steps import Disks
 from supervisor.nodes.wire import Message
 from supervisor.primerl import open_job
+from tests.checkpoints_store.conftest import Served
 from tests.nodes.disk_job import plan_of, save
 from tests.practice import dcp
 
 ENVIRON = {"PATH": "/usr/bin:/bin"}
-
-
-class Lines:
-    """What a transfer says before its answer: nothing that counts here."""
-
-    def progress(self, moved: object) -> None:
-        """How far it is, nobody asks."""
 
 
 class TransfersHere:
@@ -42,9 +33,7 @@ class TransfersHere:
         self._environ = environ
 
     def run(self, asked: Mapping[str, Any], what: str = "", stall_s: float | None = None) -> dict[str, Any]:
-        request = read_request(json.loads(json.dumps(asked)))
-        answer = transfer.serve(request, self._environ, Lines())  # type: ignore[arg-type]
-        return dict(json.loads(json.dumps(answer)))
+        return Served().ok(asked, dict(self._environ))
 
     def close(self) -> None:
         """None is under way."""
