@@ -257,8 +257,8 @@ class _Scan:
                 start = found.start() if found else start
             if start > at:
                 self._pass_over(block, at, start)
-            if start == size:
-                return
+                at = start  # what was told may have ended with them
+                continue
             raw = _line_at(block, start + 1, size)
             self._number += 1
             at = self._end_at = start + 1 + len(raw)

@@ -190,6 +190,7 @@ def test_what_is_told_of_a_log_is_the_same_when_every_line_is_looked_at(monkeypa
         "\n".join([*lines(next(roles), 60), content, *lines(next(roles), 130, coloured=True), content])
         for _, content in files
     ]
+    monkeypatch.setattr(scan, "MOST_STEPS", 1000)  # where every line is looked at, each step is read
     quickly = [read(text, role) for text in texts for role in (None, "trainer", "inference")]
     monkeypatch.setattr(gates, "gate", lambda: re.compile(rb"[^\n]"))
     slowly = [read(text, role) for text in texts for role in (None, "trainer", "inference")]
@@ -200,6 +201,13 @@ def test_what_is_told_of_a_log_is_the_same_when_every_line_is_looked_at(monkeypa
         assert {role: steps.numbers[-1] for role, steps in fast.steps.items()} == {
             role: steps.numbers[-1] for role, steps in slow.steps.items()
         }
+
+
+def test_a_step_behind_ordinary_lines_that_end_what_was_told_is_counted() -> None:
+    step = "{'loss': 2.0, 'learning_rate': 1e-05}\n"
+    raised = 'Traceback (most recent call last):\n  File "env.py", line 2, in f\n    a, b = 1\nTypeError: no\n'
+    log = read(raised + step + "03:00:12    INFO Saved\n" + step + step)
+    assert log.steps["job"].lines == [5, 7, 8]
 
 
 def test_of_a_hundred_thousand_steps_enough_are_read_to_tell_what_passed() -> None:

@@ -140,7 +140,7 @@ run = wandb.init(project="proj", dir={str(tmp_path)!r})
 print("initialised", run.notes, flush=True)
 time.sleep(2)  # the test makes the server hang
 began = time.monotonic()
-for step in range(2000):
+for step in range(500):
     run.log({{"step": step, "loss": 0.1}})
 print("logged in", time.monotonic() - began, flush=True)
 run.finish()
@@ -160,7 +160,7 @@ run.finish()
     assert "Timed out finishing run" in told, told
     assert seconds < 60, "without WANDB_FINISH_TIMEOUT it never ends"
     logged = float(told.split("logged in ")[1].split()[0])
-    assert logged < 5
+    assert logged < 20, "a call that waited for the server would wait for minutes"
     assert server.upserts[0]["name"] == "w4nd8", "the same run"
     assert "rolled back to step 85" in server.upserts[0]["notes"], "W&B takes the notes on resume, too"
 
