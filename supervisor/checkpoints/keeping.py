@@ -55,7 +55,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class _Pins:
+class PinsFile:
     """What ``pins.json`` says, all ascending."""
 
     steps: tuple[int, ...] = ()
@@ -73,7 +73,7 @@ def read_kept_steps(store: Store, run_id: str) -> Kept:
     """What keeps steps, as the store tells it. Some small requests. Raises StoreError when it cannot tell."""
     reading = tuple(sorted({step for step, _, over in _steps_being_read(store, run_id) if not over}))
     try:
-        pins = _read_list(store, run_id)
+        pins = read_pins(store, run_id)
         return Kept(pins.steps, reading, held=pins.held, holds=pins.holds)
     except StoreError as error:
         if error.kind != "damaged":
@@ -84,18 +84,14 @@ def read_kept_steps(store: Store, run_id: str) -> Kept:
 # ---------------------------------------------------------------- pins
 
 
-def read_pins(store: Store, run_id: str) -> tuple[int, ...]:
-    """The pinned steps, ascending. Raises kind "damaged" when the file is not one of ours."""
-    return _read_list(store, run_id).steps
-
-
-def _read_list(store: Store, run_id: str) -> _Pins:
+def read_pins(store: Store, run_id: str) -> PinsFile:
+    """The pinned steps. Raises kind "damaged" when the file is not one of ours."""
     name = run_folder(run_id) + PINS
     try:
         data = get_listed(store, name, PINS_LIMIT)
     except StoreError as error:
         if error.kind == "missing":
-            return _Pins()
+            return PinsFile()
         raise
     where = f"{store.url}/{name} is damaged"
     advice = "Nothing is deleted from the store until it is mended: pin the steps again, or delete that file"
@@ -110,7 +106,7 @@ def _read_list(store: Store, run_id: str) -> _Pins:
     holds = holds_of(ours.get("holds", []))
     if holds is None:
         raise StoreError("damaged", f"{where}: why steps are held is not told as it should be. {advice}")
-    return _Pins(steps, held, holds)
+    return PinsFile(steps, held, holds)
 
 
 def _parse_steps(value: object) -> tuple[int, ...] | None:
@@ -147,11 +143,11 @@ def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int,
     """Pin or unpin a step; returns all pins. A file that cannot be read is replaced by pinning, not by unpinning."""
     earlier = versions_of(store, run_folder(run_id) + PINS)
     try:
-        before = _read_list(store, run_id)
+        before = read_pins(store, run_id)
     except StoreError as error:
         if error.kind != "damaged" or not pinned:
             raise
-        before = _Pins()  # the pod that trains writes what it holds anew
+        before = PinsFile()  # the pod that trains writes what it holds anew
     steps = {*before.steps, step} if pinned else {*before.steps} - {step}
     if len(steps) > MOST_PINS:
         raise StoreError("permanent", f"{run_id} has {len(before.steps)} pinned steps already: unpin some first")
@@ -161,11 +157,11 @@ def set_pin(store: Store, run_id: str, step: int, *, pinned: bool) -> tuple[int,
 def set_holds(store: Store, run_id: str, held: Sequence[int], holds: Sequence[Hold]) -> None:
     """Write down which steps are held while training is worth nothing, and why; pins stay as they are."""
     earlier = versions_of(store, run_folder(run_id) + PINS)
-    before = _read_list(store, run_id)
+    before = read_pins(store, run_id)
     _write_list(store, run_id, before, replace(before, held=tuple(sorted(held)), holds=tuple(holds)), earlier)
 
 
-def _write_list(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: Sequence[StoredFile]) -> _Pins:
+def _write_list(store: Store, run_id: str, before: PinsFile, now: PinsFile, earlier: Sequence[StoredFile]) -> PinsFile:
     if now == before:
         return now
     name, data = run_folder(run_id) + PINS, now.to_bytes()
@@ -175,7 +171,7 @@ def _write_list(store: Store, run_id: str, before: _Pins, now: _Pins, earlier: S
     # Not left to ``tidy``: had the store's clock gone back, an earlier version would count as the newer one.
     delete_old(store, [file for file in earlier if file.file_id != stored.file_id])
     until(  # or the next pin would be added to the pins without this one
-        lambda: _read_list(store, run_id) == now,
+        lambda: read_pins(store, run_id) == now,
         f"{store.url}/{name} does not show the pins that were just written; try again",
     )
     return now

@@ -125,7 +125,7 @@ def _nothing_good(state: State) -> Choice:
         too = f"delete {state.settings.run_id}/latest.json too, or " if state.progress.highest is None else ""
         told = f"latest.json names step {store.latest}, which the store does not list whole. If a person deleted it, "
         told += f"{too}start with --fresh."
-        if told != state.why or store.t - state.since <= UNLISTED_S:  # a pause is no listing
+        if store.unlisted_since is None or store.t - store.unlisted_since <= UNLISTED_S:
             return Choice("wait", None, told)
         lost = [told.rstrip(".")]
     if (lost or set_aside or broken) and not nothing_yet:

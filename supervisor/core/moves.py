@@ -32,8 +32,7 @@ def say(event: str, sentence: str, level: str = "info", **fields: str | float | 
 
 def enter(state: State, mode: Mode, why: str) -> State:
     """Change the mode, with the sentence that explains it."""
-    # A survey waits for one thing after another, and the limit of one (``UNLISTED_S``) does not run in the others.
-    since = state.since if mode == state.mode and (mode != "surveying" or why == state.why) else state.now
+    since = state.since if mode == state.mode else state.now
     wall = state.since_wall if mode == state.mode else state.wall
     return replace(state, mode=mode, since=since, since_wall=wall, why=why)
 
@@ -115,16 +114,8 @@ def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say
         if state.job.gone:
             since = min(since, state.job.gone[0].t)
         number = state.incidents.count + 1
-        incident = Incident(
-            number,
-            cause,
-            sentence,
-            since,
-            state.wall - (state.now - since),
-            state.attempt.number,
-            state.progress.step,
-            decided=state.now,
-        )
+        wall, attempt, step = state.wall - (state.now - since), state.attempt.number, state.progress.step
+        incident = Incident(number, cause, sentence, since, wall, attempt, step, decided=state.now)
         state = replace(state, incidents=replace(state.incidents, open=incident, count=number))
     number = state.incidents.open.id if state.incidents.open else 0
     told = say("verdict", sentence, "error", verdict=cause, incident=number, attempt=state.attempt.number)

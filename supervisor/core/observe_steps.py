@@ -142,6 +142,8 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     if state.store.rolled_back is not None:
         step, wall = state.store.rolled_back
         quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
+    since = state.store.unlisted_since
+    lacked = fact.latest is not None and not any(s.committed and s.step == fact.latest for s in fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
     ours = (s.step for s in state.store.steps if s.committed and not s.legacy and s.step in bare)
     state = remember_begun(state, *ours)
@@ -157,6 +159,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
             damaged={step: why for step, why in state.store.damaged.items() if step not in anew},
             verified=tuple(step for step in state.store.verified if str(step) not in anew),
             latest=fact.latest,
+            unlisted_since=None if not lacked else state.now if since is None else since,
             reading=fact.reading,
             reason="",
             permanent=False,

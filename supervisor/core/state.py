@@ -557,6 +557,7 @@ class Store:
 
     steps: tuple[StoredStep, ...] = ()
     latest: int | None = None
+    unlisted_since: float | None = None  # the first of the listings in a row that lack that step
     reason: str = NOT_LISTED
     permanent: bool = False
     t: float = -1.0

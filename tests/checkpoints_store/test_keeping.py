@@ -31,7 +31,7 @@ def refused(store: Store, step: int) -> str:
 
 def test_a_pinned_step_is_not_deleted_until_it_is_unpinned(store: Store, tmp_path: Path) -> None:
     publish_all(store, tmp_path, 10, 20, 30)
-    assert read_pins(store, RUN) == ()
+    assert read_pins(store, RUN).steps == ()
     assert set_pin(store, RUN, 10, pinned=True) == (10,)
     assert set_pin(store, RUN, 10, pinned=True) == (10,)
     assert refused(store, 10) == f"step 10 of {RUN} is not deleted: it is pinned (supervisorctl unpin 10)"
@@ -61,11 +61,11 @@ def test_a_pin_and_a_hold_know_nothing_of_each_other(store: Store) -> None:
     set_pin(store, RUN, 10, pinned=True)
     set_holds(store, RUN, [10, 20], [NAN])
     set_pin(store, RUN, 20, pinned=True)
-    assert read_pins(store, RUN) == (10, 20)
+    assert read_pins(store, RUN).steps == (10, 20)
     set_pin(store, RUN, 20, pinned=False)
     assert read_kept_steps(store, RUN).held == (10, 20)
     set_holds(store, RUN, [], [])
-    assert read_pins(store, RUN) == (10,)
+    assert read_pins(store, RUN).steps == (10,)
     assert len(store.list_versions(f"{RUN}/pins.json")) == 1
 
 
@@ -162,7 +162,7 @@ def test_old_versions_go_and_what_a_manifest_names_stays(b2: B2Server, tmp_path:
     assert before <= left
     counts = [version.name for version in b2.state.versions.values()]
     assert counts.count(f"team/{RUN}/pins.json") == 1 and counts.count(f"team/{RUN}/records/00000000.json") == 1
-    assert read_pins(store, RUN) == (0, 1, 2)
+    assert read_pins(store, RUN).steps == (0, 1, 2)
 
 
 def test_a_step_that_is_reached_again_leaves_no_byte_of_the_old_one(

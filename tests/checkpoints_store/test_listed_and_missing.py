@@ -135,7 +135,7 @@ def test_one_404_of_the_pins_unpins_nothing(b2: B2Server, tmp_path: Path) -> Non
     store = b2_store(b2)
     set_pin(store, RUN, 10, pinned=True)
     not_found(b2, "pins.json")
-    assert read_pins(store, RUN) == (10,)
+    assert read_pins(store, RUN).steps == (10,)
     not_found(b2, "pins.json")
     assert set_pin(store, RUN, 20, pinned=True) == (10, 20)
 
@@ -171,7 +171,7 @@ def test_one_404_of_its_own_claim_fences_no_healthy_pod(b2: B2Server) -> None:
         ("latest.json", lambda store: read_latest(store, RUN)),
         ("lineage.json", lambda store: lineages.read(store, RUN)),
         ("lineage.json", lambda store: quarantine(store, 10)),
-        ("pins.json", lambda store: read_pins(store, RUN)),
+        ("pins.json", lambda store: read_pins(store, RUN).steps),
         ("step_20/manifest.json", lambda store: list_steps(store, RUN)),
         ("step_20/manifest.json", lambda store: read_manifest(store, RUN, 20)),
         ("writers/", lambda store: claims.check(store, RUN, 1, POD)),
@@ -198,4 +198,4 @@ def test_what_nobody_lists_is_missing_at_once(store: Store) -> None:
     with pytest.raises(StoreError) as caught:
         records.get_listed(store, f"{RUN}/pins.json", 100)
     assert caught.value.kind == "missing"
-    assert (read_latest(store, RUN), read_pins(store, RUN), get_records(store, RUN)) == (None, (), {})
+    assert (read_latest(store, RUN), read_pins(store, RUN).steps, get_records(store, RUN)) == (None, (), {})

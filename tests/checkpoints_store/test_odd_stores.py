@@ -118,7 +118,7 @@ def test_the_second_pin_is_added_to_the_first_however_old_a_reading_is(b2: B2Ser
     keeping.set_pin(store, RUN, 10, pinned=True)
     assert keeping.set_pin(store, RUN, 20, pinned=True) == (10, 20)
     b2.state.stale_s = 0.0
-    assert keeping.read_pins(store, RUN) == (10, 20)
+    assert keeping.read_pins(store, RUN).steps == (10, 20)
 
 
 def test_what_is_never_listed_is_no_success(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_key_that_may_delete_nothing_holds_a_run_and_goes_back(
     assert keep(undeleting, Entry("quarantine", 20, 1.8e9)) == 10
     for step in (10, 20):
         keeping.set_pin(undeleting, RUN, step, pinned=True)
-    assert keeping.read_pins(undeleting, RUN) == (10, 20)
+    assert keeping.read_pins(undeleting, RUN).steps == (10, 20)
 
 
 def test_other_bytes_are_not_committed_over_a_step_by_a_key_that_may_delete_nothing(
@@ -211,7 +211,7 @@ def test_a_pin_lasts_when_the_stores_clock_went_back(b2: B2Server, set_clock: Ca
     set_clock(-3)
     assert keeping.set_pin(store, RUN, 20, pinned=True) == (10, 20)
     keeping.tidy(store, RUN)
-    assert keeping.read_pins(store, RUN) == (10, 20)
+    assert keeping.read_pins(store, RUN).steps == (10, 20)
 
 
 def test_a_step_that_is_reached_anew_is_sent_once_when_the_stores_clock_went_back(

@@ -66,7 +66,11 @@ def test_a_step_that_the_pointer_names_and_no_listing_shows_is_waited_for_an_hou
     world.boot()
     world.after(3 * 3600, tick=60)
     world.store_reason = ""  # the hour begins with the first listing, not with a wait for something else
-    world.after(3500, tick=10)
+    world.after(1800, tick=10)
+    world.store_reason = "connection refused."  # and a listing that fails begins no new one
+    world.after(120, tick=10)
+    world.store_reason = ""
+    world.after(1600, tick=10)
     assert not world.asked(a.Exit)
     world.after(200, tick=10)
     ended = world.asked(a.Exit)[0]

@@ -169,7 +169,7 @@ def tidy_up(pod: Pod) -> None:
 
 def after_tidying(pod: Pod) -> None:
     after_a_further_step(pod)
-    assert pod.garbage() == [] and read_pins(pod.open(), RUN) == (20, 40)
+    assert pod.garbage() == [] and read_pins(pod.open(), RUN).steps == (20, 40)
     assert get_run_files(pod.open(), RUN) == {"run.toml": b"2"}
 
 
@@ -287,7 +287,7 @@ def after_giving_back(pod: Pod) -> None:
 
 def pins_are(*allowed: tuple[int, ...]) -> Callable[[Pod], None]:
     def between(pod: Pod) -> None:
-        assert read_pins(pod.open(), RUN) in allowed
+        assert read_pins(pod.open(), RUN).steps in allowed
 
     return between
 
