@@ -51,24 +51,29 @@ def choose(state: State) -> Choice:
         if local is not None and state.store.t >= 0 and local >= known:
             return Choice("start", local, f"Step {local} is complete here and nothing newer was ever published.")
         if state.store.permanent:
-            return Choice(
-                "give-up",
-                None,
-                f"The store cannot be listed, and it may hold checkpoints: {reason.rstrip('.')}. "
-                "Nothing is started, since a fresh start could lose the run; mend the store's settings, or start with "
-                "--step N or --fresh.",
-            )
+            told = f"The store cannot be listed, and it may hold checkpoints: {reason.rstrip('.')}. Nothing is started,"
+            told += " since a fresh start could lose the run; mend the store's settings, or start with --step N or"
+            return Choice("give-up", None, f"{told} --fresh.")
         return Choice("wait", None, f"The store cannot be listed yet, and it may hold checkpoints: {reason}")
     best, last = max((s for s in (local, stored) if s is not None), default=None), settings.max_steps
     if best is not None and last is not None and best >= last:
         return Choice("finish", best, f"Step {best} of {last} is there: nothing is left to train.")
+    latest, ahead = state.store.latest, _find_pointed_step_that_is_not_listed(state) or 0
+    told = f" latest.json names step {ahead}, which the store does not list whole." if ahead > (best or 0) else ""
     if local is not None and (stored is None or local >= stored):
-        return Choice("start", local, f"Step {local} is the last good step, complete on this disk.")
+        return Choice("start", local, f"Step {local} is the last good step, complete on this disk.{told}")
     if stored is not None:
-        latest = state.store.latest
-        behind = f" latest.json is behind: it names step {latest}." if latest is not None and latest < stored else ""
-        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.{behind}")
+        told = f" latest.json is behind: it names step {latest}." if latest is not None and latest < stored else told
+        return Choice("restore", stored, f"Step {stored} is the last good step, and it is in the store only.{told}")
     return _nothing_good(state)
+
+
+def _find_pointed_step_that_is_not_listed(state: State) -> int | None:
+    """The step of ``latest.json``, where no listing shows it whole and nothing is known against it."""
+    store = state.store
+    known = {s.step for s in store.steps if s.committed or s.left} | state.list_spoiled_steps().keys()
+    against = {str(step) for step in known} | store.damaged.keys() | state.set_aside()
+    return store.latest if store.latest is not None and str(store.latest) not in against else None
 
 
 def knows_store(state: State) -> bool:
@@ -121,13 +126,13 @@ def _nothing_good(state: State) -> Choice:
     set_aside += [f"stored step {s.step} ({s.left})" for s in store.steps if s.left and str(s.step) not in ours]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
-    if store.latest is not None and not (lost or set_aside or nothing_yet):
-        too = f"delete {state.settings.run_id}/latest.json too, or " if state.progress.highest is None else ""
-        told = f"latest.json names step {store.latest}, which the store does not list whole. If a person deleted it, "
-        told += f"{too}start with --fresh."
+    pointed = _find_pointed_step_that_is_not_listed(state)
+    if pointed is not None and not nothing_yet:
         if store.unlisted_since is None or store.t - store.unlisted_since <= UNLISTED_S:
-            return Choice("wait", None, told)
-        lost = [told.rstrip(".")]
+            too = f"delete {state.settings.run_id}/latest.json too, or " if state.progress.highest is None else ""
+            told = f"latest.json names step {pointed}, which the store does not list whole. If a person deleted it, "
+            return Choice("wait", None, f"{told}{too}start with --fresh.")
+        lost.append(f"step {pointed} (latest.json names it, and the store does not list it whole)")
     if (lost or set_aside or broken) and not nothing_yet:
         found = "; ".join(broken + lost + set_aside)
         told = f"There are checkpoints and none of them is good: {found}. Nothing is started and nothing deleted; look"

@@ -336,8 +336,7 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
         if claim.code == EXIT_POD_UNFIT or holder is None or not lives:
             return None
         given = f"The run was given back {span(silent_s)} ago"
-        since_up_s = seen.now - state.up_at - state.unheard_s  # a person may have mended the pod
-        if not is_silent or since_up_s < rules.patience_s:
+        if not is_silent or seen.now - state.up_at < rules.patience_s:  # a person may have mended the pod
             return Decision(state, f"{given}; its pod may start it again.")
         return _drop(
             state, holder, "failed", seen, f"{given}, and pod {holder.id} has not started it again: it is destroyed."
@@ -397,6 +396,8 @@ _RULES: tuple[_Rule, ...] = (
 
 
 def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
+    if state.intent is not None:  # its provider is away for long
+        state = replace(state, intent=None, given_up=(*state.given_up, state.intent))
     if not rules.rents:
         why = "This command rents for another run only; `fleet run` and `fleet tick` rent for this one."
         return Decision(state, f"{_say_none(state)}. {why}{_say_billed(state, seen)}")
@@ -447,8 +448,7 @@ def _rent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision:
         offer = replace(offer, without=tuple(sorted(own)))
         chosen = replace(chosen, offer=offer)
     intent = Intent(label, chosen.place, provider, generation, seen.now, offer.per_hour, machine, offer.disk_per_hour)
-    given_up = state.given_up if state.intent is None else (*state.given_up, state.intent)
-    state = replace(state, intent=intent, given_up=given_up, asked={**state.asked, label: intent})
+    state = replace(state, intent=intent, asked={**state.asked, label: intent})
     convicted = "" if claim.is_free else f"{claim.generation}:{claim.mark}"
     sentence = f"{_say_offer(chosen.place, offer)}{_say_why(state, claim, seen)}."
     return Decision(state, sentence, Create(chosen, label, generation, convicted))

@@ -75,7 +75,7 @@ def test_a_step_that_the_pointer_names_and_no_listing_shows_is_waited_for_an_hou
     world.after(200, tick=10)
     ended = world.asked(a.Exit)[0]
     assert ended.code == 93 and not world.asked(a.Start)
-    assert "latest.json names step 20, which the store does not list whole." in ended.reason
+    assert "step 20 (latest.json names it, and the store does not list it whole)" in ended.reason
     assert ("step 30 (a shard is short)" in ended.reason) == bool(local)
 
 
@@ -98,7 +98,29 @@ def test_a_step_that_the_pointer_names_may_be_listed_without_its_manifest_for_an
     world.after(3500, tick=10)
     assert not world.asked(a.Start) and not world.asked(a.Exit)
     world.after(200, tick=10)
-    assert "latest.json names step 20, which the store does not list whole" in world.asked(a.Exit)[0].reason
+    assert "step 20 (latest.json names it, and the store does not list it whole)" in world.asked(a.Exit)[0].reason
+
+
+def test_a_step_that_the_pointer_names_is_waited_for_beside_an_older_one_that_is_damaged() -> None:
+    world = World()
+    world.latest, world.stored, world.spoiled = 20, {}, {10: "shard 3 of step 10 is not there"}
+    world.boot()
+    world.after(1800, tick=10)
+    assert not world.asked(a.Start) and not world.asked(a.Exit)
+    world.stored = {20: GIB}
+    world.after(60, tick=5)
+    assert world.asked(a.Restore)[0].step == 20
+
+
+@pytest.mark.parametrize("step", [10, 15])
+def test_a_start_below_the_step_that_the_pointer_names_says_so(step: int) -> None:
+    world = World()
+    world.latest, world.stored, world.local = 20, {10: GIB}, {} if step == 10 else {15: "complete"}
+    world.boot()
+    world.after(60, tick=5)
+    assert world.asked(a.Start)[0].step == step
+    told = world.said("restoring" if step == 10 else "starting")
+    assert "latest.json names step 20, which the store does not list whole." in told[0]
 
 
 def test_a_pod_that_trained_the_run_is_not_told_to_delete_the_pointer() -> None:

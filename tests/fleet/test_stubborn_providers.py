@@ -524,17 +524,44 @@ def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever(ends: bool) ->
     assert len(world.pods) == 4
 
 
-def test_the_time_in_which_the_store_was_away_after_fleet_up_is_no_time_to_start() -> None:
+@pytest.mark.parametrize("off_h", [8, 60])
+def test_an_outage_before_fleet_up_is_no_excuse_after_it(off_h: float) -> None:
+    """A laptop that slept for days has no network in its first look: to it the store was away for all that time."""
     world, book, pod = train_world(2)
     run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
     world.release(pod, 93, "WANDB_API_KEY is missing")
-    go(world, book, 8)
+    go(world, book, 0.2)
+    world.sleep(off_h * 3600.0)
+    world.store_away_until = world.now + 20.0
+    go(world, book, 0.1)
     change(book, up_at=world.now)
-    world.controller(book).tick()
-    world.sleep(30)
-    world.store_away_until = world.now + 700
-    go(world, book, 0.25)
-    assert world.now > world.store_away_until and pod.destroyed is None
+    go(world, book, 0.15)
+    assert pod.destroyed is None
+    go(world, book, 0.1)
+    assert pod.destroyed is not None, book.said[-1]
+
+
+@pytest.mark.parametrize("answer", ["made", "none"])
+def test_a_create_that_stays_open_while_its_provider_is_away_and_takes_the_room_is_told(answer: str) -> None:
+    world = TwoPlaces(1, finish=10**9)
+    book, plain, create = VirtualBook(world), world.prepare_pod, world.a.create
+
+    def prepare(pod: VirtualPod) -> None:
+        plain(pod)
+        pod.boot_s = 1e12
+
+    def hide(offer: Offer, wanted: Any) -> str:
+        world.a.list_away_until = world.now + 36_000.0
+        if answer == "none":
+            raise PlaceError("unsure", "no answer within 30 s")
+        return create(offer, wanted)
+
+    world.prepare_pod, world.a.create = prepare, hide  # type: ignore[method-assign]
+    rules, told = replace(world.rules(), per_hour=3.5), []
+    go(world, book, 3, lambda: told.append(world.controller(book, rules).tick()[0].decision))
+    assert len(world.pods) == (1 if answer == "made" else 0) and not any(one.person for one in told[:60])
+    assert all(one.person for one in told[-100:]), told[-1].sentence
+    assert "may be rented at" in told[-1].sentence
 
 
 def test_a_create_that_a_provider_hides_for_hours_and_that_takes_the_room_is_told_to_a_person() -> None:
