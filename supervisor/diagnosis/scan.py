@@ -67,7 +67,7 @@ LOOK_BACK: Final = 30  # lines above the first word of a failure
 TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds say their steps so; a model's answer may speak of steps, too, further behind.
 _PLAIN_STEP = re.compile(r"(?:\{'loss': )|[^'\"]{0,80}?(?:" + "|".join(gates.OTHERS_STEP) + ")")
-_OF_UNIT = re.compile(r"(?!rl-job-)\S{1,256}\.(?:service|scope|slice): ")  # systemd's words, but of the job's own unit
+_OF_UNIT = re.compile(r"\S{1,256}\.(?:service|scope|slice): ")  # systemd's words
 _FAILED_SHARE = re.compile(r"\| Error (\d{1,3}\.\d)%")  # of prime-rl's rollouts, at a step of the orchestrator
 _NUMBER = re.compile(r"(?:tep|teration|ollout)[ :=]{1,8}(\d{1,12})")
 # The last word of transformers' Trainer (before its last save), torchtitan, verl, and an evaluation of verifiers.
@@ -693,7 +693,7 @@ class _Scan:
     def _match_signature(self, line: Line, message: str, frame: str = "") -> Signature | None:
         role = self._role_of(line)
         if message.startswith("rl-supervisor@") or (self.log.kernel and _OF_UNIT.match(message)):
-            return None  # the job outlives its daemon, and the machine's log tells of all of its units
+            return None  # the job outlives its daemon, and the machine's log tells of all units: of other runs, too
         if self.log.kernel:
             roles: tuple[Role, ...] = ("job",)
         elif role is None or self.log.merged:
