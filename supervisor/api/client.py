@@ -37,6 +37,7 @@ class Client:
         self.path = path
         self.run = run or (path.stem if path.suffix == ".sock" else "")
         self._who = self.run or "the daemon"
+        self.named = self.run or f"--socket {path}"  # as a word of supervisorctl
         self._advice = f" {advice}" if advice else ""
         self._timeout_s = timeout_s
 
@@ -65,7 +66,9 @@ class Client:
         except PermissionError:
             raise UnclearError(_not_let_in(self._who, self.path)) from None
         except TimeoutError:
-            raise UnclearError(f"{self.run or 'The daemon'} gave no answer in {timeout_s:g} s ({self.path}).") from None
+            unsure = f". It may still obey this order: look at `supervisorctl status {self.named}`."
+            told = unsure if body else f" ({self.path})."
+            raise UnclearError(f"{self.run or 'The daemon'} gave no answer in {timeout_s:g} s{told}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
             raise UnclearError(f"The connection to {self._who} broke ({self.path}): {reason}.") from None

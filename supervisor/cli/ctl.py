@@ -14,7 +14,7 @@ from typing import Any
 from supervisor import __version__
 from supervisor.api.client import NotThereError, RefusedError, UnclearError
 from supervisor.base.errors import UsageError
-from supervisor.cli import familiar, incidents, render, said, state_folder, which
+from supervisor.cli import familiar, incidents, render, said, state_folder, upgrading, which
 from supervisor.cli.terminal import reply, run_cli
 from supervisor.cli.which import Here
 
@@ -88,7 +88,8 @@ def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
         ("rollback", "stop the job and go on at this step; what is above it is left, and deleted nowhere"),
     ):
         sub = verb(name, about, _send_order)
-        sub.add_argument("step", type=_parse_step, metavar="STEP", help="number of the step; `checkpoints` lists them")
+        step = said.read_number("a step is a whole number")
+        sub.add_argument("step", type=step, metavar="STEP", help="number of the step; `checkpoints` lists them")
         of_run(sub)
     said.add_tail(verb("tail", "the newest lines of a log; without a role: which logs there are", said.tail))
     events = verb(
@@ -99,7 +100,7 @@ def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
     said.add_events(events)
     of_run(events)
     about = "put the program that is installed now in the daemon's place; the job runs on"
-    of_run(verb("upgrade", about, _ask_upgrade))
+    of_run(verb("upgrade", about, lambda options: upgrading.upgrade(_meant_run(options), as_json=options.json)))
     every = partial(_show_page, "/v1/checkpoints", render.checkpoints)
     of_run(verb("checkpoints", "every step, here and in the store", every))
     incidents.add_arguments(verb("incidents", "what went wrong, what was done, where its evidence is", incidents.main))
@@ -110,7 +111,8 @@ def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
     verb("avail", "the runs of this machine, also those without a daemon", familiar.avail)
     of_run(verb("reread", "which configuration files differ from what runs; none is taken", _show_changes))
     of_run(verb("update", "the same; ends with 1 where one differs", _show_changes))
-    verb("help", "what a command does", _show_help).add_argument("about", nargs="?", metavar="COMMAND")
+    helps = verb("help", "what a command does", lambda options: _run_command([options.about or "--help", "--help"]))
+    helps.add_argument("about", nargs="?", metavar="COMMAND")
     of_run(verb("version", "versions of this command and of the daemons", _show_version))
     return parser
 
@@ -123,12 +125,6 @@ def _options_everywhere(nothing: Any, no_json: Any) -> argparse.ArgumentParser:
     options.add_argument("--socket", type=Path, metavar="PATH", help=where, default=nothing)
     options.add_argument("--json", action="store_true", help="print JSON", default=no_json)
     return options
-
-
-def _parse_step(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"a step is a whole number, not {text!r}")
-    return int(text)
 
 
 # ---------------------------------------------------------------- which run
@@ -246,12 +242,6 @@ def _print_answer(options: argparse.Namespace, run: Here, args: list[str]) -> in
     return reply(run.id, done, sentence, as_json=options.json)
 
 
-def _ask_upgrade(options: argparse.Namespace) -> int:
-    from supervisor.cli import upgrading
-
-    return upgrading.upgrade(_meant_run(options), as_json=options.json)
-
-
 # ---------------------------------------------------------------- the rest
 
 
@@ -272,10 +262,6 @@ def _runs_to_show(options: argparse.Namespace) -> list[Here]:
 
 def _show_pid(options: argparse.Namespace) -> int:
     return familiar.pid(_runs_to_show(options), of_job=_named_runs(options) is not None, as_json=options.json)
-
-
-def _show_help(options: argparse.Namespace) -> int:
-    return _run_command([options.about, "--help"] if options.about else ["--help"])
 
 
 def _show_changes(options: argparse.Namespace) -> int:

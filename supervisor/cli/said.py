@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ LINES = 20
 def add_tail(parser: argparse.ArgumentParser) -> None:
     """``[-f] [-n N] [--attempt N] [--state-dir DIR] [NAME] [ROLE]``."""
     _add_lines(parser)
-    parser.add_argument("--attempt", type=_attempt, metavar="N", help="of this attempt, however long ago it was")
+    attempt = read_number("an attempt is a whole number")
+    parser.add_argument("--attempt", type=attempt, metavar="N", help="of this attempt, however long ago it was")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
     what = "the run's name or its RUN.toml; launcher, trainer, orchestrator, inference, ..."
     parser.add_argument("what", nargs="*", metavar="[NAME] [ROLE]", help=what)
@@ -36,19 +38,19 @@ def add_events(parser: argparse.ArgumentParser) -> None:
 
 def _add_lines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on as more comes, until Ctrl-C")
-    parser.add_argument("-n", "--lines", type=_count, metavar="N", help=f"so many lines (default {LINES})")
+    count = read_number(f"a number up to {MOST_LINES} is wanted", MOST_LINES)
+    parser.add_argument("-n", "--lines", type=count, metavar="N", help=f"so many lines (default {LINES})")
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > MOST_LINES:
-        raise argparse.ArgumentTypeError(f"a number up to {MOST_LINES} is wanted, not {text!r}")
-    return int(text)
+def read_number(wanted: str, most: int = 10**9 - 1) -> Callable[[str], int]:
+    """What reads an argument that is a whole number; ``wanted`` says so, for a sentence."""
 
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > most:
+            raise argparse.ArgumentTypeError(f"{wanted}, not {text!r}")
+        return int(text)
 
-def _attempt(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"an attempt is a whole number, not {text!r}")
-    return int(text)
+    return read
 
 
 # ---------------------------------------------------------------- logs
@@ -130,17 +132,28 @@ def _name_and_role(options: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def _next_piece(options: argparse.Namespace, client: Client, answer: dict[str, Any]) -> dict[str, Any]:
-    path, place = answer["path"], {"offset": answer["offset"], "inode": answer["inode"]}
-    while True:
-        try:
-            answer = client.get("/v1/log", role=answer["role"], **place)
-            break
-        except RefusedError:
-            time.sleep(FOLLOW_S)  # between two attempts a role may have no log: the ended one's is kept elsewhere
+    path, place = answer["path"], {name: answer[name] for name in ("role", "offset", "inode")}
+    answer = _ask_patiently(client, "/v1/log", **place)
     if answer["path"] != path or answer["anew"]:
         print(f"==> {render.safe(answer['path'])} <==", file=sys.stderr)
     _print_piece(options, answer, str(answer["text"]))
     return answer
+
+
+def _ask_patiently(client: Client, page: str, **query: object) -> dict[str, Any]:
+    """The daemon's answer, however long it is away; that a person waits for it is said once."""
+    told = False
+    while True:
+        try:
+            return client.get(page, **query)
+        except RefusedError:
+            pass  # between two attempts a role may have no log: the ended one's is kept elsewhere
+        except (NotThereError, UnclearError):  # an upgrade, or it was killed: its journal goes on with the same numbers
+            if not told:
+                more = f"`supervisorctl status {client.named}` says more"
+                print(f"No daemon answers at present. Waiting for one; {more}.", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(FOLLOW_S)
 
 
 def _print_piece(options: argparse.Namespace, answer: dict[str, Any], text: str) -> None:
@@ -163,7 +176,7 @@ def events(options: argparse.Namespace, client: Client) -> int:
     _print_events(options, found[-lines:] if lines else [], paint)
     while options.follow:
         began = time.monotonic()
-        found = client.get("/v1/events", after=newest, limit=500, wait=WAIT_EVENTS_S)["events"]
+        found = _ask_patiently(client, "/v1/events", after=newest, limit=500, wait=WAIT_EVENTS_S)["events"]
         newest = max([newest, *(int(item["id"]) for item in found)])
         _print_events(options, found, paint)
         if not found and time.monotonic() - began < FOLLOW_S:  # too many followers: the daemon did not let us wait

@@ -87,8 +87,8 @@ def reply(run: str, done: bool, sentence: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"run": run, "ok": done, "sentence": sentence}, ensure_ascii=False))
     else:
-        told = safe(sentence)
-        print(f"{run}: {told}" if run else told, file=sys.stdout if done else sys.stderr, flush=True)
+        told = safe(f"{run}: {sentence}" if run and not sentence.startswith(f"{run} ") else sentence)
+        print(told, file=sys.stdout if done else sys.stderr, flush=True)
     return 0 if done else 1
 
 

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,14 +17,16 @@ from pathlib import Path
 import pytest
 
 from supervisor import __version__
+from supervisor.api.client import Client
 from supervisor.api.protocol import Api
 from supervisor.cli import ctl as supervisorctl
 from supervisor.cli import render, which
-from tests.people.desk import GIB, FakeDesk, until
+from tests.people.desk import GIB, FakeDesk
 from tests.people.in_process import call
 
 Serve = Callable[..., Api]
 CTL = [sys.executable, "-m", "supervisor.cli.ctl"]
+WAITS = "No daemon answers at present. Waiting for one; `supervisorctl status bs4-qwen3` says more.\n"
 
 
 def process(*words: str) -> subprocess.CompletedProcess[str]:
@@ -198,8 +201,6 @@ def test_no_daemon_here_says_what_to_do(sockets: Path, tmp_path: Path) -> None:
 
 
 def test_the_socket_of_a_dead_daemon_is_a_run_that_is_not_there(sockets: Path) -> None:
-    import socket
-
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(sockets / "dead.sock"))
     answer = ctl()
@@ -217,6 +218,22 @@ def test_an_order_that_is_refused_ends_with_one(serve: Serve) -> None:
     assert answer.stderr == "bs4-qwen3: The run is finished: start it with --fresh.\n"
     told = json.loads(ctl("start", "--json").stdout)
     assert told == {"run": "bs4-qwen3", "ok": False, "sentence": desk.refuses}
+
+
+def test_an_order_without_an_answer_may_still_be_obeyed(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a daemon does that was stopped with SIGSTOP, or waits for a disk."""
+    monkeypatch.setattr(Client.__init__, "__defaults__", (0.2,))
+    monkeypatch.setattr(which, "LOOK_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(sockets / "gamma.sock"))
+        deaf.listen()
+        order = ctl("rollback", "240", "gamma")
+        assert (order.returncode, order.stderr) == (
+            1,
+            "gamma gave no answer in 0.2 s. It may still obey this order: look at `supervisorctl status gamma`.\n",
+        )
+        question = ctl("explain", "gamma").stderr
+        assert question == f"gamma gave no answer in 0.2 s ({sockets}/gamma.sock).\n"
 
 
 def test_restart_takes_the_new_configuration_only_when_told(serve: Serve) -> None:
@@ -306,16 +323,41 @@ def test_events_are_told_with_their_time_and_followed(serve: Serve) -> None:
     interrupt(process)
 
 
-def test_a_follower_whose_daemon_goes_away_ends_with_a_sentence(serve: Serve) -> None:
+def test_a_follower_of_events_waits_while_no_daemon_answers_and_goes_on_where_it_was(serve: Serve) -> None:
     desk = FakeDesk()
+    desk.say("step 1 of 1000")
     api = serve(desk)
-    process = follow("events", "-f")
-    assert desk.asked_events.wait(20)
-    until(lambda: len(desk.said) or desk.asked_events.is_set())
+    process = follow("events", "-f", "--json")
+    assert process.stdout
+    assert json.loads(process.stdout.readline())["id"] == 1
     api.close()
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert err.startswith(("No daemon answers for bs4-qwen3", "The connection to bs4-qwen3 broke"))
+    assert process.stderr
+    assert process.stderr.readline() == WAITS
+    desk.say("The program was replaced.")
+    serve(desk)
+    assert json.loads(process.stdout.readline())["sentence"] == "The program was replaced."
+    assert interrupt(process) == ("", ""), "it says once that it waits"
+
+
+def test_a_follower_of_a_log_waits_while_no_daemon_answers_and_goes_on_where_it_was(
+    serve: Serve, tmp_path: Path
+) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text("old\n")
+    desk = FakeDesk()
+    desk.files = {"trainer": log}
+    api = serve(desk)
+    process = follow("tail", "-f", "trainer")
+    assert process.stdout
+    assert process.stdout.readline() == "old\n"
+    api.close()
+    assert process.stderr
+    assert process.stderr.readline() == WAITS
+    with log.open("a") as file:
+        file.write("more\n")
+    serve(desk)
+    assert process.stdout.readline() == "more\n"
+    assert interrupt(process) == ("", "")
 
 
 def test_checkpoints_explain_and_version(serve: Serve) -> None:
