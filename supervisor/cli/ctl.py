@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,7 @@ def _without_daemon(run: Here, sentence: str) -> dict[str, Any]:
         found = state_folder.read("status", run.state_dir, run_id=run.id, log_files=logs)
     except UnclearError as error:
         return {**status, "sentence": f"{sentence} {error}"}
+    run = replace(run, file=Path(found["run_file"])) if run.file is None and found["run_file"] else run
     word = "unwatched" if found["job"] else "not-running"
     commands = {"start": run.start_command(), "log": run.log_command()}
     status |= {**found, "state": word, "commands": commands}

@@ -64,10 +64,8 @@ def tail(options: argparse.Namespace) -> int:
         raise UsageError("What an attempt said before does not grow: leave -f out, or --attempt and --state-dir.")
     run = which.find_run(name, options.socket, options.state_dir)
     lines = LINES if options.lines is None else options.lines
-    if options.state_dir is not None:
-        return _tail_left(options, options.state_dir, role, lines)
     if past or not (role or options.follow or options.lines is not None):
-        return _tail_left(options, run.folder(), role, lines)
+        return _tail_left(options, options.state_dir or run.folder(), role, lines)
     try:
         client = run.client
         answer = client.get("/v1/log", lines=lines, **({"role": role} if role else {}))
@@ -99,20 +97,17 @@ def _tail_left(options: argparse.Namespace, state_dir: Path, role: str, lines: i
     elif not logs:
         print("There is no log yet.")
     else:
-        rows = [
-            (str(log["attempt"]), render.safe(log["role"]), size(log["size_bytes"]), *_describe_log(log))
-            for log in logs
-        ]
-        print("\n".join(render.table([("attempt", "role", "size", "last line", "kept", "where"), *rows])))
+        head = ("attempt", "role", "size", "last line", "kept", "where")
+        print("\n".join(render.table([head, *map(_describe_log, logs)])))
     return 0
 
 
-def _describe_log(log: dict[str, Any]) -> tuple[str, str, str]:
-    """Its last line's time, how it is kept, and where."""
+def _describe_log(log: dict[str, Any]) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(log["changed"]))
     *earlier, newest = log["paths"]
     more = f" and {len(earlier)} earlier pieces" if earlier else ""
-    return when, log["state"], render.safe(f"{newest}{more}")
+    about = str(log["attempt"]), render.safe(log["role"]), size(log["size_bytes"])
+    return *about, when, log["state"], render.safe(f"{newest}{more}")
 
 
 def _name_and_role(options: argparse.Namespace) -> tuple[str | None, str]:

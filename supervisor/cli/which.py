@@ -70,6 +70,8 @@ class Here:
 
     def how_to_start(self) -> str:
         """The next step where no daemon runs, as a sentence."""
+        if self.file is None and self.state_dir is not None and (self.state_dir / "journal.db").exists():
+            return f"`supervisorctl status {self.id}` says how to start it."  # its journal knows the run file
         return f"Start it with `{self.start_command()}`."
 
     def start_command(self) -> str:

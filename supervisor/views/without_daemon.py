@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role, StepDone
 from supervisor.core.launcher import who
 from supervisor.core.moves import EXIT_PERSON, EXIT_UNFIT
+from supervisor.core.state import State
 from supervisor.evidence.ends import tail_of
 from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_folders import attempts
@@ -36,8 +39,8 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
     daemon_pid (it lives and does not answer), parent_pid (it will start the daemon again), job {attempt, pids {pid:
     name}, step, silent_since, gone [which of its main parts]}, incident, worthless (why training is worth nothing),
     held (a person stopped the run, and a new daemon keeps it so), progress (its last step), published, last_attempt,
-    ended_otherwise (than by the incident's root cause, which is an earlier attempt's)}. Times in Unix time; None for
-    what is not known, or not there.
+    ended_otherwise (than by the incident's root cause, which is an earlier attempt's), run_file (that it was started
+    with)}. Times in Unix time; None for what is not known, or not there.
     """
     holder, parent = run_lock.read_holder(state_dir / "lock")
     found: dict[str, Any] = {
@@ -56,6 +59,7 @@ def look(state_dir: Path, run_id: str, log_files: tuple[Path, ...] = ()) -> dict
         "published": None,
         "last_attempt": 0,
         "ended_otherwise": False,
+        "run_file": None,
     }
     with contextlib.suppress(OSError, sqlite3.Error, SupervisorError):
         found |= _read_journal(state_dir, found["job"])
@@ -111,6 +115,7 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
         action = json.loads(ended[1])
         found |= {"since": float(ended[0]), "ended": action.get("code"), "why": str(action.get("reason") or "")}
     if state is not None:
+        found["run_file"] = _run_file_of(state)
         found["last_attempt"] = state.attempt.number
         began = launched is not None and str(launched[0]).startswith(f"Attempt {state.attempt.number} is launched")
         several = len({one.signature for one in state.recovery.failures}) > 1
@@ -121,6 +126,22 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
     if why is not None and (ended or found["finished"]):
         found["last_words"] = {"wall": why[0], "sentence": why[2]}
     return found
+
+
+def find_run_file(state_dir: Path) -> Path | None:
+    """The run file that its newest daemon was started with, if that still exists; None also without a journal."""
+    told = None
+    with (
+        contextlib.suppress(OSError, sqlite3.Error, AttributeError, KeyError, TypeError, ValueError),
+        contextlib.closing(open_read_only(state_dir / "journal.db")) as db,
+    ):
+        told = _run_file_of(newest_state(db))
+    return Path(told) if told else None
+
+
+def _run_file_of(state: State) -> str | None:
+    told = shlex.split(state.settings.run_file)
+    return next((path for path in told if os.path.isabs(path) and os.path.isfile(path)), None)  # noqa: PTH113, PTH117 (never raise)
 
 
 def _did_a_person_stop(state_dir: Path) -> bool:

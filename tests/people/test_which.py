@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import sys
@@ -22,6 +23,9 @@ from supervisor.base import homes, proc_stat
 from supervisor.base.errors import UsageError
 from supervisor.cli import ctl, live, main, state_folder, which
 from supervisor.config import run_place
+from supervisor.core import facts as f
+from supervisor.core.decide import decide
+from supervisor.core.state import State
 from supervisor.journal.journal import Journal
 from supervisor.process import attached
 from supervisor.views import incidents
@@ -38,6 +42,17 @@ def run_file(path: Path, name: str, run: str = "", more: str = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(PLAIN.format(id=name, run=run, more=more))
     return path
+
+
+def left_by(state_dir: Path, file: Path) -> None:
+    """The journal of a daemon that was started with ``file``."""
+    began = f.Observation(
+        1.0, 1.0, f.DaemonStarted("0.1.0", f.Settings("gamma", run_file=shlex.quote(str(file)))), "daemon"
+    )
+    state_dir.mkdir(parents=True)
+    journal = Journal(state_dir)
+    journal.record(began, State(), decide(State(), began).state, ())
+    journal.close()
 
 
 def typed(capsys: pytest.CaptureFixture[str], *words: str, program: Callable[..., int] = ctl.main) -> tuple[int, str]:
@@ -317,6 +332,23 @@ def test_a_run_whose_daemon_was_killed_is_shown_beside_the_others_while_its_job_
     assert desk.orders == [("stop", [], mock.ANY)]
     assert (code, "No daemon watches beta now." in said, "gamma" in said) == (1, True, False)
     assert [run.id for run in live.find_runs(None, None)] == ["alpha", "beta"]
+
+
+def test_a_run_file_that_lies_elsewhere_is_named_by_the_journal_of_its_dead_daemon(
+    sockets: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(state_folder, "ask_child", read_here)
+    monkeypatch.setattr(which, "BOOTED", sockets / "nothing")
+    file, state_dir = run_file(sockets / "my runs/g.toml", "gamma"), sockets / "state/rl-supervisor/gamma"
+    left_by(state_dir, file)
+    assert f"Start it: rl-supervisor run '{file}'\n" in typed(capsys, "status", "gamma")[1]
+    code, said = typed(capsys, "stop", "gamma")
+    assert (code, said) == (
+        1,
+        "gamma: No daemon watches gamma now. `supervisorctl status gamma` says how to start it.\n",
+    )
+    file.unlink()
+    assert "Start it: bash " in typed(capsys, "status", "gamma")[1], "as it is called where it is written anew"
 
 
 @pytest.mark.parametrize("broken", ["a folder of another user's", "the look itself"])
