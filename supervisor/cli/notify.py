@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from supervisor.base import secrets
+from supervisor.base import env_file, secrets
 from supervisor.base.errors import UsageError
 from supervisor.cli.render import wrap
 from supervisor.config.settings import load
@@ -17,10 +16,11 @@ from supervisor.fleet import fleet_file
 def notify(run_file: Path) -> int:
     """Send a message to each target of a run or a fleet; 1 where one is not reached. Raises UsageError without any."""
     run = fleet_file.load(run_file).fleet.name if fleet_file.is_fleet_file(run_file) else load(run_file).run.id
-    urls = secrets.secret(VARIABLE) or os.environ.get(VARIABLE, "")
-    targets, odd = open_targets(urls, run)
+    beside = env_file.beside(run_file)  # as the daemon reads it, over its environment
+    targets, odd = open_targets(beside.values.get(VARIABLE) or secrets.secret(VARIABLE) or "", run)
     if not targets and not odd:
-        raise UsageError(f"{VARIABLE} names no address. It belongs into the .env file: ntfys://ntfy.sh/my-topic")
+        told = f"{VARIABLE} names no address, neither in {beside.path} nor in the environment."
+        raise UsageError(" ".join([told, *beside.notes, f"Write it there: {VARIABLE}=ntfys://ntfy.sh/my-topic"]))
     failed = bool(odd)
     for sentence in odd:
         print(*wrap(sentence), sep="\n")

@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 from supervisor.base import http, secrets
 from supervisor.base.escapes import plain
 from supervisor.base.records import dataclass
-from supervisor.core.messages import Message
+from supervisor.core.messages import END, Message
 
-TIMEOUT_S = 10.0
+TIMEOUT_S, CHILD_S = 10.0, 30.0
 SLACK, DISCORD = "hooks.slack.com", "discord.com"
-CHILD_S = 30.0
 PASSED = ("PATH", "HOME", "LC_ALL", "PYTHONPATH", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 LONGEST_TEXT = 1700  # ntfy takes 4096 bytes, Discord 2000 characters with the title and the command
 PRIORITY = {"info": 2, "warning": 4, "error": 5}  # of ntfy
@@ -51,8 +50,9 @@ def open_targets(urls: str, run: str) -> tuple[list[Target], list[str]]:
 
 def title_of(message: Message, run: str) -> str:
     """Severity and run first."""
-    word = "over" if message.is_over else {"info": "note", "warning": "warning", "error": "ERROR"}[message.severity]
-    return f"{word}: {run}"
+    began = {"info": "note", "warning": "warning", "error": "ERROR"}[message.severity]
+    ended = "over" if message.thread == END else "resolved"  # of trouble: the run goes on
+    return f"{ended if message.is_over else began}: {run}"
 
 
 def text_of(message: Message) -> str:
@@ -72,9 +72,8 @@ def _make_sender(url: str, run: str) -> Callable[[Message], None]:
         if problem := http.problem_of(url):
             raise SendError(f"it {problem}")
         key = {SLACK: "text", DISCORD: "content"}.get(parts.hostname or "")
-        is_slack = key == "text"  # which answers "ok"
-        return lambda message: _post(
-            url, _for_webhook(message, run, key), lambda page: not is_slack or page.text.strip() == "ok"
+        return lambda message: _post(  # Slack answers "ok"
+            url, _for_webhook(message, run, key), lambda page: key != "text" or page.text.strip() == "ok"
         )
     if find_spec("apprise") is None:
         raise SendError("this kind needs apprise: pip install 'rl-supervisor[notify]'")
@@ -115,7 +114,8 @@ def _post(url: str, value: Mapping[str, object], is_taken: Callable[[http.Page],
     except http.NoAnswerError as error:
         raise SendError(str(error)) from None
     if not 200 <= page.status < 300:
-        raise SendError(f"it answers with status {page.status}")
+        moved = "; redirects are not followed: name the final address" if page.status // 100 == 3 else ""
+        raise SendError(f"it answers with status {page.status}{moved}")
     if not is_taken(page):
         raise SendError(f"it answers with status {page.status}, but not that it took the message")
 

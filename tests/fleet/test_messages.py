@@ -169,7 +169,7 @@ def test_money_that_is_nearly_spent_is_told_once_and_again_when_the_limit_was_ra
         file = tmp_path / "fleet.toml"
         file.write_text(file.read_text().replace("total = 100", "total = 900"))
         say("tick")
-        assert [value["title"] for _, value, _ in ntfy.got] == ["warning: fleet", "over: fleet"]
+        assert [value["title"] for _, value, _ in ntfy.got] == ["warning: fleet", "resolved: fleet"]
         assert len({value["sequence_id"] for _, value, _ in ntfy.got}) == 1
 
 

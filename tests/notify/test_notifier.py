@@ -18,9 +18,11 @@ from types import SimpleNamespace
 import pytest
 
 from supervisor.base import secrets
+from supervisor.base.errors import UsageError
+from supervisor.cli.notify import notify as send_test
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
-from supervisor.core.messages import Message
+from supervisor.core.messages import END, Message
 from supervisor.core.state import Incident, State
 from supervisor.core.training_health import Streak, Worth
 from supervisor.effects import notify, notify_targets
@@ -98,12 +100,40 @@ def test_one_incident_is_a_message_and_its_end_another_in_the_same_thread(make_d
         opened, closed = (value for _, value, _ in ntfy.got)
         assert opened["topic"] == closed["topic"] == TOPIC
         assert opened["sequence_id"] == closed["sequence_id"] == "swe-incident-1"
-        assert (opened["title"], closed["title"]) == ("warning: swe", "over: swe")
+        assert (opened["title"], closed["title"]) == ("warning: swe", "resolved: swe")
         assert opened["message"] == "vLLM died, number 1.\n$ supervisorctl incidents 1"
         assert opened["priority"] > closed["priority"]
         hook = plain.got[0][1]
         assert hook["text"].startswith("warning: swe\nvLLM died, number 1.")
         assert (hook["thread"], hook["over"], hook["severity"]) == ("swe-incident-1", False, "warning")
+
+
+def test_the_end_of_a_run_is_over_and_an_end_of_trouble_is_resolved() -> None:
+    for thread, title in (("incident-1", "resolved: swe"), (END, "over: swe")):
+        assert notify_targets.title_of(Message(thread, "info", "x", is_over=True), "swe") == title
+
+
+def test_a_webhook_that_redirects_is_told_to_be_named_where_it_leads(make_desk: MakeDesk) -> None:
+    with Service() as hook:
+        hook.status = 301
+        desk = make_desk(f"http://{hook.place}/hook")
+        with pytest.raises(SendError, match="it answers with status 301; redirects are not followed: name the final "):
+            desk.notifier.targets[0].send(Message("test", "info", "x"))
+
+
+def test_the_test_message_goes_where_the_env_file_beside_the_run_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(notify.VARIABLE, raising=False)
+    run_file, beside = tmp_path / "swe.toml", tmp_path / "swe.env"
+    run_file.write_text('[run]\nid = "swe"\n[job]\nkind = "command"\n[job.plain]\nstart = ["a"]\nresume = ["b"]\n')
+    with pytest.raises(UsageError, match=f"no address, neither in {beside} nor in the environment. Write it there: "):
+        send_test(run_file)
+    with Service() as hook:
+        beside.write_text(f"RL_NOTIFY_URLS=http://{hook.place}/{TOPIC}\n")
+        assert send_test(run_file) == 0
+        assert hook.texts() == ["note: swe\nThis is a test: messages of swe reach you."]
+    assert capsys.readouterr().out == "target 1 (http://...): sent.\n"
 
 
 def test_what_ends_while_its_message_is_under_way_ends_as_a_note(make_desk: MakeDesk) -> None:
