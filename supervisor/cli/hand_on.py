@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from supervisor.base.errors import UsageError
 from supervisor.base.escapes import plain
 from supervisor.base.secrets import mask_secrets, printable
 
@@ -18,6 +21,29 @@ _ADDRESS_6 = re.compile(rf"(?<![\w:.])\[?(?:{_GROUPS}{{7}}|(?:{_GROUPS}{{0,6}})?
 _OF_URL = re.compile(r"(?<=\bhttp://)[^\s/:\"'<>]+|(?<=\bhttps://)[^\s/:\"'<>]+|(?<=\btcp://)[^\s/:\"'<>]+")
 # How sentences of ours name another pod: ``core.fencing``, ``effects.claiming``.
 _POD = re.compile(r"(?<=\b[Pp]od )(?!(?:is|has|that)\b)[\w.-]+(?= (?:holds|held|has taken|claimed|gone|\())")
+
+
+def check_place(path: Path) -> None:
+    """Before the work for a file: can it be written at ``path``? Raises UsageError."""
+    with _writing(path):
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+
+
+def write_file(path: Path, text: str | bytes) -> None:
+    """Raises UsageError where it cannot be written."""
+    with _writing(path):
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def hide_hosts(value: Any, names: Iterable[str] = ()) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.base.errors import UsageError
 from supervisor.cli import where
 from supervisor.cli.document import Bullets, Document, Paragraph, Section, Table, to_html, to_markdown, to_text
-from supervisor.cli.hand_on import clean_texts, hide_hosts
+from supervisor.cli.hand_on import check_place, clean_texts, hide_hosts, write_file
 from supervisor.cli.render import clock, safe, table, wrap
 from supervisor.cli.run_log import gather_log, tell_log
 from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
@@ -38,6 +38,8 @@ def report(
     full: bool,
 ) -> int:
     """Print the report of a run, or write it to a file. Raises SupervisorError when nothing is known of it."""
+    if (file := png or html) is not None:
+        check_place(file)
     if png is not None:
         from supervisor.cli.web import draw_page
 
@@ -83,7 +85,7 @@ def report(
         return 0
     document = post_mortem.make_document(clean(answer), story, incident)
     if html is not None:
-        html.write_text(to_html(document), encoding="utf-8")
+        write_file(html, to_html(document))
         print(f"{html} opens in any browser, without a network.")
     else:
         print(to_markdown(document) if md else "\n".join(to_text(document)))

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from supervisor.base.errors import ConfigError, UsageError
+from supervisor.base.errors import ConfigError, SupervisorError, UsageError
 from supervisor.base.secrets import remember
 from supervisor.cli import where, which
-from supervisor.cli.hand_on import clean_texts, hide_hosts
+from supervisor.cli.hand_on import clean_texts, hide_hosts, write_file
 from supervisor.fleet.assemble import Assembly, assemble
 from supervisor.fleet.fleet_file import is_fleet_file
 from supervisor.web.sources import PATIENT_S, RunSource
@@ -57,7 +57,8 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
     try:
         listener = socket.create_server((host, int(port)), family=family)
     except OSError as error:
-        raise UsageError(f"The page cannot listen at {listen}: {error.strerror}. Take another --listen.") from None
+        why = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        raise UsageError(f"The page cannot listen at {listen}: {why}. Take another --listen.") from None
     port = str(listener.getsockname()[1])
     if os.environ.get(WITH_PARENT):
         os.nice(10)
@@ -95,7 +96,7 @@ def _end_with_parent() -> None:
 
 def write_page(options: argparse.Namespace, path: Path, price: float | None, *, full: bool) -> int:
     """The page with its data in one file; ``full``: with the names of machines."""
-    path.write_text(_freeze(options, price, full=full), encoding="utf-8")
+    write_file(path, _freeze(options, price, full=full))
     print(f"{path} has {path.stat().st_size / 1e6:.1f} MB and opens in any browser, without a network.")
     return 0
 
@@ -123,7 +124,7 @@ def draw_page(options: argparse.Namespace, path: Path, price: float | None, *, f
         _ask_browser(browser, folder, f"--screenshot={picture}", "--hide-scrollbars", size, page.as_uri())
         if not picture.exists():
             raise UsageError(f"{browser} draws no picture of the page. --html writes it into a file.")
-        path.write_bytes(picture.read_bytes())
+        write_file(path, picture.read_bytes())
     print(f"{path} has {WIDTH} x {height} points.")
     return 0
 
@@ -179,20 +180,32 @@ def _find_sources(options: argparse.Namespace) -> list[RunSource]:
     from supervisor.config.settings import load
 
     machine = which.look()
-    files = [one.file for _, one in sorted(machine.runs.items()) if one.file is not None]
-    if not files:
-        raise UsageError(
-            f"No run is known on this machine.{machine.try_sudo()} Name a RUN.toml, or --store and --run-id."
-        )
     loaded = []
-    for file in files:
+    for _, run in sorted(machine.runs.items()):
+        file = run.file or (_file_of_daemon(run) if run.has_daemon else None)
+        if file is None:
+            if run.has_daemon:
+                told = f"{run.id} is left out: its run file is not known here. Name it: rl-supervisor web RUN.toml"
+                print(told, file=sys.stderr)
+            continue
         try:
             loaded.append(RunSource(load(file), os.environ, here=True, price=None))
         except ConfigError as error:  # the others are shown
             print(f"A run is left out. {error}", file=sys.stderr)
     if not loaded:
-        raise UsageError("No run file of this machine can be read.")
+        what = "run file of this machine is known" if machine.runs else "run is known on this machine"
+        raise UsageError(f"No {what}.{machine.try_sudo()} Name a RUN.toml, or --store and --run-id.")
     return loaded
+
+
+def _file_of_daemon(run: which.Here) -> Path | None:
+    """The run file that its daemon was started with, which need not be where this machine keeps them."""
+    from supervisor.views.without_daemon import find_run_file
+
+    try:
+        return find_run_file(run.folder())
+    except SupervisorError:  # it gives no answer, and its state folder is not known
+        return None
 
 
 def _find_fleet(options: argparse.Namespace) -> Assembly | None:

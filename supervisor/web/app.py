@@ -180,7 +180,7 @@ class _Guard:
             return PlainTextResponse(f"This page is for {', '.join(LOOPBACK)}.", 403)  # or any site could point here
         given = request.query_params.get("t")
         if given is not None and _same(given, self._token):
-            answer = RedirectResponse(request.url.remove_query_params("t").replace(scheme="", netloc=""), 303)
+            answer = RedirectResponse(request.url.remove_query_params("t").replace(scheme="", netloc="", path="."), 303)
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", max_age=30 * 86400)
             return answer
         if _same(request.cookies.get(self._cookie, ""), self._token):

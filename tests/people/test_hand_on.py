@@ -105,6 +105,20 @@ def test_the_page_as_a_file_is_as_clean(run_file: Path, tmp_path: Path, full: bo
     assert "CUDA out of memory" in found[1]
 
 
+@pytest.mark.parametrize("words", [("--html",), ("--png",), ("--incident", "1", "--html")])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(
+    run_file: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr("supervisor.cli.web._freeze", None)
+    monkeypatch.setattr("supervisor.views.run_report.gather", None)
+    told = asked(run_file, *words, str(tmp_path / "none/x.html"))
+    assert told.stderr == f"{tmp_path}/none/x.html cannot be written: No such file or directory.\n"
+    assert not (tmp_path / "none").exists()
+
+
 # ---------------------------------------------------------------- text stays text
 
 
