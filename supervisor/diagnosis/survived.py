@@ -118,9 +118,7 @@ def _is_of_another_time(log: Log, event: Event, logs: Iterable[Log]) -> bool:
     t = log.at(event.last)
     begins = [one.begins_t for one in logs if not one.kernel and one.begins_t is not None]
     end = last_time_of(one for one in logs if not one.kernel)
-    if t is None or end is None or not _is_day_told(logs):
-        return False
-    return not min(begins) - GAP_S <= t <= end + AFTER_S
+    return t is not None and end is not None and _is_day_told(logs) and not min(begins) - GAP_S <= t <= end + AFTER_S
 
 
 def _is_day_told(logs: Iterable[Log]) -> bool:
@@ -164,19 +162,18 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
     t = log.at(place)
     if t is None or (log.kernel and not _is_day_told(logs)):
         return found
-    since = t + GAP_S if log.kernel else t  # the kernel's clock may be minutes off
-    # An asynchronous orchestrator goes on for long without its trainer, whose process or GPU it may be.
-    timed = (one for one in logs if not one.kernel and one.begins_t is not None)
-    trains = log.kernel and any(one.steps.keys() & {"trainer", "job"} for one in timed)
+    others = [one for one in logs if one is not log and one.begins_t is not None]
+    if log.kernel:
+        # Its clock may be minutes off, and parts go on for long without the one that it ended: each has to, or be done.
+        going = [(role, one) for one in others for role in one.steps.keys() - dict(one.finishes)]
+        new = [sum(one.steps[r].after_time(t + GAP_S, one.shift) for r, one in going if r == role) for role, _ in going]
+        return [*found, (min(new), 1)] if new else found
     return found + [
-        (steps.after_time(since, other.shift), (2 if log.kernel else ENOUGH[role]) + 1)
-        for other in logs
-        if other is not log
-        and other.begins_t is not None
-        # Both were written at the same time, else their clocks differ, or they are of two runs. The kernel says little.
-        and (log.kernel or log.ends_t is None or other.begins_t <= log.ends_t + GAP_S)
-        for role, steps in other.steps.items()
-        if not (trains and role == "orchestrator")
+        (steps.after_time(t, one.shift), ENOUGH[role] + 1)
+        for one in others
+        # Both were written at the same time, else their clocks differ, or they are of two runs.
+        if log.ends_t is None or (one.begins_t or 0.0) <= log.ends_t + GAP_S
+        for role, steps in one.steps.items()
     ]
 
 
