@@ -40,6 +40,9 @@ def _first_failure(candidates: Sequence[Kind]) -> Kind:
     others = [kind for kind in candidates if not kind.is_hard]
     if not failing:
         return min(others, key=_by_weight)
+    own = [kind for kind in failing if kind.name != "oom-killer" or not all(log.kernel for log, _ in kind.events)]
+    if own and (kind := min(own, key=by_time)).link == "cause" and kind.signature is not None:
+        failing = own  # the kernel may have killed a sandboxed program: only what is known to follow leads to that
     first = min(failing, key=by_time)
     if any(_ended_before(kind, first) for kind in others):
         # What fails while a job is being ended is no cause of it; what had kept it from moving before may be.
