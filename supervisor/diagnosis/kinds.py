@@ -25,7 +25,7 @@ _STAGES: Final = {link: place for place, link in enumerate(get_args(Link))}
 
 @dataclass
 class Kind:
-    """Events of one name, as one. The first of them speaks for all."""
+    """Events of one name, as one. The first of them that is more than a warning speaks for all."""
 
     events: list[Sighting]
 
@@ -110,6 +110,7 @@ def group_by_name(sightings: Iterable[Sighting]) -> list[Kind]:
         found.setdefault(name, []).append((log, event))
     kinds = []
     for pairs in found.values():
+        pairs.sort(key=lambda one: (one[1].weak, *time_key(one[0].at(one[1].first)), one[1].first.line))
         # The launcher shows other logs' lines: where those are there, its own copies count for nothing. A terminal's
         # last words are those of a program that has no other log.
         real = [
@@ -119,9 +120,7 @@ def group_by_name(sightings: Iterable[Sighting]) -> list[Kind]:
             or (event.signature and event.signature.link == "end")
             or (event.fatal and log.role is None)
         ]
-        kinds.append(
-            Kind(sorted(real or pairs, key=lambda one: (*time_key(one[0].at(one[1].first)), one[1].first.line)))
-        )
+        kinds.append(Kind(real or pairs))
     return sorted(kinds, key=by_time)
 
 

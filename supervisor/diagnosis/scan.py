@@ -68,6 +68,7 @@ TAIL: Final = 80  # lines at a log's end among which last words are looked for
 # Trainers of other kinds say their steps so; a model's answer may speak of steps, too, further behind.
 _PLAIN_STEP = re.compile(r"(?:\{'loss': )|[^'\"]{0,80}?(?:" + "|".join(gates.OTHERS_STEP) + ")")
 _OF_UNIT = re.compile(r"\S{1,256}\.(?:service|scope|slice): ")  # systemd's words
+_OF_JOB = re.compile(r"\((?:[\w-]{1,15}::|pt_|torchrun)")  # so prime-rl, vLLM, Ray and torch name their processes
 _FAILED_SHARE = re.compile(r"\| Error (\d{1,3}\.\d)%")  # of prime-rl's rollouts, at a step of the orchestrator
 _NUMBER = re.compile(r"(?:tep|teration|ollout)[ :=]{1,8}(\d{1,12})")
 # The last word of transformers' Trainer (before its last save), torchtitan, verl, and an evaluation of verifiers.
@@ -728,7 +729,7 @@ class _Scan:
 
     def _add_event(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
         key = signature.name if signature else name
-        code = seen_in(message)
+        code = seen_in(message) or (_OF_JOB.search(message) if self.log.kernel else None)
         if code is not None:
             key = f"{key} {code[0]}"
         role = self._role_of(line)
