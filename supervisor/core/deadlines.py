@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 
 from supervisor.base.records import dataclass
 from supervisor.core.machines import rest_since
-from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, KEEP, RESUME, STEP, WARM, limits
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, ENGINE_UPDATE, KEEP, RESUME, STEP, WARM, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import EngineMemory, Phase, State
 from supervisor.core.watch import NEVER, Watch
@@ -28,7 +28,8 @@ UPDATED_S = 10.0
 step goes. At log level "info" no line says so (prime-rl 559b44772, utils/client.py)."""
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
-APART = ("eval", "checkpoint")  # work that a step of the trainer does not end
+UPDATE_S = 720.0  # after which prime-rl gives up a request to update the weights (559b44772, utils/client.py)
+APART = ("eval", "checkpoint", "weight-update")  # work that a step of the trainer does not end
 BESIDE = "orchestrator/eval"
 """Where an evaluation stands in ``State.phases`` while the orchestrator does something else beside it: prime-rl updates
 weights meanwhile (559b44772, dispatcher.py: eval episodes may finish even if training advances)."""
@@ -210,8 +211,13 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
             # Not longer than an unknown one: where no line says that it is over, its length is learned too long.
             return min(settings.checkpoint_save, max(SAVE_FLOOR_S, 5 * times.longest_s))
         case "weight-update":
-            # At log level "info" no line says that an update is over, so nothing is learned of its length.
-            return 3 * settings.hang
+            # At log level "info" no line says that it is over: learned is how long the engine stood still in each.
+            times = state.books.learned.phases.get(ENGINE_UPDATE)
+            # After a hang, which may have been none, that is not believed: ended in each update, a job makes no step.
+            doubted = any(one.signature == "engine-hang" for one in state.recovery.failures)
+            if times is None or times.count < LEARNED_FROM or doubted:
+                return UPDATE_S
+            return min(UPDATE_S, max(2 * settings.hang, PAUSE_LONGEST * times.longest_s))
         case "eval":
             # Short ones say nothing of the long one that comes once a day: it ends by the engine's idleness.
             longest_s = times.longest_s if times is not None else 0.0
@@ -311,7 +317,8 @@ def save_of_trainer(state: State) -> Phase | None:
 def current(state: State, phase: Phase) -> bool:
     """Does the role still do it? Its own next line ends it, and what waits for the trainer ends with its step.
 
-    An evaluation or a save does not: with steps of asynchrony the trainer may finish one, or several, meanwhile.
+    An evaluation or a save does not: with steps of asynchrony the trainer may finish one, or several, meanwhile. Nor
+    does an update of weights, of which the trainer's part may be over: its line of a step comes behind its own save.
     """
     if phase.t < state.attempt.started or phase.over:
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
-from supervisor.core.deadlines import BESIDE, UPDATED_S, beyond_update_s, explained_s, explained_until_now, with_span
+from supervisor.core.deadlines import BESIDE, beyond_update_s, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
@@ -246,7 +246,9 @@ def _step_done(state: State, fact: f.StepDone) -> State:
         rewards = (*progress.rewards, (fact.step, fact.reward))[-KEEP_REWARDS:]
         progress = replace(progress, reward=fact.reward, reward_step=fact.step, rewards=rewards)
     if state.live and fact.role not in COUNTED:
-        state = _phase_over(state, fact.role)
+        phase = state.job.phases.get(fact.role)
+        updates = phase is not None and phase.phase == "weight-update"  # a batch may be shipped meanwhile
+        state = end_phase(state, BESIDE) if updates else _phase_over(state, fact.role)
     if state.job.work is not None:
         # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
         state = replace(state, job=replace(state.job, work=replace(state.job.work, moved_t=state.now)))
@@ -379,15 +381,6 @@ def end_phase(state: State, name: str) -> State:
     phases = {**state.job.phases, name: over}
     settle(state, books=books, job=replace(state.job, explained=explained, phases=phases, beyond_update_s=beyond_s))
     return state
-
-
-def note_updated(state: State) -> None:
-    """The engine makes tokens: an update of its weights is over."""
-    phase = state.job.phases.get("orchestrator")
-    if phase is None or phase.phase != "weight-update" or phase.until is not None or state.now - phase.t < UPDATED_S:
-        return
-    phases = {**state.job.phases, "orchestrator": replace(phase, until=state.now)}
-    settle(state, job=replace(state.job, phases=phases))
 
 
 def _observe_growth(state: State, fact: f.Growing) -> State:

@@ -35,6 +35,7 @@ SOFT_MEDIANS, SOFT_LONGEST, HARD_LONGEST = 3.0, 1.5, 5.0
 STEP, RESUME = "step", "resume"
 ENGINE_UP = "engine/up"  # from the launch until its server answers
 ENGINE_IDLE = "engine/idle"  # for how long it was idle before it worked again
+ENGINE_UPDATE = "engine/update"  # for how long it stood still in an update of its weights
 
 
 @dataclass(frozen=True)

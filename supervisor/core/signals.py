@@ -139,10 +139,11 @@ def was_up(state: State) -> bool:
 
 
 def _works_on(state: State, since: float, watch: Watch) -> bool:
-    """Has a lone engine made tokens well after ``since``? Then whatever is said of it since then did not end it."""
+    """Has a lone engine worked, or answered from within, well after ``since``? Then what was said did not end it."""
     engine = state.engine
     lone = sum(m.gpu.role in ("inference", "shared") for m in state.gpus.by_uuid.values()) <= 1 and not engine.units
-    return lone and engine.moved_t >= since + WORKS_ON_S and not watch.over(engine.moved_t, state.settings.hang)
+    works_t = max(engine.moved_t, engine.lively_t)
+    return lone and works_t >= since + WORKS_ON_S and not watch.over(works_t, state.settings.hang)
 
 
 def _standing_still(state: State, watch: Watch) -> list[Signal]:

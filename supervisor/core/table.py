@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from supervisor.base.records import dataclass
-from supervisor.core import machines, recurring
+from supervisor.core import machines, recurring, stuck
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
@@ -45,6 +45,7 @@ TABLE = (
     Row(("*",), "any", "no other machine", "unfit", "No other machine is well: another allocation goes on."),
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then start the run again."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
+    Row(HUNG[1:], "start", "served", "wait", "All wait, perhaps for a judge elsewhere: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
     Row(HUNG, "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),
     Row(("*",), "start", "unreadable", "step-back", "The job could not read the checkpoint of step {step}."),
@@ -110,6 +111,12 @@ def _no_progress(state: State, verdict: Verdict) -> bool:
     return state.recovery.barren > state.settings.max_restarts
 
 
+def _waits_elsewhere(state: State, verdict: Verdict) -> bool:
+    """Is it neither engine nor trainer that keeps all waiting? A judge or a sandbox elsewhere may be away for hours."""
+    worked = state.engine.worked_t > state.attempt.started
+    return worked and state.recovery.waits < MOST_WAITS and stuck.find(state).cause == "orchestrator-wedged"
+
+
 def _first_try(state: State) -> bool:
     """Is this the first thing that is tried in this incident? Half a restart that did not help is not repeated."""
     return state.incidents.open is not None and state.incidents.open.decided == state.now
@@ -136,6 +143,7 @@ HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "any": lambda state, verdict: True,
     "incurable": lambda state, verdict: verdict.deterministic,
     "patient": lambda state, verdict: state.recovery.waits < MOST_WAITS,
+    "served": _waits_elsewhere,
     "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
     "no other machine": lambda state, verdict: machines.has_no_other(state, verdict.host),
     "same gpu": lambda state, verdict: recurring.failing_gpu(state) != "",

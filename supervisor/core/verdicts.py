@@ -10,6 +10,7 @@ from __future__ import annotations
 from supervisor.core import machines, stuck
 from supervisor.core.deadlines import (
     excuse,
+    excuse_limit,
     is_updating_weights,
     knows_counters,
     longest_pause,
@@ -191,7 +192,7 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
         return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", True, tuple(signals))
-    if kinds >= {"slow", "step"} and not excuse(state, watch):
+    if kinds >= {"slow", "step"} and not excuse(state, watch) and not is_step_moving(state, watch):
         return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", True, tuple(signals))
     return None
 
@@ -212,12 +213,11 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None
     kinds = {s.kind for s in signals}
     stuck = kinds & {"counters", "request", "rollouts", "step"}
-    # Evaluations and saves explain that no step is done, but not an engine that stands still while work waits. An
-    # update of weights, which pauses it, does for twice the usual time.
+    # Saves and evaluations explain no engine that stands still while work waits; an update, which pauses it, does.
     if len(stuck) < 2 or not kinds & {"counters", "request"}:
         return None
     still_s = state.engine.counted_t - state.engine.moved_t
-    if still_s < 2 * state.settings.hang and is_updating_weights(state, watch):
+    if still_s < excuse_limit(state, "orchestrator", "weight-update") and is_updating_weights(state, watch):
         return None
     if "counters" not in kinds and excuse(state, watch):
         return None  # rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill
@@ -233,8 +233,8 @@ def _both(signals: list[Signal]) -> str:
 
 def _hopeless(state: State, watch: Watch) -> Verdict | None:
     """An error that no restart cures is repeated, no rollout ends, and no step was ever made by this attempt."""
-    if state.progress.step is not None or not state.job.errors:
-        return None
+    if state.progress.step is not None or not watch.over(state.engine.worked_t, HOPELESS_S):
+        return None  # while the engine works, an error is one request's, or of code that a model wrote
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     for error in state.job.errors.values():
@@ -335,7 +335,8 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     slow = Signal("step", f"no step for {span(state.now - state.attempt.started)} since the start")
     others = standstill(state, watch)
     late_s = startup_suspect(state) + unsaid(state, watch)
-    if not others and watch.over(start_of_limit(state, watch), late_s) and not excuse(state, watch):
+    is_late = watch.over(start_of_limit(state, watch), late_s) and not excuse(state, watch)
+    if not others and is_late and not is_step_moving(state, watch):
         others = [s for s in signals if s.kind != "step"] or _nobody_works(state, watch)
     if not others:
         return None

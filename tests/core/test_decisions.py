@@ -839,7 +839,11 @@ def test_lines_from_before_the_attachment_teach_nothing_and_count_for_nothing(wo
 
 
 def test_a_hang_that_began_before_an_update_of_weights_is_found_within_two_minutes(world: World) -> None:
-    world.running_at(7)
+    world.boot()
+    world.job_up()
+    for number in range(1, 8):
+        world.see(f.PhaseSeen("orchestrator", "weight-update", number))
+        world.step(number)
     began = world.t
     for second in range(0, 200, 5):
         world.t += 5

@@ -1,0 +1,175 @@
+"""Healthy runs that are slow or odd, and runs that are ill beside them: worlds of people who had not seen the rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import actions as a
+from supervisor.core import facts as f
+
+from .test_standstill import RESTS, SPINS_W, look, seen_run, stands
+from .world import GIB, World
+
+
+def update(world: World, number: int, seconds: int, *, line_at: int = 0, role: f.Role = "trainer") -> None:
+    """A step, and the update of weights after it: the engine is paused, and answers no /liveness.
+
+    ``role`` says that its step is done so many seconds after the update began.
+    """
+    for _ in range(46):
+        world.t += 5
+        world.engine()
+    if role == "orchestrator" or not line_at:
+        world.see(f.StepDone("trainer", number, 230.0, loss=0.1))
+    world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
+    count = world.state.engine.count
+    for second in range(5, seconds + 1, 5):
+        world.t += 5
+        missed = second % 15 == 0 and second >= 30
+        world.engine(iterations=count, running=64.0, liveness="timeout" if missed else "unknown")
+        if second == line_at:
+            world.see(f.StepDone(role, number + (role == "orchestrator"), 230.0, loss=0.1))
+        if world.asked(a.Stop):
+            return
+
+
+def begun() -> World:
+    world = World()
+    world.boot()
+    world.job_up()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("seconds", "role", "line_at"),
+    [(75, "trainer", 60), (75, "trainer", 5), (85, "trainer", 75), (80, "orchestrator", 65)],
+)
+def test_a_line_of_a_step_amid_an_update_of_weights_does_not_end_it(seconds: int, role: f.Role, line_at: int) -> None:
+    """The trainer's comes behind its save, and the orchestrator ships a batch meanwhile (prime-rl 559b44772)."""
+    world = begun()
+    for number in range(1, 12):
+        update(world, number, seconds, line_at=line_at, role=role)
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_updates_of_weights_that_take_minutes_are_learned() -> None:
+    world = begun()
+    for number in range(1, 8):
+        update(world, number, 150)
+    assert not world.asked(a.Stop), world.said("verdict")
+    began = world.t + 230
+    update(world, 8, 3600)
+    assert 3 * 150 <= world.t - began <= 3 * 150 + 30 and "vLLM hangs" in world.said("verdict")[0]
+
+
+def test_updates_that_begin_to_take_minutes_cost_one_restart_and_not_the_run() -> None:
+    world = begun()
+    for number in range(1, 12):
+        update(world, number, 10)
+        world.checkpoint(number)
+    update(world, 12, 200)
+    assert world.asked(a.Stop)
+    world.after(5.0)
+    world.job_up()
+    world.actions.clear()
+    for number in range(12, 20):
+        update(world, number, 200)
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_an_error_of_the_environments_ends_no_start_in_which_the_engine_makes_tokens() -> None:
+    """The traceback is of code that a model wrote."""
+    world = begun()
+    for _ in range(144):
+        world.t += 5
+        world.engine()
+        world.see(f.WorkSeen(64, 0, 256))
+        world.see(f.ErrorSeen("orchestrator", "module-missing", "No module named 'numpy'", deterministic=True))
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_a_start_that_is_late_and_one_error_of_a_judge_convict_no_engine_at_work() -> None:
+    world = seen_run()
+    for _ in range(4):
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+        world.after(60.0)
+        world.job_up()
+        world.checkpoint(60)
+        number = (world.state.progress.highest or 60) + 1
+        for t in range(0, 240, 10):
+            world.t += 10
+            look(world, 520.0, tokens=t > 120, load=100.0)
+        world.see(f.StepDone("trainer", number, 60.0, loss=0.1))
+        world.checkpoint(number)
+    world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+    world.after(60.0)
+    world.job_up()
+    world.actions.clear()
+    for second in range(0, 18 * 60, 10):
+        world.t += 10
+        look(world, 120.0, tokens=True, load=5.0)
+        if second % 60 == 0:
+            world.see(f.ErrorSeen("env", "connection-error", "openai.APIConnectionError: Connection error"))
+    assert world.state.mode == "starting" and not world.asked(a.Stop), world.said("verdict")
+
+
+def test_a_server_that_is_late_with_all_answers_while_rollouts_end_is_none_that_hangs() -> None:
+    world = seen_run()
+    for second in range(0, 13 * 60, 10):
+        world.t += 10
+        gpus = (
+            f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=500.0),
+            f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=120.0, load=5.0),
+        )
+        world.see(f.GpuLook(gpus))
+        world.engine(health="timeout", liveness="unknown", iterations=None, running=None, waiting=None)
+        world.see(f.WorkSeen(64, second // 10, 256))
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_memory_that_others_let_go_convicts_no_engine_that_answers_from_within() -> None:
+    world = World()
+    world.shared = True
+    world.memory["GPU-0"] = 78 * GIB
+    world.running_at(7)
+    for _ in range(3):
+        world.gpus()
+        world.step((world.state.progress.step or 0) + 1)
+    for second in range(0, 180, 5):
+        world.t += 5
+        if second == 30:
+            world.gpus(10 * GIB)
+        if second == 60:
+            world.see(f.ErrorSeen("orchestrator", "connection-error", "APIConnectionError('Connection error.')"))
+        world.engine(iterations=world.state.engine.count, running=0.0, connections=0)
+    assert world.state.gpus.by_uuid["GPU-0"].fallen_since is not None
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+@pytest.mark.parametrize("spins", [False, True])
+def test_a_judge_that_is_away_for_an_hour_ends_no_run(spins: bool) -> None:
+    """All wait for it in each start. Where the trainer spins, the run is given up as ever: that no wait cures."""
+    world = seen_run()
+    for number in range(1, 4):
+        world.see(f.ComponentExited(world.state.attempt.number, "launcher", 1))
+        world.after(60.0)
+        world.job_up()
+        for t in range(0, 240, 10):
+            world.t += 10
+            look(world, 520.0, tokens=t > 120, load=100.0)
+        world.see(f.StepDone("trainer", 60 + number, 60.0, loss=0.1))
+        world.checkpoint(60 + number)
+    world.actions.clear()
+    began = world.t
+    while world.t < began + 3600 and world.state.mode != "gave-up":
+        if world.state.mode == "starting" and not world.state.busy.start and world.state.progress.t == world.t:
+            world.job_up()
+        for t in range(0, 180, 10):
+            world.t += 10
+            look(world, SPINS_W, tokens=t > 100, load=100.0 if spins else RESTS)
+        stands(world, 100.0 if spins else RESTS, 1800.0, watts=SPINS_W if spins else 120.0)
+        world.actions = [one for one in world.actions if not isinstance(one, a.Stop)]
+        while world.state.mode in ("backing-off", "stopping") and world.t < began + 7200:
+            world.after(10.0, tick=5.0)
+        world.job_up()
+    assert (world.state.mode == "gave-up") == spins, world.said("verdict")
