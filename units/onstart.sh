@@ -99,7 +99,7 @@ private_group() {
 # From ssh the variables that were given to the container are missing: its process 1 has them.
 read_container_environment() {
   local line file why
-  if [[ -r /proc/1/environ ]]; then
+  if : 2>/dev/null </proc/1/environ; then # -r is true of root also where a container may not open it
     while IFS= read -r -d '' line; do take_over "$line"; done </proc/1/environ
   fi
   for file in /etc/environment /etc/rp_environment; do

@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.api.client import NotThereError, RefusedError, UnclearError
-from supervisor.base.errors import UsageError
+from supervisor.base.errors import ConfigError, UsageError
 from supervisor.cli import familiar, incidents, render, said, state_folder, upgrading, which
 from supervisor.cli.terminal import reply, run_cli
 from supervisor.cli.which import Here
@@ -150,7 +150,7 @@ def _show_status(options: argparse.Namespace) -> int:
     one = options.socket is not None or _named_runs(options) not in (None, "all")
     try:
         runs = [_meant_run(options)] if one else which.list_runs_here()
-    except (NotThereError, UsageError) as error:
+    except (NotThereError, UsageError, ConfigError) as error:
         return _say_status(options, str(error), _named_runs(options))
     if not runs:
         return _say_status(options, which.no_run(), None)

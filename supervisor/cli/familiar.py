@@ -52,16 +52,12 @@ def avail(options: argparse.Namespace) -> int:
     runs = [run for _, run in sorted(which.look().runs.items())]
     if not runs:
         raise NotThereError(which.no_run())
+    found = [{"run": run.id, "in_use": run.has_daemon, "files": str(run.file or run.state_dir or "")} for run in runs]
     if options.json:
-        found = [
-            {"run": run.id, "in_use": run.has_daemon, "files": str(run.file or run.state_dir or "")} for run in runs
-        ]
         print(json.dumps(found, ensure_ascii=False))
         return 0
-    for run in runs:
-        print(
-            render.safe(f"{run.id:<32} {'in use' if run.has_daemon else 'avail':<9} {run.file or run.state_dir or ''}")
-        )
+    for one in found:
+        print(render.safe(f"{one['run']:<32} {'in use' if one['in_use'] else 'avail':<9} {one['files']}"))
     return 0
 
 

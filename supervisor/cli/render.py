@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from supervisor.base.secrets import printable
@@ -172,13 +173,13 @@ def status_block(status: Mapping[str, Any], now: float | None = None) -> list[st
     rows.extend(_gpu_rows(status))
     if engine := status.get("engine"):
         rows.append(("engine", engine_in_words(engine)))
-    told = str(status.get("sentence") or "")
+    told, about = str(status.get("sentence") or ""), partial(_incident_row, status, now)
     if incident := status.get("incident"):
         lasts = f"open for {span(incident.get('seconds') or 0)}"
-        rows += [("incident", _incident_lines(incident, now, lasts, told)), *_root_cause_lines(incident, told, REMEDY)]
+        rows += [("incident", about(incident, lasts, told)), *_root_cause_lines(incident, told, REMEDY)]
     if last := status.get("last_incident"):
         lasts = _how_it_ended(last, last.get("seconds"))
-        rows += [("last incident", _incident_lines(last, now, lasts, told)), *_root_cause_lines(last, told, AGAIN)]
+        rows += [("last incident", about(last, lasts, told)), *_root_cause_lines(last, told, AGAIN)]
     for one in status.get("would") or ():
         rows.append(("not done", _would_in_words(one, now)))
     for path in status.get("config_changed") or ():
@@ -307,12 +308,13 @@ def _how_it_ended(incident: Mapping[str, Any], lasted_s: float | None) -> str:
     return f"ended after {lasted}" if step is None else f"over after {lasted} with step {step}"
 
 
-def _incident_lines(incident: Mapping[str, Any], now: float, lasts: str, told: str) -> str:
+def _incident_row(status: Mapping[str, Any], now: float, incident: Mapping[str, Any], lasts: str, told: str) -> str:
     """Its sentence only where the headline has not told it."""
     at = f" at {clock(incident['opened'], now)}" if incident.get("opened") is not None else ""
     sentence = str(incident.get("sentence") or incident.get("cause") or "").rstrip(".")
     said = "" if sentence.split(". ")[0] in told else f": {sentence}"
-    return f"#{incident.get('id')}{at}, {lasts}{said} (supervisorctl incidents {incident.get('id')})"
+    command = f"supervisorctl incidents {incident.get('id')} {status.get('run') or ''}".rstrip()
+    return f"#{incident.get('id')}{at}, {lasts}{said} ({command})"
 
 
 def _root_cause_lines(incident: Mapping[str, Any], told: str, helps: str) -> list[tuple[str, str]]:
@@ -366,7 +368,7 @@ def unwatched_block(found: Mapping[str, Any], now: float | None = None) -> list[
         told += sentence
     if incident:
         lasts = _how_it_ended(incident, incident.get("down_s")) if is_over else "not over"
-        rows.append(("last incident" if is_over else "incident", _incident_lines(incident, now, lasts, told)))
+        rows.append(("last incident" if is_over else "incident", _incident_row(found, now, incident, lasts, told)))
         rows += _root_cause_lines(incident, told, AGAIN) if is_past else []
     rows.append(("note", str(found.get("worthless") or "")))
     if not finished:

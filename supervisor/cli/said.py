@@ -62,7 +62,7 @@ def tail(options: argparse.Namespace) -> int:
     past = options.attempt is not None or options.state_dir is not None
     if past and options.follow:
         raise UsageError("What an attempt said before does not grow: leave -f out, or --attempt and --state-dir.")
-    run = which.find_run(name, options.socket, options.state_dir)
+    run = which.find_run(name, options.socket, options.state_dir, role)
     lines = LINES if options.lines is None else options.lines
     if past or not (role or options.follow or options.lines is not None):
         return _tail_left(options, options.state_dir or run.folder(), role, lines)

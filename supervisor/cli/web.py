@@ -193,7 +193,8 @@ def _find_sources(options: argparse.Namespace) -> list[RunSource]:
         except ConfigError as error:  # the others are shown
             print(f"A run is left out. {error}", file=sys.stderr)
     if not loaded:
-        what = "run file of this machine is known" if machine.runs else "run is known on this machine"
+        names = ", ".join(machine.names())
+        what = f"run file is known of {names}" if names else "run is known on this machine"
         raise UsageError(f"No {what}.{machine.try_sudo()} Name a RUN.toml, or --store and --run-id.")
     return loaded
 

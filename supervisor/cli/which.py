@@ -122,12 +122,12 @@ class Machine:
         return sorted(self.runs)
 
 
-def find_run(name: str | None, socket: Path | None = None, state_dir: Path | None = None) -> Here:
+def find_run(name: str | None, socket: Path | None = None, state_dir: Path | None = None, word: str = "") -> Here:
     """The one run that is meant.
 
-    ``name`` is an id or a path that ends in .toml; ``socket`` and ``state_dir`` go over what is known of it. Raises
-    UsageError when it is not clear or not there, NotThereError when there is no run at all, and ConfigError with what
-    is wrong in a run file.
+    ``name`` is an id or a path that ends in .toml; ``socket`` and ``state_dir`` go over what is known of it; ``word``
+    was typed beside them and names no run. Raises UsageError when it is not clear or not there, NotThereError when no
+    run is there at all, and ConfigError with what is wrong in a run file.
     """
     if name is not None and name.endswith(".toml"):
         run = of_file(Path(name))
@@ -136,7 +136,7 @@ def find_run(name: str | None, socket: Path | None = None, state_dir: Path | Non
     elif state_dir is not None:
         run = Here(name or state_dir.absolute().name)
     else:
-        run = _run_of_name(name) if name is not None else _only_run()
+        run = _run_of_name(name) if name is not None else _only_run(word)
     return replace(run, socket=socket or run.socket, state_dir=state_dir or run.state_dir)
 
 
@@ -229,7 +229,7 @@ def _run_of_name(name: str) -> Here:
     )
 
 
-def _only_run() -> Here:
+def _only_run(word: str) -> Here:
     """The only run with a daemon; where none has one, the only run that has left something."""
     found = look()
     every = list(found.runs.values())
@@ -238,7 +238,8 @@ def _only_run() -> Here:
         raise NotThereError(NO_RUN + found.try_sudo())
     if len(choice) > 1:
         names = ", ".join(sorted(run.id for run in choice))
-        raise UsageError(f"There are {len(choice)} runs on this machine, name one: {names}.")
+        no = f"{word} is no run's name. " if word else ""
+        raise UsageError(f"{no}There are {len(choice)} runs on this machine, name one: {names}.")
     return choice[0]
 
 

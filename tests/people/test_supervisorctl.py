@@ -81,7 +81,7 @@ def test_the_first_line_tells_the_morning_what_the_night_was(serve: Serve) -> No
         "  disk          /workspace 60% used, 80.0 GiB of 200 GiB free",
         "  gpu 0         inference 70.0 GiB of 80.0 GiB used",
         "  engine        /health ok, 12 running, 0 waiting",
-        f"  last incident #1 at {at}, over after 3 min 41 s with step 401 (supervisorctl incidents 1)",
+        f"  last incident #1 at {at}, over after 3 min 41 s with step 401 (supervisorctl incidents 1 bs4-qwen3)",
         f"  job           prime-rl, as of 2026-06-22 (v0.6); W&B run abcd1234; {us}",
     ]
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -128,7 +128,7 @@ def test_trouble_is_shown_where_it_is() -> None:
         "cannot be used: the key is not valid",
         "unknown: the driver hangs",
         "/w unknown: statvfs hangs",
-        ", open for 12 s: vLLM is gone (supervisorctl incidents 2)",
+        ", open for 12 s: vLLM is gone (supervisorctl incidents 2 bs4-qwen3)",
         "/w/rl.toml differs from what runs; take it with: supervisorctl restart --new-config",
         "no W&B id in this era",
         "publishing    step 420, sending 12.0 GiB of 31.0 GiB (38 %) at 240 MiB/s, about 81 s to go",
@@ -163,6 +163,8 @@ def test_several_runs_are_listed_and_have_to_be_named(serve: Serve, sockets: Pat
     assert ctl("status", "a").returncode == 0
     refused = ctl("stop")
     assert (refused.returncode, refused.stderr) == (2, "There are 2 runs on this machine, name one: a, long-name.\n")
+    no_run = f"nosuch is no run's name. {refused.stderr}"
+    assert (ctl("tail", "nosuch").returncode, ctl("tail", "nosuch").stderr) == (2, no_run)
     assert ctl("stop", "--run", "a").stdout == "a: The order to stop is taken.\n"
     assert ctl("--socket", str(sockets / "a.sock"), "pause").returncode == 0
     assert ctl("-r", "a", "resume", "b").returncode == 2
@@ -189,6 +191,13 @@ def test_no_daemon_here_says_what_to_do(sockets: Path, tmp_path: Path) -> None:
     unknown = ctl("status", "nobody", XDG_STATE_HOME=str(tmp_path))
     assert unknown.returncode == 4
     assert "There is no run named nobody on this machine" in unknown.stdout
+    for name, text in (("none", ""), ("bad", "run = 1")):
+        file = tmp_path / f"{name}.toml"
+        if text:
+            file.write_text(text)
+        unknown = ctl("status", str(file), XDG_STATE_HOME=str(tmp_path))
+        assert (unknown.returncode, unknown.stderr) == (4, ""), "as the Linux Standard Base says, and README"
+        assert unknown.stdout.startswith(f"{file}  UNKNOWN  {file}"), unknown.stdout
     (tmp_path / "rl-supervisor" / "known").mkdir(parents=True)
     gone = ctl("status", "known", XDG_STATE_HOME=str(tmp_path))
     assert gone.returncode == 3

@@ -47,7 +47,7 @@ def test_a_run_with_a_daemon_is_shown_wherever_its_run_file_is(
     (tmp_path / "alpha.toml").unlink()
     code, said = typed(capsys, *WEB, program=main.main)
     assert (code, left_out in said) == (2, True)
-    assert said.endswith("No run file of this machine is known. Name a RUN.toml, or --store and --run-id.\n"), said
+    assert said.endswith("No run file is known of alpha, gamma. Name a RUN.toml, or --store and --run-id.\n"), said
 
 
 def test_a_bare_machine_and_a_port_that_is_taken_are_told_once(

@@ -284,7 +284,7 @@ def test_runs_that_nobody_watches_now_are_named_with_the_next_step(
     ), said
     assert "  job           nothing of it runs\n" in said
     assert re.search(r"  last words    .*\d\d:\d\d Attempt 2 is launched, ", said), said
-    assert re.search(r"  incident      #1 at .*CUDA error \(supervisorctl incidents 1\)\n", said), said
+    assert re.search(r"  incident      #1 at .*CUDA error \(supervisorctl incidents 1 one\)\n", said), said
     with sqlite3.connect(sockets / "state/rl-supervisor/one/journal.db") as db:
         db.execute(
             "INSERT INTO events (wall, level, event, sentence, fields) VALUES (1, 'info', 'leave-marked', 'x', '{}')"

@@ -381,6 +381,23 @@ def without_program(box: Box) -> dict[str, str]:
     return {"PATH": str(box.folder / "bin")}
 
 
+def test_an_environment_of_process_one_that_may_not_be_opened_is_passed_over(box: Box) -> None:
+    """As of root in a container without CAP_SYS_PTRACE, to whom its mode looks as if it could be read."""
+    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("only root loses capabilities, with setpriv")
+    if subprocess.run([*bare, "cat", "/proc/1/environ"], capture_output=True, check=False).returncode == 0:
+        pytest.skip("here this user may open it")
+    place = box.folder / "machine/proc/1/environ"
+    place.parent.mkdir(parents=True)
+    place.symlink_to("/proc/1/environ")
+    box.codes(0)
+    done = subprocess.run(
+        [*bare, "bash", box.script, "--foreground", "demo"], env=box.env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "Permission denied" in done.stderr) == (0, False), done.stderr
+
+
 def test_not_installed_and_nothing_to_install_from_needs_a_person(box: Box) -> None:
     code, said = box.run("--foreground", "demo", **without_program(box))
     assert code == 93
