@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from supervisor.base import homes, trust
 from supervisor.base.errors import ConfigError
-from supervisor.config.run_place import LARGEST
+from supervisor.config.run_place import LARGEST, RUN_ID
 from supervisor.config.section import describe_settings
 from supervisor.config.toml_keys import MOST_PARTS, long_key_line
 from supervisor.config.toml_positions import Key, Position, key_positions
@@ -293,7 +293,10 @@ def _sentence_of_error(detail: ErrorDetails, key: Key, model: type[BaseModel], d
         near = _did_you_mean(str(given), re.findall(r'"([^"]*)"', words))
         return _end_sentence(f"{name} must be {words}, not {_show_value(given)}{near}")
     if kind == "string_pattern_mismatch":
-        return f"{name} is {_show_value(given)}, which does not fit the pattern {context.get('pattern')}."
+        pattern = str(context.get("pattern"))
+        if pattern == RUN_ID:
+            return f"{name} takes letters, digits, '.', '_' and '-', up to 100; it begins with a letter or a digit."
+        return f"{name} is {_show_value(given)}, which does not fit the pattern {pattern}."
     if kind in _WANTED:
         quotes = "; leave the quotes away" if isinstance(given, str) and "number" in _WANTED[kind] else ""
         quotes = quotes or ("; put it in quotes" if kind == "string_type" and isinstance(given, (int, float)) else "")
@@ -304,11 +307,8 @@ def _sentence_of_error(detail: ErrorDetails, key: Key, model: type[BaseModel], d
 
 
 _WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "bool_type": "true or false",
     "string_type": "text in quotes",
     "path_type": "a path in quotes",

@@ -35,6 +35,12 @@ def test_a_short_file_loads_and_everything_else_has_a_default(tmp_path: Path) ->
     assert (loaded.run.id, loaded.job.config, loaded.store.keep_last) == ("bs4-qwen3", [Path("rl.toml")], 3)
 
 
+def test_what_a_run_may_be_called_is_told_in_words(tmp_path: Path) -> None:
+    [told] = mistakes(tmp_path, GOOD.replace('"bs4-qwen3"', '"-my run"'))
+    takes = "takes letters, digits, '.', '_' and '-', up to 100; it begins with a letter or a digit."
+    assert told == f"run.toml line 2: [run] id {takes}"
+
+
 def test_recover_is_another_name_of_recovery_and_its_mistakes_are_told_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     for written in ('[recover]\nmode = "observe"\n', '[recovery]\nmode = "observe"\n'):
