@@ -25,7 +25,7 @@ _POD = re.compile(r"(?<=\b[Pp]od )(?!(?:is|has|that)\b)[\w.-]+(?= (?:holds|held|
 
 def check_place(path: Path) -> None:
     """Before the work for a file: can it be written at ``path``? Raises UsageError."""
-    with _writing(path):
+    with _report_write_errors(path):
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:
@@ -34,12 +34,12 @@ def check_place(path: Path) -> None:
 
 def write_file(path: Path, text: str | bytes) -> None:
     """Raises UsageError where it cannot be written."""
-    with _writing(path):
+    with _report_write_errors(path):
         path.write_bytes(text.encode() if isinstance(text, str) else text)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _report_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
