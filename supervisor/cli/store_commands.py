@@ -22,7 +22,7 @@ from supervisor.checkpoints.writers import host_of, same_pod, writer_name
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
 from supervisor.core.retention import safe_locally
-from supervisor.core.state import Local, State, Store
+from supervisor.core.state import Local, Pins, State, Store
 from supervisor.core.words import numbers, size
 from supervisor.daemon.witness import claimant
 from supervisor.effects import move_aside
@@ -114,11 +114,12 @@ def prune(run_file: RunFile, *, dry_run: bool) -> tuple[dict[str, Any], list[str
             ),
             latest=(catalogue.get("latest") or {}).get("step"),
         ),
+        pins=Pins(steps=tuple(job.steps() if catalogue["pins_problem"] else catalogue["pinned"])),
     )
     victims = safe_locally(state, run_file.disk.keep_local)
     done: dict[str, Any] = {"steps": victims, "freed_bytes": 0, "done": not dry_run}
     if not victims:
-        return done, [f"Nothing under {job.output_dir} is safe to delete: unpublished and newest steps stay."]
+        return done, [f"Nothing under {job.output_dir} is safe to delete: unpublished, pinned and newest steps stay."]
     told = []
     if dry_run:
         sizes = {s.step: s.size_bytes for s in state.local.steps}

@@ -15,12 +15,12 @@ from supervisor.core.deadlines import save_of_trainer
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.proof import judge_exit
-from supervisor.core.retention import next_to_publish
+from supervisor.core.retention import next_to_publish, pinned_to_publish
 from supervisor.core.save_under_way import SAVE
 from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, State
 from supervisor.core.tier import only_there
 from supervisor.core.watch import Watch
-from supervisor.core.words import span
+from supervisor.core.words import numbers, span
 
 COMMIT_S = 2.0  # manifest, listing and pointer, after the last byte of a step
 LEAST_STOP_S = 3.0  # a job that is killed, and a look at what it left
@@ -198,9 +198,10 @@ def _only_here(state: State, tries_s: float | None) -> str:
 
     It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.
     """
-    here, stored = max(state.good_local(), default=None), max(state.good_stored(), default=None)
+    stored = max(state.good_stored(), default=-1)
+    here = {*pinned_to_publish(state), *(step for step in state.good_local()[-1:] if step > stored)}
     by_hand, fence = f"rl-supervisor publish {state.settings.run_file}", state.fence
-    if here is None or (stored is not None and stored >= here):
+    if not here:
         if state.local.reason in ("", NOT_LISTED):
             return ""
         reason = "it was not listed in time" if state.local.reason == BEING_LISTED else state.local.reason
@@ -208,19 +209,19 @@ def _only_here(state: State, tries_s: float | None) -> str:
             f"Which steps are complete on this disk is not known: {reason.rstrip('.')}. The newest one may not be in "
             f"the store, so look before you end this pod: {by_hand} --dry-run"
         )
-    only = f"Step {here} is complete and only on this disk"
+    only = f"Step {numbers(here)} is complete and only on this disk"
     if fence.by and fence.own_stands_s is None:
         return f"{only}, since pod {fence.by} holds the run (generation {fence.by_generation})."
     claim = f"the claim of pod {fence.by} (generation {fence.by_generation})"
     why = f"nothing proves yet that {claim} was made on this machine" if fence.by else why_unpublished(state)
-    newest = "The store has none, as far as is known." if stored is None else f"The store's newest is step {stored}."
+    newest = "The store has none, as far as is known." if stored < 0 else f"The store's newest is step {stored}."
     if tries_s is not None:
         why = why.rstrip(".") or "it is on its way to the store"
         return f"{only}: {why}. {newest} Do not end this pod: the daemon goes on trying for {span(tries_s)}."
     if not why:
         asking = fencing.is_claim_unanswered(state) or state.store.reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"
-    publish = f"Publish the step with: {by_hand} --step {here}"
+    publish = f"Publish the step with: {' and '.join(f'{by_hand} --step {step}' for step in sorted(here))}"
     return f"{only}: {why.rstrip('.')}. {newest} Do not end this pod. {publish}"
 
 

@@ -10,6 +10,7 @@ from supervisor.core import fencing
 from supervisor.core import time_kinds as k
 from supervisor.core.deadlines import with_span
 from supervisor.core.evolve import replace, settle
+from supervisor.core.retention import list_pinned
 from supervisor.core.save_under_way import SAVE
 from supervisor.core.state import BEING_LISTED, State
 from supervisor.core.tier import observe_tier
@@ -169,7 +170,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
         ),
         pins=replace(
             state.pins,
-            steps=fact.pinned,
+            steps=state.pins.steps if fact.pins_reason else fact.pinned,
             reason=fact.pins_reason,
             held=state.pins.held if fact.pins_reason else fact.held,
             holds=state.pins.holds if fact.pins_reason else fact.holds,
@@ -240,8 +241,10 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     if fact.left:  # until it is written anew it is not asked for again
         quarantined = {**state.store.quarantined, str(fact.step): state.wall}
         state = replace(state, store=replace(state.store, quarantined=quarantined))
-    failures = 0 if fact.step_changed else state.publishing.failures + 1
-    wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
+    # Newer steps do not wait for an older one that is pinned: it alone is tried later.
+    pinned = fact.step in list_pinned(state) and fact.step < (state.store.published or 0)
+    failures = 0 if fact.step_changed or pinned else state.publishing.failures + 1
+    wait = 600.0 if fact.permanent or pinned else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
     if state.mode == "disk-full":
         wait = min(wait, STANDS_STILL_S)
     return replace(
@@ -249,11 +252,11 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         publishing=replace(
             state.publishing,
             failures=failures,
-            permanent=fact.permanent,
-            reason="" if fact.step_changed else fact.reason,
-            held=state.publishing.held if fact.step_changed else fact.reason,
+            permanent=fact.permanent and not pinned,
+            reason="" if fact.step_changed and not pinned else fact.reason,
+            held=state.publishing.held if fact.step_changed or pinned else fact.reason,
             # A step that changed is not listed anew at once, and until then the same one would be chosen again.
-            after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
+            after=state.now + (CHOOSE_ANEW_S if fact.step_changed and not pinned else wait),
         ),
     )
 
@@ -276,14 +279,12 @@ def _prune_failed(state: State, fact: f.PruneFailed) -> State:
 
 
 def _pin_kept(state: State, fact: f.PinKept) -> State:
-    if state.pins.wishes.get(str(fact.step)) != fact.pinned:
-        return state  # the person changed their mind meanwhile
-    if fact.reason and not fact.permanent:
-        return state  # asked for anew with the next look at the store
+    if state.pins.wishes.get(str(fact.step)) != fact.pinned or (fact.reason and not fact.permanent):
+        return state  # the person changed their mind meanwhile, or it is asked for anew with the next look at the store
     wishes = {step: pinned for step, pinned in state.pins.wishes.items() if step != str(fact.step)}
-    if fact.reason:
-        return replace(state, pins=replace(state.pins, wishes=wishes))
-    pins = {*state.pins.steps, fact.step} if fact.pinned else {*state.pins.steps} - {fact.step}
+    pins = {*state.pins.steps}
+    if not fact.reason:
+        pins = pins | {fact.step} if fact.pinned else pins - {fact.step}
     return replace(state, pins=replace(state.pins, wishes=wishes, steps=tuple(sorted(pins))))
 
 

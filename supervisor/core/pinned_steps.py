@@ -9,6 +9,7 @@ from __future__ import annotations
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core import fencing
+from supervisor.core.choose import list_complete_here, list_whole_in_store
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say, with_all
 from supervisor.core.retention import from_before, held_steps, way_back
@@ -24,15 +25,21 @@ def pin(state: State, fact: f.Command) -> tuple[State, Actions]:
     if len(fact.args) != 1 or not fact.args[0].isdigit():
         return state, [say("pin", f"{fact.verb} wants one step, not {' '.join(fact.args)!r}.", "warning")]
     step, pinned = int(fact.args[0]), fact.verb == "pin"
-    if pinned and step == state.busy.prune_store:
-        sentence = f"Step {step} is being deleted from the store: it cannot be pinned any more."
-        return state, [say("pin", sentence, "warning")]
-    known = {s.step for s in state.store.steps} | {s.step for s in state.local.steps}
-    said: Actions = []
-    if pinned and step not in known:
-        said = [say("pin", f"Step {step} is neither here nor in the store; it is kept when it comes.", "warning")]
+    if pinned and step in (state.busy.prune_store, state.busy.prune_local) and not where_kept(state, step):
+        return state, [say("pin", f"Step {step} is being deleted: it cannot be pinned any more.", "warning")]
     state = replace(state, pins=replace(state.pins, wishes={**state.pins.wishes, str(step): pinned}))
-    return state, [*said, a.Pin(step, pinned)]
+    return state, [a.Pin(step, pinned)]
+
+
+def where_kept(state: State, step: int) -> str:
+    """Where a pinned step is kept and how long, a clause; "" while it is whole nowhere."""
+    if step in list_whole_in_store(state):
+        return "is kept in the store until it is unpinned"
+    if step not in list_complete_here(state):
+        return ""
+    if str(step) in state.set_aside() | state.store.damaged.keys():
+        return "is quarantined, left or damaged in the store, so this disk alone keeps it until it is unpinned"
+    return "stays on this disk until it is published, and then in the store until it is unpinned"
 
 
 # ---------------------------------------------------------------- training that is worth nothing
@@ -50,7 +57,7 @@ def with_advice(state: State, name: str, sentence: str) -> str:
         return sentence
     step, which = way_back(state, hold.bad)
     if step is None:
-        return f"{sentence} {which[0].upper()}{which[1:]}. {_again(None)}"
+        return f"{sentence} {which[0].upper()}{which[1:]}. {after_the_end(state, hold.bad)}"
     if state.settings.mode == "observe":
         return f"{sentence} {which}. To go back, start your job again at step {step}."
     return f"{sentence} {which}. Go back to it with: supervisorctl rollback {step}"
@@ -58,10 +65,7 @@ def with_advice(state: State, name: str, sentence: str) -> str:
 
 def after_the_end(state: State, bad: int) -> str:
     """The command that goes back once no daemon runs any more."""
-    return _again(way_back(state, bad)[0])
-
-
-def _again(step: int | None) -> str:
+    step = way_back(state, bad)[0]
     if step is None:
         return "Begin again with: rl-supervisor run RUN.toml --fresh"
     return f"Start it again at step {step} with: rl-supervisor run RUN.toml --step {step}"
@@ -69,11 +73,8 @@ def _again(step: int | None) -> str:
 
 def until_when(state: State, name: str) -> str:
     """A finding was taken back: what is still held, and for how long."""
-    hold = state.worth.holds.get(name)
-    kept = sorted(held_steps(state)) if hold is not None else []
-    if not kept:
-        return ""
-    return f" Kept until {_enough(state)} newer checkpoints are in the store: step {numbers(kept)}."
+    kept = sorted(held_steps(state)) if name in state.worth.holds else []
+    return f" Kept until {_enough(state)} newer checkpoints are in the store: step {numbers(kept)}." if kept else ""
 
 
 _OVER = "Training has been well for long enough: what was held from before goes by the usual rules again ({})."
@@ -95,10 +96,9 @@ def keep_holds(state: State, watch: Watch) -> tuple[State, Actions]:
     holds = to_record(state.worth)
     steps = tuple(sorted({step for hold in holds for step in from_before(good, hold.bad)}))
     told: Actions = [say("worth", _OVER.format(f"step {numbers(state.pins.held)}"))] if over and state.pins.held else []
+    known, unread = (steps, holds) == (state.pins.held, state.pins.holds), state.store.reason or state.pins.reason
     may = state.pins.holds_read and not state.busy.holds and fencing.may_write(state)
-    if (steps, holds) == (state.pins.held, state.pins.holds) or not may or state.store.reason or state.pins.reason:
-        return state, told
-    if not watch.over(state.pins.holds_after, 0.0):
+    if known or unread or not may or not watch.over(state.pins.holds_after, 0.0):
         return state, told
     return with_all(told, order_effect(state, a.KeepHolds(steps, holds)))
 
@@ -128,7 +128,8 @@ def report_pin(before: State, state: State, fact: f.PinKept) -> Actions:
     """How a wish of a person went."""
     verb = "pinned" if fact.pinned else "unpinned"
     if not fact.reason:
-        kept = "is kept in the store until it is unpinned" if fact.pinned else "may go when no other rule keeps it"
+        kept = where_kept(state, fact.step) or "is neither here nor in the store yet, and is kept when it comes"
+        kept = kept if fact.pinned else "may go when no other rule keeps it"
         return [say("pin", f"Step {fact.step} is {verb}: it {kept}.", step=fact.step)]
     then = "It is not tried again" if fact.permanent else "It is kept here meanwhile, and tried again"
     sentence = f"That step {fact.step} is {verb} could not be written down: {fact.reason.rstrip('.')}. {then}."
@@ -142,8 +143,6 @@ def report_check(before: State, state: State, fact: f.StoreChecked) -> Actions:
         say("store-damaged", f"Step {step} in the store is damaged and will not be restored: {why}", "error")
         for step, why in sorted(new.items(), key=lambda pair: int(pair[0]))
     ]
-    if fact.damaged and not new:
-        return []
     if not fact.damaged:
         how = "listing, manifests and a sample of their bytes agree" if fact.deep else "listing and manifests agree"
         said.append(say("store-checked", f"{len(fact.good)} steps in the store were checked: {how}."))

@@ -35,8 +35,7 @@ def _report_pruning(before: State, state: State, fact: f.Pruned) -> Actions:
     place = "from the local disk" if fact.where == "local" else "from the store"
     what = f"step {fact.step} {place}" if fact.step >= 0 else "what is left of steps that are gone"
     freed = f", {size(fact.freed_bytes)} free again" if fact.freed_bytes else ""
-    sentence = f"Deleted {what}{freed}."
-    return [say("pruned", sentence, step=fact.step, bytes=fact.freed_bytes, where=fact.where)]
+    return [say("pruned", f"Deleted {what}{freed}.", step=fact.step, bytes=fact.freed_bytes, where=fact.where)]
 
 
 def _report_failed_pruning(before: State, state: State, fact: f.PruneFailed) -> Actions:

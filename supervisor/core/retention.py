@@ -8,22 +8,37 @@ from supervisor.core.state import State
 
 
 def next_to_publish(state: State) -> int | None:
-    """The newest complete local step that is newer than everything in the store; skipped ones stay local."""
+    """The newest complete local step above everything in the store, then a pinned one that the store lacks."""
     if (healthy := _healthy_to_publish(state)) is not None:
         return healthy
-    newest = max((s.step for s in state.local.steps if s.state == "complete"), default=None)
-    if newest is None or (newest == state.store.latest == state.store.published and not state.store.quarantined):
-        return None  # the usual case, in short
-    good = state.good_local()
-    if not good:
+    newest, latest = max((s.step for s in state.local.steps if s.state == "complete"), default=None), state.store.latest
+    if newest is not None and (not newest == latest == state.store.published or state.store.quarantined):
+        # Not against those that were left: no run would resume from such a step.
+        good, stored = state.good_local()[-1:], state.good_stored()[-1:]
+        # Its publish may have died between manifest and pointer: once more, which sends nothing and moves the pointer.
+        if good > stored or (latest is not None and good == stored > [latest]):
+            return good[0]
+    # None while a pod that goes may still save one, and none to which a pointer that was left would go back.
+    if (state.leave.exit_at is not None and state.holds_a_job) or str(latest) in state.store.quarantined:
         return None
-    # Not against those that were left: no run would resume from such a step.
-    stored = state.good_stored()
-    latest = state.store.latest
-    if not stored or good[-1] > stored[-1]:
-        return good[-1]
-    # Its publish died between manifest and pointer: once more, which sends nothing and moves the pointer.
-    return good[-1] if latest is not None and good[-1] == stored[-1] > latest else None
+    return max(pinned_to_publish(state), default=None)
+
+
+def list_pinned(state: State) -> set[int]:
+    """Steps that a person keeps, written down in the store or not yet."""
+    return {*state.pins.steps, *(int(step) for step, pinned in state.pins.wishes.items() if pinned)}
+
+
+def pinned_here(state: State) -> set[int]:
+    """Steps that are complete on this disk, pinned by a person, and not (or soon not) good in the store."""
+    here = {s.step for s in state.local.steps if s.state == "complete"} & list_pinned(state)
+    return here - ({*state.good_stored()} - {state.busy.prune_store}) if here else here
+
+
+def pinned_to_publish(state: State) -> list[int]:
+    """Those of them that the store takes, and is not just deleting. Where its copy is damaged, a person looks."""
+    never = {state.busy.prune_store, *map(int, state.set_aside() | state.store.damaged.keys())}
+    return sorted(pinned_here(state) - never)
 
 
 def from_before(steps: Sequence[int], bad: int) -> list[int]:
@@ -75,21 +90,17 @@ def safe_locally(state: State, keep: int) -> list[int]:
     """Local steps that may be deleted, oldest first: published ones, and ones below a newer published one.
 
     Never the ``keep`` newest complete ones, the resume step of the living attempt, a step that is being published or
-    that a person asked to go back to, what is held, or anything at or above the newest published step that is not
-    itself published.
+    that a person asked to go back to, what is held, what is pinned and not in the store, or anything at or above the
+    newest published step that is not itself published.
     """
     if state.fence.lost:
         return []  # what the store holds is another pod's now: nothing of it makes a step here superfluous
     stored = set(state.good_stored())
-    newest_stored = max(stored, default=None)
-    if newest_stored is None:
-        return []
-    kept = set(state.good_local()[-keep:])
-    if state.attempt.resume_step is not None and state.live and state.progress.step is None:
+    newest_stored = max(stored, default=-1)
+    kept = {*state.good_local()[-keep:], state.busy.publish, *_asked_for(state), *_held_here(state, stored)}
+    kept |= pinned_here(state)
+    if state.live and state.progress.step is None:
         kept.add(state.attempt.resume_step)  # a job that is loading it still reads it
-    if state.busy.publish is not None:
-        kept.add(state.busy.publish)
-    kept |= _asked_for(state) | _held_here(state, stored)
     last_good = max(state.good_local(), default=-1)
     return sorted(
         s.step
@@ -102,9 +113,8 @@ def safe_locally(state: State, keep: int) -> list[int]:
 
 def disk_over(state: State) -> bool:
     """Is the checkpoint volume fuller than the threshold?"""
-    if state.disk.total is None or state.disk.free is None or state.disk.total <= 0:
-        return False
-    return 1 - state.disk.free / state.disk.total > state.settings.prune_above
+    total, free = state.disk.total or 0, state.disk.free
+    return total > 0 and free is not None and 1 - free / total > state.settings.prune_above
 
 
 def disk_critical(state: State) -> bool:
@@ -149,26 +159,23 @@ def victims_in_store(state: State) -> list[int]:
     if state.pins.reason:
         return []
     good = state.good_stored()
-    kept = {*good[-max(2, settings.keep_last) :], *state.pins.steps, *state.store.reading}
-    kept |= {int(step) for step in state.pins.wishes}
-    kept |= _asked_for(state) | held_steps(state)
-    if settings.keep_every:
-        kept |= {step for step in good if step % settings.keep_every == 0}
-    if state.store.latest is not None:
-        kept.add(state.store.latest)
-    if state.attempt.resume_step is not None:
-        kept.add(state.attempt.resume_step)
-    verified = [step for step in state.store.verified if step in good]
-    kept.update(verified[-1:])
+    kept = _asked_for(state) | held_steps(state) | {state.store.latest, state.attempt.resume_step}
+    kept |= {
+        *good[-max(2, settings.keep_last) :],
+        *state.pins.steps,
+        *map(int, state.pins.wishes),
+        *state.store.reading,
+    }
+    kept |= {step for step in good if settings.keep_every and step % settings.keep_every == 0}
+    kept.update([step for step in state.store.verified if step in good][-1:])
     beyond = [step for step in good if step not in kept] if len(state.store.steps) > max(2, settings.keep_last) else []
     # Last, so that one which the store does not let go keeps no other from going.
     return [*beyond, *(step for step in _unfinished_in_store(state) if step not in kept)]
 
 
-def _asked_for(state: State) -> set[int]:
+def _asked_for(state: State) -> set[int | None]:
     """The step that a person wants to go on at, until that is done: stopping the job first may take minutes."""
-    pinned = state.settings.pin_step if state.orders.override else None
-    return {step for step in (state.orders.asked_step, pinned) if step is not None}
+    return {state.orders.asked_step, state.settings.pin_step if state.orders.override else None}
 
 
 def _unfinished_in_store(state: State) -> list[int]:

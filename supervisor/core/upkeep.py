@@ -14,6 +14,7 @@ from supervisor.core.retention import (
     disk_short,
     next_save_bytes,
     next_to_publish,
+    pinned_here,
     room_to_go_on,
     safe_locally,
     victims_in_store,
@@ -36,27 +37,26 @@ LAST_PUBLISH_S = 3600.0  # how long giving up waits for the last good step to re
 
 def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     """Publish, prune, keep the store small: one effect of a kind at a time."""
-    state, acts = _engine(state, watch)
-    state, claim = _stays(state, watch)
-    acts += claim
+    acts: Actions = []
+    for part in (_engine, _stays, fencing.keep_lineage, pinned_steps.keep_holds):
+        state, more = part(state, watch)
+        acts += more
     busy = state.busy
-    may_publish = watch.over(state.publishing.after, 0.0) and fencing.may_write(state)
+    due = watch.over(state.publishing.after, 0.0)
+    older_failed = state.publishing.reason != "" and not state.publishing.failures  # a pinned step, which alone waits
+    may_publish = (due or older_failed) and fencing.may_write(state)
     going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
-    state, lineage = fencing.keep_lineage(state, watch)
-    acts += lineage
-    state, holds = pinned_steps.keep_holds(state, watch)
-    acts += holds
     if not fencing.may_write(state) and not state.store.reason:
         state, claim = fencing.ask_to_publish(state, next_to_publish(state))
         acts += claim
     if busy.publish is None and may_publish and not state.store.reason:
         step = next_to_publish(state)
         wait = state.mode == "leaving" and _awaits_listing(state)  # for the newest step: there may be time for one
+        wait = wait or not (due or (step or 0) > (state.store.published or -1))
         if step is not None and not state.ending.said and not wait and leaving.time_to_publish(state):
-            skipped = [s for s in state.good_local() if _is_skipped(state, s, step)]
-            if skipped:
+            if skipped := [s for s in state.good_local() if _is_skipped(state, s, step)]:
                 acts.append(say("skipped", _why_skipped(state, step, skipped)))
-            back = state.store.latest is not None and str(state.store.latest) in state.store.quarantined
+            back = str(state.store.latest) in state.store.quarantined
             publish = a.Publish(step, back, dict(state.progress.rewards).get(step))
             state, ordered = order_effect(remember_begun(state, step), publish)
             acts += ordered
@@ -82,9 +82,8 @@ def _is_stopped_for_room(state: State) -> bool:
 def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
     """An inference server of our own that no job needs any more is stopped."""
     own = state.own
-    if not own.alive or own.asked or (own.wanted and state.mode in NEEDS_ENGINE):
-        return state, []
-    if not watch.over(own.stop_after, 0.0):
+    needed = own.wanted and state.mode in NEEDS_ENGINE
+    if not own.alive or own.asked or needed or not watch.over(own.stop_after, 0.0):
         return state, []
     state = replace(state, own=replace(own, asked="stop", wanted=False))
     return state, [a.StopEngine(own.number, state.why, stop_budget(state))]
@@ -130,13 +129,11 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
     if state.disk.stale_attempt != state.attempt.number or watch.over(state.disk.stale_t, STALE_AGAIN_S):
         # What is left of steps that are gone, and what starts moved out of the way: nothing needs it at any time.
         kept = min((s.step for s in state.local.steps if s.step not in victims), default=0)
-        state = replace(
-            state, disk=replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now)
-        )
-        return order_effect(state, a.PruneStale(kept))
+        disk = replace(state.disk, stale_attempt=state.attempt.number, stale_t=state.now, prune_t=state.now)
+        return order_effect(replace(state, disk=disk), a.PruneStale(kept))
     if victims:
-        state = replace(state, disk=replace(state.disk, prune_t=state.now))
-        return order_effect(state, a.PruneLocal(victims[0]))
+        disk = replace(state.disk, prune_t=state.now)
+        return order_effect(replace(state, disk=disk), a.PruneLocal(victims[0]))
     if state.disk.nothing_said:
         return state, []
     free, total = state.disk.free or 0, state.disk.total or 1
@@ -153,7 +150,8 @@ def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
 def _why_nothing(state: State, keep: int) -> str:
     if not any(s.committed for s in state.store.steps):
         return "nothing is published yet" + (f" ({state.publishing.reason})" if state.publishing.reason else "")
-    return "the newest complete step stays" if keep == 1 else f"the {keep} newest complete steps stay"
+    pinned = f", and so does what is pinned and only here: {numbers(here)}" if (here := pinned_here(state)) else ""
+    return ("the newest complete step stays" if keep == 1 else f"the {keep} newest complete steps stay") + pinned
 
 
 def leave(state: State, watch: Watch) -> tuple[State, Actions]:
@@ -182,9 +180,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
     publishing = publishing and state.now < publish_until(state)
     patience_s = LEAVE_S if state.mode == "leaving" else LAST_PUBLISH_S
     engine = engine and (state.leave.exit_at is not None or state.now < state.since + patience_s)
-    if publishing or engine:
-        return state, []
-    return _exit(state, state.ending.code, state.why)
+    return (state, []) if publishing or engine else _exit(state, state.ending.code, state.why)
 
 
 def _may_still_publish(state: State) -> bool:
@@ -203,9 +199,8 @@ def _exit(state: State, code: int, reason: str) -> tuple[State, Actions]:
     """End the daemon. The last sentence of all names what would go with this disk."""
     unpublished = leaving.list_unpublished(state)
     told = [say("unpublished", unpublished, "error")] if unpublished else []
-    state = replace(
-        state, why=f"{state.why} {unpublished}".rstrip(), ending=replace(state.ending, said=True, code=code)
-    )
+    why = f"{state.why} {unpublished}".rstrip()
+    state = replace(state, why=why, ending=replace(state.ending, said=True, code=code))
     last = f"{reason} {unpublished}".rstrip()
     # A daemon that is shut down, or whose pod goes, ends well (0). The run has not: another pod goes on with it.
     goes_on = state.mode == "leaving" and state.attempt.after_stop != "finish" and code == EXIT_OK
@@ -231,6 +226,5 @@ def can_free(state: State, watch: Watch) -> bool:
     if state.local.reason:  # then nothing is deleted
         asked = state.local.asked
         return state.local.reason == BEING_LISTED and asked is not None and not watch.over(asked, LISTED_WITHIN_S)
-    if not watch.over(state.disk.prune_after, 0.0):
-        return False
-    return bool(safe_locally(state, keep=1)) or state.disk.stale_attempt != state.attempt.number
+    something = bool(safe_locally(state, keep=1)) or state.disk.stale_attempt != state.attempt.number
+    return watch.over(state.disk.prune_after, 0.0) and something

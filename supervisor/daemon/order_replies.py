@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.core import fencing
+from supervisor.core import fencing, pinned_steps
 from supervisor.core.choose import list_complete_here, list_whole_in_store
+from supervisor.core.retention import list_pinned
 from supervisor.core.state import State
 from supervisor.core.words import numbers
 
@@ -21,8 +22,6 @@ _OBSERVED_ANSWERS = {
     "resume": "Resumed. This run is in observe mode, so nothing is started or stopped.",
     "shutdown": "The daemon ends; the job is left as it is.",
 }
-
-
 _ONCE_RESUMED = "once the supervisor, which is paused, acts again: supervisorctl resume"
 
 
@@ -87,20 +86,20 @@ def _reply_to_rollback(state: State, step: int) -> tuple[bool, str]:
 
 
 def _reply_to_pin(state: State, step: int, *, pinned: bool) -> tuple[bool, str]:
-    kept = {*state.pins.steps, *(int(number) for number, on in state.pins.wishes.items() if on)}
     if not pinned:
+        kept = list_pinned(state)
         if step not in kept and str(step) not in state.pins.wishes and not state.pins.reason and state.store.t >= 0:
             return False, f"Step {step} is not pinned; pinned: {numbers(kept)}."
         return True, f"Step {step} is kept no longer than the rules of retention say."
-    if step == state.busy.prune_store:
-        return False, f"Step {step} is being deleted from the store at this moment: it cannot be pinned any more."
-    if step in list_whole_in_store(state):
-        return True, f"Step {step} is kept in the store until it is unpinned."
-    if step in {local.step for local in state.local.steps}:
-        return True, f"Step {step} is not in the store yet; once it is published it is kept until it is unpinned."
+    if kept_there := pinned_steps.where_kept(state, step):
+        return True, f"Step {step} {kept_there}."
+    if step in (state.busy.prune_store, state.busy.prune_local):
+        return False, f"Step {step} is being deleted at this moment: it cannot be pinned any more."
+    if step in {local.step for local in state.local.steps if local.state == "writing"}:
+        return True, f"Step {step} is not complete yet; once it is, it is published and kept until it is unpinned."
     highest = max((state.progress.highest or 0, *(one.step for one in state.local.steps), *list_whole_in_store(state)))
     if step > highest and (state.settings.max_steps is None or step <= state.settings.max_steps):
         return True, f"There is no step {step} yet; it is kept in the store when it comes."
     if state.store.t < 0 or state.store.reason:
         return True, f"The store is not listed yet; if step {step} is there, it is kept."
-    return False, f"Step {step} is neither here nor in the store; in the store: {numbers(list_whole_in_store(state))}."
+    return False, f"Step {step} is not whole here or in the store; in the store: {numbers(list_whole_in_store(state))}."

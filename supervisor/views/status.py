@@ -12,7 +12,7 @@ from supervisor.core.deadlines import allowance, excuse, start_of_limit, startup
 from supervisor.core.goodput import across, sum_ledgers
 from supervisor.core.launcher import who
 from supervisor.core.phases import STEP
-from supervisor.core.retention import held_steps, next_save_bytes, next_to_publish
+from supervisor.core.retention import held_steps, list_pinned, next_save_bytes, next_to_publish
 from supervisor.core.state import UNANSWERED, Incident, State
 from supervisor.core.time_kinds import PRODUCTIVE
 from supervisor.core.training_health import standing_findings
@@ -170,7 +170,7 @@ def status(state: State) -> dict[str, Any]:
         "store_reason": state.store.reason or ("" if state.fence.lost else state.publishing.reason),
         "next_to_publish": next_to_publish(state),
         "disk_needed_bytes": room + state.settings.stop_below_bytes if (room := next_save_bytes(state)) else None,
-        "pinned": sorted({*state.pins.steps, *(int(s) for s, on in state.pins.wishes.items() if on)}),
+        "pinned": sorted(list_pinned(state)),
         "held": sorted(held_steps(state)),
         "damaged": dict(state.store.damaged),
         "quarantined": sorted(map(int, state.set_aside())),

@@ -194,7 +194,7 @@ def test_a_fenced_pod_that_finishes_keeps_its_last_step_and_says_so() -> None:
     one.see(f.ComponentExited(1, "launcher", 0))
     one.after(30)
     assert one.asked(a.Exit)[0].code == 93
-    assert "its last step 10 is kept on this disk: Pod pod-b has taken this run over" in one.asked(a.Exit)[0].reason
+    assert "step 10 is kept on this disk: Pod pod-b has taken this run over" in one.asked(a.Exit)[0].reason
     assert not one.asked(a.Release), "it is not ours to give back"
 
 
@@ -471,7 +471,7 @@ def test_a_step_that_is_being_deleted_is_neither_gone_back_to_nor_pinned() -> No
     one.survey()
     one.state = replace(one.state, busy=replace(one.state.busy, prune_store=5))
     assert 5 in one.stored and 5 not in one.local
-    for verb, said in (("rollback", "Step 5 cannot be used"), ("pin", "Step 5 is being deleted from the store")):
+    for verb, said in (("rollback", "Step 5 cannot be used"), ("pin", "Step 5 is being deleted: it cannot")):
         one.see(f.Command(verb, "ana", ("5",)))
         assert said in one.said(verb)[-1]
         done, words = order_replies.answer(one.state, verb, ["5"], "")

@@ -588,7 +588,7 @@ def test_a_last_step_that_cannot_be_published_for_an_hour_needs_a_person_and_no_
     assert ended(one) is None
     end = until_ended(one, 300.0)
     assert end.code == 93
-    assert "its last step 15 is not in the store: the link is down. It is kept" in end.reason
+    assert "step 15 is not in the store: the link is down. It is kept" in end.reason
 
 
 def test_why_it_is_not_there_is_said_also_where_no_publish_was_begun() -> None:
@@ -597,4 +597,4 @@ def test_why_it_is_not_there_is_said_also_where_no_publish_was_begun() -> None:
     one.answer = False
     one.see(f.StoreSteps(reason=AWAY))
     one.after(3700, 5)
-    assert f"its last step 15 is not in the store: {AWAY} It is kept" in until_ended(one, 300.0).reason
+    assert f"step 15 is not in the store: {AWAY} It is kept" in until_ended(one, 300.0).reason

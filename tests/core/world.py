@@ -102,7 +102,8 @@ class World:
                 self.t += self.publish_s
                 if self.publish_works:
                     self.stored[action.step] = GIB
-                    self.latest = action.step
+                    if action.back or self.latest is None or action.step > self.latest:
+                        self.latest = action.step
                     self.see(f.Published(action.step, GIB, 60.0, GIB))
                 else:
                     self.see(f.PublishFailed(action.step, "the link is down."))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,23 @@ def test_a_pod_that_died_with_the_run_prunes_by_hand(run_file: RunFile, store: S
     )
     journal.close()
     assert "is safe to delete" in store_commands.prune(run_file, dry_run=False)[1][0]
+
+
+@pytest.mark.parametrize(("pinned", "problem", "goes"), [([], "", 5), ([5], "", 10), ([], "pins.json is damaged", 20)])
+def test_a_pinned_step_that_the_store_lacks_is_not_pruned_by_hand(
+    run_file: RunFile, monkeypatch: pytest.MonkeyPatch, pinned: list[int], problem: str, goes: int
+) -> None:
+    here, stored = (5, 10, 20, 30, 40), [{"step": step, "committed": True, "size_bytes": 1} for step in (20, 30, 40)]
+    found = {"steps": stored, "latest": {"step": 40}, "pinned": pinned, "pins_problem": problem}
+    job = SimpleNamespace(
+        steps=lambda: here,
+        output_dir=run_file.output_dir,
+        check_step=lambda step: SimpleNamespace(state="complete", reason="", size_bytes=1, changed_wall=0.0),
+    )
+    monkeypatch.setattr(store_commands, "open_job", lambda *_: job)
+    monkeypatch.setattr(store_commands, "PatientTransfers", lambda *_: SimpleNamespace(run=lambda *_: found))
+    monkeypatch.setattr(store_commands, "_not_anothers", lambda _: None)
+    assert store_commands.prune(run_file, dry_run=True)[0]["steps"][0] == goes
 
 
 class Refusing:

@@ -60,7 +60,8 @@ def test_a_damaged_step_is_none_to_go_back_to_and_a_store_that_is_away_is_named(
     ("step", "told"),
     [
         (290, "Step 290 is kept in the store until it is unpinned."),
-        (310, "Step 310 is not in the store yet; once it is published it is kept until it is unpinned."),
+        (310, "Step 310 stays on this disk until it is published, and then in the store until it is unpinned."),
+        (320, "Step 320 is not complete yet; once it is, it is published and kept until it is unpinned."),
         (330, "There is no step 330 yet; it is kept in the store when it comes."),
     ],
 )
@@ -72,7 +73,7 @@ def test_a_step_is_pinned_before_it_is_published_or_even_made(step: int, told: s
 def test_a_step_that_never_comes_is_not_pinned(step: int) -> None:
     taken, sentence = answer(state(), "pin", [str(step)], "")
     assert not taken
-    assert sentence.startswith(f"Step {step} is neither here nor in the store; in the store: 200, ")
+    assert sentence.startswith(f"Step {step} is not whole here or in the store; in the store: 200, ")
 
 
 def test_only_what_is_pinned_is_unpinned() -> None:
