@@ -277,10 +277,10 @@ def test_orders_about_a_step_are_refused_when_there_is_no_such_step(new_pod: New
     pod.wait_for(pod.stored, "a step is stored")
     pod.wait_for(lambda: pod.status().get("published_step"), "and known to be")
     stored = str(pod.stored()[-1])
-    for verb in ("rollback", "pin"):
+    for verb, told in (("rollback", "neither here nor"), ("pin", "not whole here or")):
         refused = pod.ctl(verb, "9999")
         assert refused.returncode == 1
-        assert "Step 9999 is neither here nor in the store" in refused.stderr
+        assert f"Step 9999 is {told} in the store" in refused.stderr
         assert pod.ctl(verb, "newest").returncode == 2
     assert pod.ctl("pin", stored).returncode == 0
     pod.wait_for(lambda: int(stored) in pod.status()["pinned"], "it is pinned")
@@ -290,6 +290,19 @@ def test_orders_about_a_step_are_refused_when_there_is_no_such_step(new_pod: New
     # A listing that was begun before may tell of the pin once more.
     pod.wait_for(lambda: pod.ctl("unpin", stored).returncode == 1, "what is not pinned cannot be unpinned")
     assert len(pod.practice.starts()) == 1, "the job was left alone"
+
+
+@pytest.mark.soak
+def test_a_pinned_step_that_the_store_let_go_comes_back_from_this_disk(new_pod: NewPod) -> None:
+    pod = running(new_pod(settings={"store": {"keep_last": 2}}, max_steps=400), 5)
+    pod.wait_for(lambda: (pod.stored() or [0])[0] > 4, "the store let step 4 go")
+    assert pod.step_bytes(4), "it lies on this disk"
+    told = pod.ctl("pin", "4").stdout
+    assert "Step 4 stays on this disk until it is published, and then in the store until it is unpinned." in told
+    pod.wait_for(lambda: 4 in pod.stored(), "it is published again")
+    newest = pod.stored()[-1]
+    pod.wait_for(lambda: pod.stored()[-1] > newest + 6, "newer steps are published, and others go")
+    assert pod.stored()[0] == 4 and len(pod.practice.starts()) == 1
 
 
 @pytest.mark.soak
