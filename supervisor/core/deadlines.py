@@ -193,6 +193,11 @@ def beyond_update_s(state: State, name: str) -> float:
     return max(0.0, ends - max(phase.until, state.progress.t))
 
 
+def tells_update(phase: Phase, now: float) -> bool:
+    """Is it an update of weights whose end tokens may tell?"""
+    return phase.phase == "weight-update" and not phase.over and UPDATED_S <= now - phase.t <= UPDATE_S
+
+
 def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:
     """``spans`` and one more: what follows the newest without a gap becomes part of it."""
     if spans and spans[-1][0] <= began <= spans[-1][1]:

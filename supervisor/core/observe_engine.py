@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import isnan
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import UPDATE_S, UPDATED_S, explained_s
+from supervisor.core.deadlines import explained_s
 from supervisor.core.evolve import replace, settle
-from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, ENGINE_UPDATE
+from supervisor.core.observe_job import note_updated
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
 from supervisor.core.state import EngineMemory, EngineUnit, State, Work
 
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
@@ -74,19 +75,8 @@ def _note_count(state: State, engine: EngineMemory, fact: f.EngineLook) -> Engin
     idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
     if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
         settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))
-    _note_updated(state, now - engine.moved_t)
+    note_updated(state, now - engine.moved_t)
     return replace(new, worked_t=now)
-
-
-def _note_updated(state: State, still_s: float) -> None:
-    """The engine makes tokens, after so many seconds without one: an update of its weights is over."""
-    for role, phase in state.job.phases.items():
-        if phase.phase != "weight-update" or phase.over or not UPDATED_S <= state.now - phase.t <= UPDATE_S:
-            continue
-        if phase.until is None or still_s > UPDATED_S:  # before its pause, an engine makes tokens for a while
-            settle(state, books=state.books.with_time(ENGINE_UPDATE, still_s))
-        if phase.until is None:
-            settle(state, job=replace(state.job, phases={**state.job.phases, role: replace(phase, until=state.now)}))
 
 
 def _note_work(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:

@@ -7,9 +7,9 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
-from supervisor.core.deadlines import BESIDE, beyond_update_s, explained_s, explained_until_now, with_span
+from supervisor.core.deadlines import BESIDE, beyond_update_s, explained_s, explained_until_now, tells_update, with_span
 from supervisor.core.evolve import replace, settle
-from supervisor.core.phases import STEP, WARM
+from supervisor.core.phases import ENGINE_UPDATE, STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
 from supervisor.core.state import (
     Ended,
@@ -381,6 +381,17 @@ def end_phase(state: State, name: str) -> State:
     phases = {**state.job.phases, name: over}
     settle(state, books=books, job=replace(state.job, explained=explained, phases=phases, beyond_update_s=beyond_s))
     return state
+
+
+def note_updated(state: State, still_s: float) -> None:
+    """The engine makes tokens, after so many seconds without one: an update of its weights is over."""
+    for role, phase in state.job.phases.items():
+        if not tells_update(phase, state.now):
+            continue
+        if phase.until is None or still_s >= state.settings.hang / 2:  # before its pause, it makes tokens for a while
+            settle(state, books=state.books.with_time(ENGINE_UPDATE, still_s))
+        if phase.until is None:
+            settle(state, job=replace(state.job, phases={**state.job.phases, role: replace(phase, until=state.now)}))
 
 
 def _observe_growth(state: State, fact: f.Growing) -> State:

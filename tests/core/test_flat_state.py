@@ -111,7 +111,8 @@ def test_the_facts_that_follow_lead_to_the_same_decisions(kept: dict[str, Any]) 
         # How a failed job is stopped was not decided then, and a save was counted for longer than it took.
         then = tuple(replace(one, at_once=True) if isinstance(one, Stop) else one for one in then)
         assert [_without_ledger(one) for one in decision.actions] == [_without_ledger(one) for one in then]
-        assert decision.deadline == deadline, seen
+        # It may look sooner: what an update of weights explains ended at another time then.
+        assert decision.deadline is not None and decision.deadline <= deadline, seen
     assert any(action["@"] == "Stop" for actions, _ in story["decisions"] for action in actions)
     # What came later is not in what was kept.
     gpus = {uuid: replace(memory, power_low_w=None) for uuid, memory in state.gpus.by_uuid.items()}
