@@ -258,7 +258,7 @@ def went_back(state: State, step: int | None) -> State:
     happened: tuple[Happened, ...] = (Happened("rollback", -1 if step is None else step, state.wall, why),)
     stored_left = any(s.step == step and s.left for s in state.store.steps)
     if step is not None and (stored_left or str(step) in state.set_aside()):
-        happened = (*happened, Happened("take", step, state.wall))
+        happened = (*happened, Happened("take", step, state.wall_after(step)))
     return replace(state, lineage=replace(state.lineage, unwritten=(*state.lineage.unwritten, *happened)))
 
 

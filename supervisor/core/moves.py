@@ -144,14 +144,14 @@ def one_step_back(state: State, lower: int, why: str) -> tuple[State, Actions]:
 
     Whatever is complete above that one from now on is progress.
     """
-    step = state.attempt.resume_step
+    step, since = state.attempt.resume_step, state.wall_after(state.attempt.resume_step)
     state = replace(
         state,
         recovery=replace(state.recovery, best_complete=lower),
-        store=replace(state.store, quarantined={**state.store.quarantined, str(step): state.wall}),
+        store=replace(state.store, quarantined={**state.store.quarantined, str(step): since}),
     )
     if step is not None:
-        event = Happened("quarantine", step, state.wall, why.rstrip(".")[:LONGEST_WHY])
+        event = Happened("quarantine", step, since, why.rstrip(".")[:LONGEST_WHY])
         state = replace(state, lineage=replace(state.lineage, unwritten=(*state.lineage.unwritten, event)))
     state = replace(state, store=replace(state.store, published=max(state.good_stored(), default=None)))
     sentence = f"{why.rstrip('.')}: that step is quarantined, and the run goes one good step back, to step {lower}."

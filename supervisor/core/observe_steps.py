@@ -65,7 +65,8 @@ def _save_unsaid(state: State, fact: f.LocalSteps) -> State:
 
 
 def _local_steps(state: State, fact: f.LocalSteps) -> State:
-    if not fact.settled and (state.local.reason == BEING_LISTED or _leaves_a_living_job(state)):
+    observed_pod_leaves = state.mode == "leaving" and state.settings.mode == "observe"
+    if not fact.settled and (state.local.reason == BEING_LISTED or observed_pod_leaves):
         # A scan that was under way may hold the newest step for one that is still being written. And a job that trains
         # on completes one step after the other: the end waits for those that were there when it was asked for.
         return state
@@ -113,10 +114,6 @@ def _explain_by_save(state: State) -> State:
     return replace(state, job=replace(state.job, explained=with_span(state.job.explained, progress.t, saved)))
 
 
-def _leaves_a_living_job(state: State) -> bool:
-    return state.mode == "leaving" and state.settings.mode == "observe"
-
-
 def _still_whole(known: Sequence[f.LocalStep], seen: Sequence[f.LocalStep]) -> tuple[f.LocalStep, ...]:
     """No job writes here. A scan that waits for quiet time takes no step back that a survey found whole."""
     whole = {(one.step, one.size_bytes, one.changed_wall) for one in known if one.state == "complete"}
@@ -142,7 +139,7 @@ def _store_steps(state: State, fact: f.StoreSteps) -> State:
     left = {**state.local.left, **{s: t for s, t in state.store.quarantined.items() if s in good}}
     if state.store.rolled_back is not None:
         step, wall = state.store.rolled_back
-        quarantined = {**quarantined, **{str(s.step): wall for s in fact.steps if s.step > step}}
+        quarantined = {**{str(s.step): wall for s in fact.steps if s.step > step}, **quarantined}
     since = state.store.unlisted_since
     lacked = fact.latest is not None and not any(s.committed and s.step == fact.latest for s in fact.steps)
     bare = {s.step for s in fact.steps if not s.committed and not s.manifest}
@@ -239,7 +236,7 @@ def _observe_publish(state: State, fact: f.Published) -> State:
 
 def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     if fact.left:  # until it is written anew it is not asked for again
-        quarantined = {**state.store.quarantined, str(fact.step): state.wall}
+        quarantined = {**state.store.quarantined, str(fact.step): state.wall_after(fact.step)}
         state = replace(state, store=replace(state.store, quarantined=quarantined))
     # Newer steps do not wait for an older one that is pinned: it alone is tried later.
     pinned = fact.step in list_pinned(state) and fact.step < (state.store.published or 0)

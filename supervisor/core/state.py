@@ -731,6 +731,10 @@ class State:
         """Steps that no start takes from this disk, though they are complete: quarantined, or of a lineage left."""
         return self.store.quarantined.keys() | self.local.left.keys()
 
+    def wall_after(self, step: int | None) -> float:
+        """Unix time now, or that of the step's files on this disk where the clock that dates them is ahead of ours."""
+        return max([self.wall, *(one.changed_wall for one in self.local.steps if one.step == step)])
+
     def list_spoiled_steps(self) -> dict[int, str]:
         """Stored steps that have a manifest and, as the listing shows, not all that it names: what is wrong, by step.
 
@@ -754,5 +758,4 @@ class State:
         )
 
     def _is_ruled_out(self, step: StoredStep) -> bool:
-        name = str(step.step)
-        return bool(step.left) or name in self.store.quarantined or name in self.store.damaged
+        return bool(step.left) or str(step.step) in self.store.quarantined.keys() | self.store.damaged.keys()

@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.fencing import left_here
 
 from .world import GIB, SETTINGS, World
 
@@ -272,6 +273,60 @@ def test_of_two_unreadable_steps_in_a_row_the_third_is_tried() -> None:
     world.checkpoint(10)
     assert "10" not in world.state.store.quarantined, "written anew"
     assert world.state.live
+
+
+def date_files(world: World, behind_s: float) -> None:
+    """The daemon's clock is behind the one that dates the files."""
+    world.changed = {step: changed + behind_s for step, changed in world.changed.items()}
+    world.survey()
+
+
+@pytest.mark.parametrize("behind_s", [7200.0, 0.0, -7200.0])
+def test_a_clock_apart_from_that_of_the_files_undoes_no_quarantine(behind_s: float) -> None:
+    world = resumed_at_ten()
+    date_files(world, behind_s)
+    ten = next(one for one in world.state.local.steps if one.step == 10)
+    for steps in (1, 2, 3, 4, 5):
+        crash(world, after_steps=steps)
+    assert resume_steps(world)[:4] == [10, 10, 5, 5]
+    assert set(world.state.store.quarantined) == {"10"}
+    assert left_here(world.state.lineage.unwritten, [ten]), "nor after the loss of the journal"
+    world.job_up()
+    for number in range(6, 11):
+        world.step(number)
+    world.checkpoint(10)
+    date_files(world, max(behind_s, 0.0))
+    assert "10" not in world.state.store.quarantined, "written anew"
+
+
+def test_a_quarantined_step_that_a_person_wants_is_good_whatever_clock_dated_its_files() -> None:
+    world = resumed_at_ten()
+    date_files(world, 7200.0)
+    for steps in (1, 2):
+        crash(world, after_steps=steps)
+    assert resume_steps(world)[-1] == 5
+    world.local[10] = "complete"
+    world.see(f.Command("rollback", "ana", ("10",)))
+    world.happened = world.state.lineage.unwritten
+    world.after(10)
+    world.happened = world.state.lineage.unwritten
+    world.survey()
+    assert [entry.kind for entry in world.happened] == ["quarantine", "rollback", "take"]
+    assert (resume_steps(world)[-1], world.state.good_local()) == (10, [5, 10])
+
+
+def test_a_clock_behind_that_of_the_files_undoes_no_rollback_that_had_to_go_without_the_store() -> None:
+    """The start's effect moves the higher steps away; a listing may come before it."""
+    world = resumed_at_ten()
+    date_files(world, 7200.0)
+    world.store_reason = "no answer"
+    world.see(f.Command("rollback", "ana", ("5",)))
+    world.after(10)
+    assert resume_steps(world) == [10, 5]
+    world.local[10], world.store_reason = "complete", ""
+    world.survey()
+    world.survey()
+    assert (world.state.good_local(), world.state.good_stored()) == ([5], [5])
 
 
 def test_a_line_of_the_launcher_after_it_does_not_hide_that_the_step_is_unreadable() -> None:
