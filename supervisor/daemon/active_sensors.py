@@ -357,10 +357,12 @@ class _Exits:
     following: Looker
     last: dict[str, LastLines] = field(default_factory=dict)
 
-    def __call__(self) -> list[f.ComponentExited | None]:
-        found: list[f.ComponentExited | None] = []
+    def __call__(self) -> list[f.ComponentExited | f.Remark | None]:
+        found: list[f.ComponentExited | f.Remark | None] = []
         for name in self.components:
             one = self.look(name)
+            if one.state == "running" and one.reason:
+                found.append(f.Remark("shim-gone", f"{name} runs on, though {one.reason}.", "warning"))
             if one.state not in ("exited", "lost"):
                 continue
             if self._lines_are_read(name):

@@ -66,7 +66,7 @@ def _read(path: Path, inode: int, changed_ns: int) -> ShimState | None:
 
 def may_live(state: ShimState) -> bool:
     """Is it not known to have ended?"""
-    return state.state in ("running", "unknown") or (state.state == "lost" and state.pid is not None)
+    return state.state in ("running", "unknown")
 
 
 def of_message(data: dict[str, object]) -> ShimState:

@@ -68,10 +68,9 @@ class ShimState:
     """What became of a component. ``state``:
 
     - "absent": never started here (no record);
-    - "running": ``pid`` with ``start_ticks`` lives under its shim;
+    - "running": ``pid`` with ``start_ticks`` lives; with a ``reason`` its shim is gone, and ``shim_pid`` is ``pid``;
     - "exited": it ended with ``exit_code`` or ``signal``;
-    - "lost": the shim is gone and left no exit record, or the machine was rebooted. ``pid`` is then set only when the
-      component itself still lives (it has to be stopped; its status will never be known);
+    - "lost": it is gone with its shim, which left no exit record, or the machine was rebooted;
     - "unknown": this look failed (no descriptor left, a state folder on NFS that does not answer). It may live.
     """
 
@@ -191,17 +190,18 @@ def _look_with(record: Record | None, attempt_dir: Path, component: str) -> Shim
         process = look_at(record.shim[0])
         named = re.fullmatch(r"rl-(exit|signal) (\d+)", process.name) if process else None
         if not named:
-            return from_record("running", record, alive=True)
+            return from_record("running", record)
         number = int(named[2])
         end = (number, None) if named[1] == "exit" else (None, number)
         return read_end(attempt_dir, component, record) or from_record("exited", record, UNWRITTEN, *end)
     if (ended := read_end(attempt_dir, component, record)) is not None:  # it may have been written since
         return ended
+    gone = f"the shim of {component} (pid {record.shim[0]}) is gone: its exit status will never be known"
+    if alive(record.child):
+        return replace(from_record("running", record, gone), shim_pid=record.child[0])
     if record.unit and (code := transient.exit_status(record.unit)) is not None:
         return from_record("exited", record, UNWRITTEN, *((code, None) if code < 128 else (None, code - 128)))
-    lives = alive(record.child)
-    what = "it still runs without one" if lives else "its exit status will never be known"
-    return from_record("lost", record, f"the shim of {component} (pid {record.shim[0]}) is gone: {what}", alive=lives)
+    return from_record("lost", record, gone)
 
 
 # ---------------------------------------------------------------- before the start
@@ -385,10 +385,8 @@ def from_record(
     reason: str = "",
     code: int | None = None,
     signum: int | None = None,
-    *,
-    alive: bool = False,
 ) -> ShimState:
-    """A state that the record and /proc tell; ``alive``: the component's own process lives."""
-    pid, ticks = record.child if alive else (None, None)
+    """A state that the record and /proc tell."""
+    pid, ticks = record.child if state == "running" else (None, None)
     wall, how, unit = record.started_wall, record.how, record.unit
     return ShimState(state, pid, ticks, record.shim[0], code, signum, wall, None, how, unit, reason, record.notes)

@@ -23,12 +23,12 @@ from typing import NamedTuple
 from supervisor.base.proc_stat import stat_fields
 from supervisor.base.records import dataclass
 from supervisor.base.secrets import mask_command, printable, remember_processes
-from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Role
+from supervisor.core.facts import ComponentExited, Fact, ProcessGone, ProcessSeen, Remark, Role
 from supervisor.sensors.base import Clock
 
 Classify = Callable[[str, str], tuple[Role, bool] | None]
 """``Job.classify_process``: (command line, comm) -> role and whether its end is proof, None for a helper."""
-Exits = Callable[[], Sequence[ComponentExited | None]]
+Exits = Callable[[], Sequence[ComponentExited | Remark | None]]
 
 TITLE_LENGTH = 200
 SOON_S = 0.3  # what its neighbours write within this time is read before its end is told
@@ -181,7 +181,7 @@ class _Table:
 class ProcessWatcher:
     """Posts ``ProcessGone`` for known processes that have ended, and ``ComponentExited`` from the shims' files.
 
-    ``exits`` is asked each second and returns the exits that the shims have written so far; each is posted once. While
+    ``exits`` is asked each second and returns the exits, and remarks on them, so far; each is posted once. While
     one of them is None, what ended has lines that are not read yet, and it is asked again soon.
     """
 
@@ -190,7 +190,7 @@ class ProcessWatcher:
     def __init__(self, table: _Table, exits: Exits) -> None:
         self._table = table
         self._exits = exits
-        self._exited: set[str] = set()
+        self._told: set[str | Remark | None] = set()
         self._waits = False
 
     def look(self) -> Sequence[Fact]:
@@ -203,12 +203,12 @@ class ProcessWatcher:
                 facts += _gone_facts(table.attempt, entry, proof=True)
                 table.remove(entry)
         self._waits = False
-        exits = self._exits()
-        self._waits = None in exits
-        for exited in exits:
-            if exited is not None and exited.component not in self._exited:
-                self._exited.add(exited.component)
-                facts.append(exited)
+        self._waits = None in (exits := self._exits())
+        for told in exits:
+            key = told.component if isinstance(told, ComponentExited) else told
+            if told is not None and key not in self._told:
+                self._told.add(key)
+                facts.append(told)
         return facts
 
     def again_s(self, took_s: float) -> float | None:

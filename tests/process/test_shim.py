@@ -349,17 +349,16 @@ def change_record(attempt: Attempt, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def test_a_killed_shim_leaves_a_lost_state_that_names_the_living_job(attempt: Attempt) -> None:
+def test_a_job_whose_shim_was_killed_runs_until_it_ends_itself(attempt: Attempt) -> None:
     launched = attempt.start("tell('up'); sleep()")
     job = attempt.told("up")
     os.kill(launched.shim_pid, signal.SIGKILL)
-    state = attempt.ended()
-    assert (state.state, state.pid) == ("lost", job[0])
-    assert state.reason == f"the shim of job (pid {launched.shim_pid}) is gone: it still runs without one"
+    state = wait_for(lambda: s if (s := attempt.look()).reason else None, "the shim ends")
+    assert (state.state, state.pid, state.start_ticks, state.shim_pid) == ("running", *job, job[0])
+    assert state.reason == f"the shim of job (pid {launched.shim_pid}) is gone: its exit status will never be known"
     os.kill(job[0], signal.SIGKILL)
     wait_for(lambda: gone(*job), "the job ends")
-    assert attempt.look().pid is None
-    assert attempt.look().reason.endswith("its exit status will never be known")
+    assert (attempt.look().state, attempt.look().pid, attempt.look().reason) == ("lost", None, state.reason)
 
 
 def test_a_recycled_pid_is_never_believed(attempt: Attempt) -> None:

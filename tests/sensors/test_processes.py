@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.facts import ComponentExited, ProcessGone, ProcessSeen, Role
+from supervisor.core.facts import ComponentExited, ProcessGone, ProcessSeen, Remark, Role
 from supervisor.sensors.base import Looker
 from supervisor.sensors.processes import (
     Identity,
@@ -248,6 +248,16 @@ def test_the_exit_that_the_shim_wrote_is_posted_once(tree: Tree) -> None:
     watcher.close()
     assert inbox.of(ComponentExited) == [ComponentExited(7, "rl", 0)]
     assert [gone.pid for gone in inbox.of(ProcessGone)] == [engine.pid]
+
+
+def test_a_shim_that_is_gone_is_told_once_and_the_end_of_its_component_later(tree: Tree) -> None:
+    gone, ended = Remark("shim-gone", "rl runs on"), ComponentExited(7, "rl", None, lost=True)
+    exits: list[ComponentExited | Remark | None] = [gone]
+    watcher, _ = process_sensors(7, [tree.id], classify, lambda: exits)
+    assert [list(watcher.look()) for _ in range(2)] == [[gone], []]
+    exits[:] = [ended]
+    assert [list(watcher.look()) for _ in range(2)] == [[ended], []]
+    watcher.close()
 
 
 def test_an_exit_whose_last_lines_are_not_read_yet_is_asked_for_again_soon(tree: Tree) -> None:
