@@ -256,6 +256,8 @@ class Tier:
         part, folder = job.tiered_part(), self._folder
         if isinstance(part, str) or folder is None or not _is_own(folder) or (folder / "checkpoints").is_symlink():
             return
+        if any((folder / "checkpoints").glob(f"{move_aside.DELETING}*")):  # a delete was killed
+            move_aside.finish_deletions(folder)
         self._tell_lost(part)
         _link_weights(folder, part)
         waiting = self._list_waiting(part)

@@ -327,6 +327,18 @@ def test_a_copied_step_waits_no_more_though_the_full_tier_takes_no_mark(
     assert not pod.said("tier") and not pod.last_look().failed
 
 
+def test_what_a_killed_delete_left_on_the_tier_goes_while_the_job_runs(pod: Pod) -> None:
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    folder = pod.save(2, 100).parent
+    wait_for(lambda: pod.said("drained"), "step 2 is copied")
+    tier.close(job_runs=True)
+    pod.save(4, 200)
+    folder.rename(folder.with_name(f"{move_aside.DELETING}step_2"))
+    pod.daemon()
+    wait_for(lambda: pod.is_safe(4) and pod.there() == {"step_4": False}, "what is left of step 2 is gone")
+
+
 def test_a_tier_that_was_emptied_is_told_with_the_steps_that_are_gone(pod: Pod) -> None:
     pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
     pod.child.refuses = "the volume hangs"
