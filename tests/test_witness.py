@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,35 @@ def test_a_damaged_journal_on_a_full_disk_is_told_when_there_is_room(
     journal, _, kept = again(folder)
     assert "is missing" in kept.lost and kept.before is not None and not kept.before.orders.wanted
     assert list(folder.glob("journal.db.damaged-*")), "the evidence is kept"
+    journal.close()
+
+
+def test_a_lost_journal_on_a_full_disk_is_one_journal_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived(tmp_path, stopped=True)
+    folder = tmp_path / "dead"
+    without("", "-wal")(folder)
+    opened = Journal._open_database
+
+    def full(self: Journal) -> sqlite3.Connection:
+        database = opened(self)
+        database.execute("PRAGMA query_only = on")
+        return database
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_open_database", full)
+        journal, _, kept = again(folder)
+    assert "is missing" in kept.lost and journal.failure
+    kept.note(State(), journal)
+    identity = journal.identity()
+    assert (journal.identity(), journal.get("identity")) == (identity, None)
+    journal._db.execute("PRAGMA query_only = off")
+    journal.put("wandb_id", "x")
+    assert (journal.identity(), journal.get("identity"), journal.failure) == (identity, identity, "")
+    journal.close()
+    journal, _, kept = again(folder)
+    assert kept.lost == "", "told once"
     journal.close()
 
 

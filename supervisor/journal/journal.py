@@ -125,7 +125,7 @@ class Journal:
         self._state: State | None = None  # what the rows lead to
         self._tick: Observation | None = None  # the last one that changed nothing, not written yet
         self._lost = False  # turns were lost: the rows no longer lead to the present state
-        self.failure = ""
+        self.failure = self._unkept = ""
         self.set_aside: Path | None = None
         self.born = False  # there was none before this one
         self.row = 0  # number of the newest observation
@@ -156,7 +156,6 @@ class Journal:
         """Set the file aside: nothing in it can be believed. What counts on is found in the folders of the attempts."""
         self.set_aside = self._set_aside(("", "-wal", "-shm"))
         self._recent.clear()
-        self._last_event = 0
         try:
             self._open_it()
         except sqlite3.DatabaseError as error:
@@ -438,6 +437,8 @@ class Journal:
                 if self.failure:
                     self.failure = ""
                     self._make_ballast()
+                    if self._unkept:
+                        self.put("identity", self._unkept)
                 return True
         return False
 
@@ -446,8 +447,7 @@ class Journal:
     def get(self, key: str) -> str | None:
         """A small value kept beside the observations (boot id, clock epoch, W&B id)."""
         with self._database:
-            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return row[0] if row else None
+            return (self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone() or (None,))[0]
 
     def get_json(self, key: str) -> dict[str, Any]:
         """A small JSON object that was ``put``; empty where there is none, or it is none any more."""
@@ -458,7 +458,7 @@ class Journal:
         """A name of this journal that no other has: hexadecimal, made once."""
         known = self.get("identity")
         if known is None or not _IDENTITY.fullmatch(known):
-            known = secrets.token_hex(8)
+            known = self._unkept = self._unkept or secrets.token_hex(8)
             self.put("identity", known)
         return known
 
