@@ -340,7 +340,7 @@ class Tier:
         skipped, once the volume has a newer one, or while step ``copied`` is on its way there and a newer one waits.
         """
         trees, drained = self._trees(), self._list_drained(part)
-        waiting = self._list_waiting(part)  # read last: a step that is copied meanwhile is in neither
+        waiting = [one for one in self._list_waiting(part) if one in trees]  # last: one copied meanwhile is in neither
         newest, safe = max([*drained, *waiting], default=-1), max(drained, default=-1)
         gone = [step for step in trees if step < newest and step not in waiting and (step in drained or step < safe)]
         move_aside.delete_trees([trees[step] for step in gone], folder)

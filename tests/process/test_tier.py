@@ -201,6 +201,23 @@ def test_a_step_is_skipped_while_the_copy_of_another_takes_longer_than_the_inter
     assert not pod.said("tier-lost")
 
 
+def test_a_step_that_is_saved_while_old_ones_are_looked_for_ends_no_look(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    look = Tier._list_waiting
+    with tier._lock:  # its thread waits
+        for step in (2, 4):
+            pod.save(step, 100 * step)
+        monkeypatch.setattr(Tier, "_list_waiting", lambda self, part: (pod.save(6, 600), look(self, part))[1])
+        monkeypatch.setattr(Tier, "_room_left", lambda self, folder: 0)
+        part = pod.tiered_part()
+        assert isinstance(part, TieredPart) and pod.run_file.tier_dir is not None
+        tier._drop_older(pod.run_file.tier_dir, part, copied=2)
+    assert pod.there()["step_6"] is False
+
+
 def test_a_pod_that_is_about_to_go_brings_the_newest_step_and_lists_before_any_older_one(pod: Pod) -> None:
     tier = pod.daemon()
     tier.place(pod, start(None))  # type: ignore[arg-type]
@@ -323,7 +340,9 @@ def test_a_copied_step_waits_no_more_though_the_full_tier_takes_no_mark(
     wait_for(lambda: pod.last_look().waiting == (), "it waits no more")
     pod.save(4, 200)
     wait_for(lambda: pod.is_safe(4) and pod.there() == {"step_4": False}, "the next one takes its place")
-    assert len(pod.said("drained")) == 2
+    wait_for(lambda: len(pod.said("drained")) == 2, "it is told")
+    wait_for(lambda: pod.last_look().waiting == (), "and waits no more")
+    assert len(pod.said("drained")) == 2, "each was copied once"
     assert not pod.said("tier") and not pod.last_look().failed
 
 
