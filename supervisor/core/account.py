@@ -249,18 +249,9 @@ def _outage(incident: Incident, now: float, steps_lost: int) -> Outage:
     decided = min(end, max(opened, incident.decided))
     stopped = min(end, max(decided, incident.stopped if incident.stopped is not None else end))
     relaunched = min(end, max(stopped, incident.relaunched if incident.relaunched is not None else end))
-    return Outage(
-        incident.id,
-        incident.cause,
-        incident.opened_wall,
-        incident.step,
-        decided - opened,
-        stopped - decided,
-        relaunched - stopped,
-        end - relaunched,
-        steps_lost,
-        recovered=incident.closed is not None,
-    )
+    lasted = decided - opened, stopped - decided, relaunched - stopped, end - relaunched
+    is_over = incident.closed is not None
+    return Outage(incident.id, incident.cause, incident.opened_wall, incident.step, *lasted, steps_lost, is_over)
 
 
 def _category(state: State) -> str:

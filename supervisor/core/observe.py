@@ -109,18 +109,8 @@ def _work_later(work: Work | None, later: Callable[[float], float]) -> Work | No
 
 
 def _rebase_engine(engine: EngineMemory, now: float) -> EngineMemory:
-    return replace(
-        engine,
-        moved_t=now,
-        worked_t=now,
-        work_since=None,
-        bad_since=None,
-        bad_looks=0,
-        slow_since=None,
-        liveness_misses=0,
-        canary_misses=0,
-        units={},
-    )
+    engine = replace(engine, moved_t=now, worked_t=now, work_since=None, units={})
+    return replace(engine, bad_since=None, bad_looks=0, slow_since=None, liveness_misses=0, canary_misses=0)
 
 
 def _left_later(left: Left | None, later: Callable[[float], float]) -> Left | None:

@@ -423,17 +423,9 @@ def _finish_seen(state: State, fact: f.FinishSeen) -> State:
 
 def _error_seen(state: State, fact: f.ErrorSeen) -> State:
     old = state.job.errors.get(fact.signature)
-    error = Error(
-        fact.role,
-        fact.signature,
-        fact.text,
-        state.now,
-        fact.deterministic,
-        count=old.count + 1 if old else 1,
-        first_t=old.first_t if old else state.now,
-        sentence=fact.sentence,
-        remedy=fact.remedy,
-    )
+    count, first_t = (old.count + 1, old.first_t) if old else (1, state.now)
+    told = fact.role, fact.signature, fact.text, state.now, fact.deterministic
+    error = Error(*told, count, first_t, fact.sentence, fact.remedy)
     return replace(state, job=replace(state.job, errors={**state.job.errors, fact.signature: error}))
 
 

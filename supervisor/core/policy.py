@@ -228,7 +228,7 @@ def _suspect(state: State, verdict: Verdict) -> tuple[State, Actions]:
 _WOULD = {
     "give-up": "given up",
     "unfit": "left this pod",
-    "wait": "stopped the job and waited for the network",
+    "wait": "stopped the job and waited longer",
     "wait-for-room": "waited for room on the disk",
     "step-back": "restarted one good step back",
     "engine-alone": "restarted the inference server alone",

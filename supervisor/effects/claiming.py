@@ -356,16 +356,9 @@ class Claiming:
                 told = "The store knows that the run ends on this pod: another pod need not wait long after that."
                 self._post(f.Remark("leave-marked", told))
             elif generation is not None:
-                self._run(
-                    "beat",
-                    {
-                        "generation": generation,
-                        "writer": self.writer,
-                        "count": self._count,
-                        "about": {"label": self._label, **self._about()},
-                        **more,
-                    },
-                )
+                about = {"label": self._label, **self._about()}
+                beat = {"generation": generation, "writer": self.writer, "count": self._count, "about": about}
+                self._run("beat", {**beat, **more})
         except StoreError as error:
             if error.kind == "fenced":
                 self.note_fencing(error)
