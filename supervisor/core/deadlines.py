@@ -29,7 +29,8 @@ step goes. At log level "info" no line says so (prime-rl 559b44772, utils/client
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
 UPDATE_S = 720.0  # after which prime-rl gives up a request to update the weights (559b44772, utils/client.py)
-APART = ("eval", "checkpoint", "weight-update")  # work that a step of the trainer does not end
+PAUSED_BY_S = 60.0  # of an update that pauses the engine, where requests under way are ended first
+APART = ("eval", "checkpoint")  # work that a step of the trainer does not end
 BESIDE = "orchestrator/eval"
 """Where an evaluation stands in ``State.phases`` while the orchestrator does something else beside it: prime-rl updates
 weights meanwhile (559b44772, dispatcher.py: eval episodes may finish even if training advances)."""
@@ -193,9 +194,11 @@ def beyond_update_s(state: State, name: str) -> float:
     return max(0.0, ends - max(phase.until, state.progress.t))
 
 
-def tells_update(phase: Phase, now: float) -> bool:
-    """Is it an update of weights whose end tokens may tell?"""
-    return phase.phase == "weight-update" and not phase.over and UPDATED_S <= now - phase.t <= UPDATE_S
+def time_update(phase: Phase, now: float, still_s: float) -> float | None:
+    """Seconds of an update of weights after which the engine makes tokens again; None: it is none, or not over."""
+    age_s = now - phase.t
+    is_over = phase.phase == "weight-update" and age_s >= UPDATED_S and still_s >= age_s - PAUSED_BY_S
+    return min(still_s, age_s) if is_over else None
 
 
 def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:
@@ -216,13 +219,8 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
             # Not longer than an unknown one: where no line says that it is over, its length is learned too long.
             return min(settings.checkpoint_save, max(SAVE_FLOOR_S, 5 * times.longest_s))
         case "weight-update":
-            # At log level "info" no line says that it is over: learned is how long the engine stood still in each.
-            times = state.books.learned.phases.get(ENGINE_UPDATE)
-            # After a hang, which may have been none, that is not believed: ended in each update, a job makes no step.
-            doubted = any(one.signature == "engine-hang" for one in state.recovery.failures)
-            if times is None or times.count < LEARNED_FROM or doubted:
-                return UPDATE_S
-            return min(UPDATE_S, max(2 * settings.hang, PAUSE_LONGEST * times.longest_s))
+            # At log level "info" no line says that it is over: only how long the engine stands still is learned.
+            return 3 * settings.hang
         case "eval":
             # Short ones say nothing of the long one that comes once a day: it ends by the engine's idleness.
             longest_s = times.longest_s if times is not None else 0.0
@@ -306,11 +304,21 @@ def unsaid(state: State, watch: Watch) -> float:
     return excuse_limit(state, "orchestrator", "eval") if works or engine.count is None else 0.0
 
 
-def is_updating_weights(state: State, watch: Watch) -> bool:
-    """Are weights being updated? Then the engine is paused, and neither tokens nor answers are to be expected."""
-    return any(
-        phase.phase == "weight-update" and not watch.over(ends, 0.0) for _, phase, ends in _present(state, watch)
-    )
+def is_paused_for_update(state: State) -> bool:
+    """Does the engine stand still for an update of its weights, for no longer than updates may take in this run?
+
+    A line of a step ends none: the trainer's comes behind its save, and the orchestrator ships a batch meanwhile.
+    """
+    times, hang_s, since = state.books.learned.phases.get(ENGINE_UPDATE), state.settings.hang, state.engine.moved_t
+    # After a hang, which may have been none, what was learned counts for nothing: ended in each, a job makes no step.
+    doubted = any(one.signature == "engine-hang" for one in state.recovery.failures)
+    learned_s = UPDATE_S if times is None or times.count < LEARNED_FROM or doubted else PAUSE_LONGEST * times.longest_s
+    for phase in state.job.phases.values():
+        limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= phase.t + PAUSED_BY_S else 0.0))
+        lasts = max(state.engine.counted_t - since, state.now - phase.t - PAUSED_BY_S)
+        if phase.phase == "weight-update" and since <= phase.t + 2 * hang_s and lasts < limit:
+            return True
+    return False
 
 
 def save_of_trainer(state: State) -> Phase | None:
@@ -322,8 +330,7 @@ def save_of_trainer(state: State) -> Phase | None:
 def current(state: State, phase: Phase) -> bool:
     """Does the role still do it? Its own next line ends it, and what waits for the trainer ends with its step.
 
-    An evaluation or a save does not: with steps of asynchrony the trainer may finish one, or several, meanwhile. Nor
-    does an update of weights, of which the trainer's part may be over: its line of a step comes behind its own save.
+    An evaluation or a save does not: with steps of asynchrony the trainer may finish one, or several, meanwhile.
     """
     if phase.t < state.attempt.started or phase.over:
         return False

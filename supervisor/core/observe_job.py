@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
-from supervisor.core.deadlines import BESIDE, beyond_update_s, explained_s, explained_until_now, tells_update, with_span
+from supervisor.core.deadlines import BESIDE, beyond_update_s, explained_s, explained_until_now, time_update, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_UPDATE, STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
@@ -246,9 +246,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
         rewards = (*progress.rewards, (fact.step, fact.reward))[-KEEP_REWARDS:]
         progress = replace(progress, reward=fact.reward, reward_step=fact.step, rewards=rewards)
     if state.live and fact.role not in COUNTED:
-        phase = state.job.phases.get(fact.role)
-        updates = phase is not None and phase.phase == "weight-update"  # a batch may be shipped meanwhile
-        state = end_phase(state, BESIDE) if updates else _phase_over(state, fact.role)
+        state = _phase_over(state, fact.role)
     if state.job.work is not None:
         # A finished step is rollouts that moved, even where the count reads the same each time it is printed.
         state = replace(state, job=replace(state.job, work=replace(state.job.work, moved_t=state.now)))
@@ -386,10 +384,10 @@ def end_phase(state: State, name: str) -> State:
 def note_updated(state: State, still_s: float) -> None:
     """The engine makes tokens, after so many seconds without one: an update of its weights is over."""
     for role, phase in state.job.phases.items():
-        if not tells_update(phase, state.now):
+        if (paused_s := time_update(phase, state.now, still_s)) is None:
             continue
-        if phase.until is None or still_s >= state.settings.hang / 2:  # before its pause, it makes tokens for a while
-            settle(state, books=state.books.with_time(ENGINE_UPDATE, still_s))
+        if phase.until is None or paused_s >= state.settings.hang / 2:  # before its pause, it makes tokens for a while
+            settle(state, books=state.books.with_time(ENGINE_UPDATE, paused_s))
         if phase.until is None:
             settle(state, job=replace(state.job, phases={**state.job.phases, role: replace(phase, until=state.now)}))
 

@@ -21,6 +21,7 @@ from supervisor.core.words import span
 Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
 MOST_WAITS = 12  # their limits double from 1 to 20 min and half of each is waited on average: an hour and a half
 
+WAITS_ELSEWHERE = 5  # each behind a start of ten minutes or more: an hour and a half
 FRUITLESS_STARTS = 2  # so many times ``deadlines.startup`` are spent on starts that show nothing new
 
 
@@ -112,9 +113,10 @@ def _no_progress(state: State, verdict: Verdict) -> bool:
 
 
 def _waits_elsewhere(state: State, verdict: Verdict) -> bool:
-    """Is it neither engine nor trainer that keeps all waiting? A judge or a sandbox elsewhere may be away for hours."""
-    worked = state.engine.worked_t > state.attempt.started
-    return worked and state.recovery.waits < MOST_WAITS and stuck.find(state).cause == "orchestrator-wedged"
+    """Is it neither engine nor trainer that keeps all waiting? A judge elsewhere may be away for an hour."""
+    found, look = stuck.find(state), state.engine.look
+    works = state.engine.worked_t > state.attempt.started and look is not None and look.health == "ok"
+    return works and state.recovery.waits < WAITS_ELSEWHERE and found.cause == "orchestrator-wedged" and not found.sure
 
 
 def _first_try(state: State) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from supervisor.core import machines, stuck
 from supervisor.core.deadlines import (
     excuse,
-    excuse_limit,
-    is_updating_weights,
+    is_paused_for_update,
     knows_counters,
     longest_pause,
     standstill_limits,
@@ -64,7 +63,7 @@ from supervisor.core.watch import Watch
 from supervisor.core.words import size, span
 
 GPU_ERRORS = ("gpu-fault", "gpu-missing")  # what the job's own lines say of it
-HOPELESS_S, HOPELESS_TIMES = 300.0, 5  # the same incurable error, again and again, while rollouts stand still
+HOPELESS_S, HOPELESS_AT_WORK_S, HOPELESS_TIMES = 300.0, 1800.0, 5  # one incurable error, while rollouts stand still
 LOST_PEER = (
     *("connection-error", "connection-refused", "gloo-not-connected", "gloo-timeout"),
     *("nccl-remote", "nccl-timeout", "nccl-watchdog-stuck"),
@@ -216,8 +215,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     # Saves and evaluations explain no engine that stands still while work waits; an update, which pauses it, does.
     if len(stuck) < 2 or not kinds & {"counters", "request"}:
         return None
-    still_s = state.engine.counted_t - state.engine.moved_t
-    if still_s < excuse_limit(state, "orchestrator", "weight-update") and is_updating_weights(state, watch):
+    if is_paused_for_update(state):
         return None
     if "counters" not in kinds and excuse(state, watch):
         return None  # rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill
@@ -233,8 +231,10 @@ def _both(signals: list[Signal]) -> str:
 
 def _hopeless(state: State, watch: Watch) -> Verdict | None:
     """An error that no restart cures is repeated, no rollout ends, and no step was ever made by this attempt."""
-    if state.progress.step is not None or not watch.over(state.engine.worked_t, HOPELESS_S):
-        return None  # while the engine works, an error is one request's, or of code that a model wrote
+    if state.progress.step is not None or not state.job.errors:
+        return None
+    # While the engine works, it may be one request's error, or of code that a model wrote, and a rollout is long.
+    patience_s = HOPELESS_S if watch.over(state.engine.worked_t, HOPELESS_S) else HOPELESS_AT_WORK_S
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     for error in state.job.errors.values():
@@ -244,7 +244,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
             continue
         still = still_rollouts(state, watch)
         stands_s = state.now - state.job.work.moved_t if state.job.work else 0.0
-        if still is None or watch.over(error.t, HOPELESS_S) or not watch.over(state.now - stands_s, HOPELESS_S):
+        if still is None or watch.over(error.t, HOPELESS_S) or not watch.over(state.now - stands_s, patience_s):
             continue
         log = Signal("log", f"the {error.role} has logged {error.count} times: {error.text}")
         what = error.sentence or "This error comes again and again, and no restart cures it."

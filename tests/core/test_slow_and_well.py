@@ -77,6 +77,25 @@ def test_updates_that_begin_to_take_minutes_cost_one_restart_and_not_the_run() -
     assert not world.asked(a.Stop), world.said("verdict")
 
 
+def test_a_pause_that_is_no_update_teaches_none_and_a_hang_after_an_update_is_found_as_ever() -> None:
+    """The environments are slow a minute after an update; later the engine hangs a minute after one."""
+    world = begun()
+    for number in range(1, 6):
+        update(world, number, 10)
+        for _ in range(12):
+            world.t += 5
+            world.engine()
+        for _ in range(48 if number == 4 else 0):
+            world.t += 5
+            world.engine(iterations=world.state.engine.count, running=0.0, connections=0)
+    assert not world.asked(a.Stop) and world.state.books.learned.phases["engine/update"].longest_s <= 15
+    began = world.t
+    while not world.asked(a.Stop) and world.t < began + 600:
+        world.t += 5
+        world.engine(iterations=world.state.engine.count, running=64.0, liveness="timeout")
+    assert world.t - began <= 115
+
+
 def test_an_error_of_the_environments_ends_no_start_in_which_the_engine_makes_tokens() -> None:
     """The traceback is of code that a model wrote."""
     world = begun()
@@ -86,6 +105,12 @@ def test_an_error_of_the_environments_ends_no_start_in_which_the_engine_makes_to
         world.see(f.WorkSeen(64, 0, 256))
         world.see(f.ErrorSeen("orchestrator", "module-missing", "No module named 'numpy'", deterministic=True))
     assert not world.asked(a.Stop), world.said("verdict")
+    for _ in range(240):
+        world.t += 5
+        world.engine()
+        world.see(f.WorkSeen(64, 0, 256))
+        world.see(f.ErrorSeen("orchestrator", "module-missing", "No module named 'numpy'", deterministic=True))
+    assert world.asked(a.Stop), "none of its rollouts ever ends"
 
 
 def test_a_start_that_is_late_and_one_error_of_a_judge_convict_no_engine_at_work() -> None:
