@@ -350,7 +350,8 @@ def test_a_daemon_without_its_journal_takes_over_the_living_job(tmp_path: Path, 
 
 @pytest.mark.soak
 def test_a_job_that_ends_while_no_daemon_watches_is_judged_by_its_exit_code(tmp_path: Path, pods: list[Pod]) -> None:
-    faults, patient = [{"kind": "trainer-crash", "at_step": 13}], {"deadlines": {"engine_grace": 3}}
+    faults = [{"kind": "trainer-crash", "at_step": 13}]
+    patient = {"deadlines": {"engine_grace": 3, "memory_fell": 30}}
     pod = Pod(tmp_path, "v0.6", faults=faults, settings=patient, max_steps=16, step_s=1.5)
     pods.append(pod)
     pod.start()
