@@ -15,7 +15,7 @@ from supervisor.core.deadlines import save_of_trainer
 from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, Actions, enter, say, stop, with_all
 from supervisor.core.proof import judge_exit
-from supervisor.core.retention import next_to_publish, pinned_to_publish
+from supervisor.core.retention import next_to_publish, pinned_here
 from supervisor.core.save_under_way import SAVE
 from supervisor.core.state import BEING_LISTED, NOT_LISTED, UNANSWERED, Leave, Next, State
 from supervisor.core.tier import only_there
@@ -199,7 +199,7 @@ def _only_here(state: State, tries_s: float | None) -> str:
     It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.
     """
     stored = max(state.good_stored(), default=-1)
-    here = {*pinned_to_publish(state), *(step for step in state.good_local()[-1:] if step > stored)}
+    here = {*pinned_here(state), *(step for step in state.good_local()[-1:] if step > stored)}
     by_hand, fence = f"rl-supervisor publish {state.settings.run_file}", state.fence
     if not here:
         if state.local.reason in ("", NOT_LISTED):
@@ -221,6 +221,7 @@ def _only_here(state: State, tries_s: float | None) -> str:
     if not why:
         asking = fencing.is_claim_unanswered(state) or state.store.reason
         why = "the store has not answered in time" if asking else "there was no time to publish it"
+        why = why if max(here) > stored else "a person pinned it, and the store has newer ones"
     publish = f"Publish the step with: {' and '.join(f'{by_hand} --step {step}' for step in sorted(here))}"
     return f"{only}: {why.rstrip('.')}. {newest} Do not end this pod. {publish}"
 

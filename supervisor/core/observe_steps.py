@@ -10,7 +10,6 @@ from supervisor.core import fencing
 from supervisor.core import time_kinds as k
 from supervisor.core.deadlines import with_span
 from supervisor.core.evolve import replace, settle
-from supervisor.core.retention import list_pinned
 from supervisor.core.save_under_way import SAVE
 from supervisor.core.state import BEING_LISTED, State
 from supervisor.core.tier import observe_tier
@@ -238,10 +237,8 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
     if fact.left:  # until it is written anew it is not asked for again
         quarantined = {**state.store.quarantined, str(fact.step): state.wall_after(fact.step)}
         state = replace(state, store=replace(state.store, quarantined=quarantined))
-    # Newer steps do not wait for an older one that is pinned: it alone is tried later.
-    pinned = fact.step in list_pinned(state) and fact.step < (state.store.published or 0)
-    failures = 0 if fact.step_changed or pinned else state.publishing.failures + 1
-    wait = 600.0 if fact.permanent or pinned else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
+    failures = 0 if fact.step_changed else state.publishing.failures + 1
+    wait = 600.0 if fact.permanent else min(600.0, state.settings.publish_retry_s * 2 ** min(failures - 1, 6))
     if state.mode == "disk-full":
         wait = min(wait, STANDS_STILL_S)
     return replace(
@@ -249,11 +246,11 @@ def _publish_failed(state: State, fact: f.PublishFailed) -> State:
         publishing=replace(
             state.publishing,
             failures=failures,
-            permanent=fact.permanent and not pinned,
-            reason="" if fact.step_changed and not pinned else fact.reason,
-            held=state.publishing.held if fact.step_changed or pinned else fact.reason,
+            permanent=fact.permanent,
+            reason="" if fact.step_changed else fact.reason,
+            held=state.publishing.held if fact.step_changed else fact.reason,
             # A step that changed is not listed anew at once, and until then the same one would be chosen again.
-            after=state.now + (CHOOSE_ANEW_S if fact.step_changed and not pinned else wait),
+            after=state.now + (CHOOSE_ANEW_S if fact.step_changed else wait),
         ),
     )
 

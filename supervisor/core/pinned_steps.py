@@ -12,7 +12,7 @@ from supervisor.core import fencing
 from supervisor.core.choose import list_complete_here, list_whole_in_store
 from supervisor.core.evolve import replace
 from supervisor.core.moves import Actions, say, with_all
-from supervisor.core.retention import from_before, held_steps, way_back
+from supervisor.core.retention import from_before, held_steps, next_to_publish, way_back
 from supervisor.core.state import State
 from supervisor.core.training_health import standing_findings, to_record, without
 from supervisor.core.under_way import order_effect
@@ -37,9 +37,9 @@ def where_kept(state: State, step: int) -> str:
         return "is kept in the store until it is unpinned"
     if step not in list_complete_here(state):
         return ""
-    if str(step) in state.set_aside() | state.store.damaged.keys():
-        return "is quarantined, left or damaged in the store, so this disk alone keeps it until it is unpinned"
-    return "stays on this disk until it is published, and then in the store until it is unpinned"
+    if step == next_to_publish(state) or step == state.busy.publish:
+        return "stays on this disk until it is published, and then in the store until it is unpinned"
+    return "is kept by this disk alone until it is unpinned: the store has no good copy"
 
 
 # ---------------------------------------------------------------- training that is worth nothing

@@ -8,7 +8,7 @@ from supervisor.core.state import State
 
 
 def next_to_publish(state: State) -> int | None:
-    """The newest complete local step above everything in the store, then a pinned one that the store lacks."""
+    """The newest complete local step that is newer than everything in the store; skipped ones stay local."""
     if (healthy := _healthy_to_publish(state)) is not None:
         return healthy
     newest, latest = max((s.step for s in state.local.steps if s.state == "complete"), default=None), state.store.latest
@@ -18,10 +18,7 @@ def next_to_publish(state: State) -> int | None:
         # Its publish may have died between manifest and pointer: once more, which sends nothing and moves the pointer.
         if good > stored or (latest is not None and good == stored > [latest]):
             return good[0]
-    # None while a pod that goes may still save one, and none to which a pointer that was left would go back.
-    if (state.leave.exit_at is not None and state.holds_a_job) or str(latest) in state.store.quarantined:
-        return None
-    return max(pinned_to_publish(state), default=None)
+    return None
 
 
 def list_pinned(state: State) -> set[int]:
@@ -33,12 +30,6 @@ def pinned_here(state: State) -> set[int]:
     """Steps that are complete on this disk, pinned by a person, and not (or soon not) good in the store."""
     here = {s.step for s in state.local.steps if s.state == "complete"} & list_pinned(state)
     return here - ({*state.good_stored()} - {state.busy.prune_store}) if here else here
-
-
-def pinned_to_publish(state: State) -> list[int]:
-    """Those of them that the store takes, and is not just deleting. Where its copy is damaged, a person looks."""
-    never = {state.busy.prune_store, *map(int, state.set_aside() | state.store.damaged.keys())}
-    return sorted(pinned_here(state) - never)
 
 
 def from_before(steps: Sequence[int], bad: int) -> list[int]:

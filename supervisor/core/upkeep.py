@@ -42,9 +42,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
         state, more = part(state, watch)
         acts += more
     busy = state.busy
-    due = watch.over(state.publishing.after, 0.0)
-    older_failed = state.publishing.reason != "" and not state.publishing.failures  # a pinned step, which alone waits
-    may_publish = (due or older_failed) and fencing.may_write(state)
+    may_publish = watch.over(state.publishing.after, 0.0) and fencing.may_write(state)
     going = state.leave.exit_at is not None  # nothing is tidied up on a pod that is about to go
     if not fencing.may_write(state) and not state.store.reason:
         state, claim = fencing.ask_to_publish(state, next_to_publish(state))
@@ -52,7 +50,6 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
     if busy.publish is None and may_publish and not state.store.reason:
         step = next_to_publish(state)
         wait = state.mode == "leaving" and _awaits_listing(state)  # for the newest step: there may be time for one
-        wait = wait or not (due or (step or 0) > (state.store.published or -1))
         if step is not None and not state.ending.said and not wait and leaving.time_to_publish(state):
             if skipped := [s for s in state.good_local() if _is_skipped(state, s, step)]:
                 acts.append(say("skipped", _why_skipped(state, step, skipped)))

@@ -293,19 +293,6 @@ def test_orders_about_a_step_are_refused_when_there_is_no_such_step(new_pod: New
 
 
 @pytest.mark.soak
-def test_a_pinned_step_that_the_store_let_go_comes_back_from_this_disk(new_pod: NewPod) -> None:
-    pod = running(new_pod(settings={"store": {"keep_last": 2}}, max_steps=400), 5)
-    pod.wait_for(lambda: (pod.stored() or [0])[0] > 4, "the store let step 4 go")
-    assert pod.step_bytes(4), "it lies on this disk"
-    told = pod.ctl("pin", "4").stdout
-    assert "Step 4 stays on this disk until it is published, and then in the store until it is unpinned." in told
-    pod.wait_for(lambda: 4 in pod.stored(), "it is published again")
-    newest = pod.stored()[-1]
-    pod.wait_for(lambda: pod.stored()[-1] > newest + 6, "newer steps are published, and others go")
-    assert pod.stored()[0] == 4 and len(pod.practice.starts()) == 1
-
-
-@pytest.mark.soak
 def test_publish_restore_and_prune_by_hand(new_pod: NewPod, tmp_path: Path) -> None:
     pod = new_pod("2026-01-06", max_steps=8, step_s=0.15)
     pod.start()
