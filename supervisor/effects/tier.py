@@ -186,7 +186,7 @@ class Tier:
             drained = _is_drained(tree, part)
             if drained and step == keep and _same_files(here, there):
                 continue
-            if check_dcp(here).ok and not drained:
+            if check_dcp(here).ok and not drained and not _same_files(here, there):
                 moved = move_aside.move_aside([tree], folder, ASIDE)
                 told = f"Step {step} was not copied to the volume, so the run does not resume at it: {moved[0]}."
                 self._run.post(f.Remark("tier", told, "warning"))
@@ -314,8 +314,7 @@ class Tier:
             answer = self._transfers.run(asked, what="drain")
             with contextlib.suppress(OSError):
                 staging.parent.rmdir()
-            with contextlib.suppress(OSError):  # no page is free there: its files tell it, too
-                (tree / MARK).write_text(str(saved))
+            (tree / MARK).write_text(str(saved))
         except (StoreError, OSError) as error:
             if self._newest_only and step < max(self._list_waiting(part), default=-1):
                 return  # it made way
@@ -330,8 +329,9 @@ class Tier:
             self._under_way = -1
         self._failures, self._again_t = 0, 0.0
         self._tell(failed="")
-        told = f"{int(answer['size_bytes']):,} bytes in {time.monotonic() - began:.1f} s."
-        self._run.post(f.Remark("drained", f"Step {step} is whole on the volume: {told}"))
+        seconds = time.monotonic() - began
+        told = f"Step {step} is whole on the volume: {int(answer['size_bytes']):,} bytes in {seconds:.1f} s."
+        self._run.post(f.Remark("drained", told))
 
     def _drop_older(self, folder: Path, part: TieredPart, copied: int = -1) -> None:
         """Delete what is older than the newest whole step and on the volume, or torn: steps are saved one by one.
@@ -482,16 +482,15 @@ def _time_of_save(tree: Path, part: TieredPart) -> int:
 
 
 def _is_drained(tree: Path, part: TieredPart) -> bool:
-    with contextlib.suppress(OSError):
-        if (tree / MARK).read_text() == str(_time_of_save(tree, part)):
-            return True
-    return _same_files(tree / part.part, part.home / tree.name / part.part)
+    try:
+        return (tree / MARK).read_text() == str(_time_of_save(tree, part))
+    except OSError:
+        return False
 
 
 def _same_files(one: Path, other: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return bool(found := list_files(one)) and found == list_files(other)
-    return False
+    found = list_files(one)
+    return bool(found) and found == list_files(other)
 
 
 def _size_of_newest(part: TieredPart) -> int | None:

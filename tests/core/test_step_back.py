@@ -315,20 +315,6 @@ def test_a_quarantined_step_that_a_person_wants_is_good_whatever_clock_dated_its
     assert (resume_steps(world)[-1], world.state.good_local()) == (10, [5, 10])
 
 
-def test_a_clock_behind_that_of_the_files_undoes_no_rollback_that_had_to_go_without_the_store() -> None:
-    """The start's effect moves the higher steps away; a listing may come before it."""
-    world = resumed_at_ten()
-    date_files(world, 7200.0)
-    world.store_reason = "no answer"
-    world.see(f.Command("rollback", "ana", ("5",)))
-    world.after(10)
-    assert resume_steps(world) == [10, 5]
-    world.local[10], world.store_reason = "complete", ""
-    world.survey()
-    world.survey()
-    assert (world.state.good_local(), world.state.good_stored()) == ([5], [5])
-
-
 def test_a_line_of_the_launcher_after_it_does_not_hide_that_the_step_is_unreadable() -> None:
     world = resumed_at_ten()
     world.see(f.ErrorSeen("trainer", "checkpoint-damaged", "RuntimeError: PytorchStreamReader failed"))

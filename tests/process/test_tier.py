@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
@@ -320,30 +319,6 @@ def test_a_whole_step_that_the_full_volume_refused_is_set_aside_and_named_at_the
     assert set(pod.there()) == {"step_4"}, "step 6 is not resumed at; 4 may have made room for 8 already"
     aside = next(word for word in pod.said("tier")[-1].split() if "step_6" in word).rstrip(".")
     assert check_dcp(Path(aside) / "trainer").ok, "no whole step is deleted before the volume has it"
-
-
-def test_a_copied_step_waits_no_more_though_the_full_tier_takes_no_mark(
-    pod: Pod, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = Path.write_text
-
-    def on_a_full_tier(path: Path, *words: Any, **more: Any) -> int:
-        if path.name == module.MARK:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, *words, **more)
-
-    monkeypatch.setattr(Path, "write_text", on_a_full_tier)
-    tier = pod.daemon()
-    tier.place(pod, start(None))  # type: ignore[arg-type]
-    pod.save(2, 100)
-    wait_for(lambda: pod.said("drained"), "step 2 is copied")
-    wait_for(lambda: pod.last_look().waiting == (), "it waits no more")
-    pod.save(4, 200)
-    wait_for(lambda: pod.is_safe(4) and pod.there() == {"step_4": False}, "the next one takes its place")
-    wait_for(lambda: len(pod.said("drained")) == 2, "it is told")
-    wait_for(lambda: pod.last_look().waiting == (), "and waits no more")
-    assert len(pod.said("drained")) == 2, "each was copied once"
-    assert not pod.said("tier") and not pod.last_look().failed
 
 
 def test_what_a_killed_delete_left_on_the_tier_goes_while_the_job_runs(pod: Pod) -> None:
