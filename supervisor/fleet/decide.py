@@ -336,7 +336,8 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
         if claim.code == EXIT_POD_UNFIT or holder is None or not lives:
             return None
         given = f"The run was given back {span(silent_s)} ago"
-        if not is_silent or seen.now - state.up_at < rules.patience_s:  # a person may have mended the pod
+        # A person may have mended the pod, and while the store is away it claims nothing.
+        if not is_silent or seen.now - max(state.up_at, state.back_at) < rules.patience_s:
             return Decision(state, f"{given}; its pod may start it again.")
         return _drop(
             state, holder, "failed", seen, f"{given}, and pod {holder.id} has not started it again: it is destroyed."

@@ -524,6 +524,19 @@ def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever(ends: bool) ->
     assert len(world.pods) == 4
 
 
+def test_the_time_in_which_the_store_was_away_after_fleet_up_is_no_time_to_start() -> None:
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.release(pod, 93, "WANDB_API_KEY is missing")
+    go(world, book, 8)
+    change(book, up_at=world.now)
+    world.controller(book).tick()
+    world.sleep(30)
+    world.store_away_until = world.now + 700
+    go(world, book, 0.25)
+    assert world.now > world.store_away_until and pod.destroyed is None
+
+
 @pytest.mark.parametrize("off_h", [8, 60])
 def test_an_outage_before_fleet_up_is_no_excuse_after_it(off_h: float) -> None:
     """A laptop that slept for days has no network in its first look: to it the store was away for all that time."""
