@@ -16,6 +16,7 @@ from supervisor.cli import render, state_folder, which
 from supervisor.core.words import size
 
 FOLLOW_S = 0.5
+AWAY_S = 600.0  # an upgrade, or a restart by hand: a script that follows a run ends after its daemon
 WAIT_EVENTS_S = 25
 MOST_LINES = 10_000
 LINES = 20
@@ -136,18 +137,19 @@ def _next_piece(options: argparse.Namespace, client: Client, answer: dict[str, A
 
 
 def _ask_patiently(client: Client, page: str, **query: object) -> dict[str, Any]:
-    """The daemon's answer, however long it is away; that a person waits for it is said once."""
-    told = False
+    """The daemon's answer, though it is away for minutes; that a person waits for it is said once."""
+    until = None
     while True:
         try:
             return client.get(page, **query)
         except RefusedError:
             pass  # between two attempts a role may have no log: the ended one's is kept elsewhere
         except (NotThereError, UnclearError):  # an upgrade, or it was killed: its journal goes on with the same numbers
-            if not told:
-                more = f"`supervisorctl status {client.named}` says more"
+            if until is None:
+                until, more = time.monotonic() + AWAY_S, f"`supervisorctl status {client.named}` says more"
                 print(f"No daemon answers at present. Waiting for one; {more}.", file=sys.stderr, flush=True)
-            told = True
+            if time.monotonic() > until:
+                raise
         time.sleep(FOLLOW_S)
 
 

@@ -13,14 +13,15 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor import __version__
-from supervisor.api.client import Client
+from supervisor.api.client import Client, NotThereError
 from supervisor.api.protocol import Api
 from supervisor.cli import ctl as supervisorctl
-from supervisor.cli import render, which
+from supervisor.cli import render, said, which
 from tests.people.desk import GIB, FakeDesk
 from tests.people.in_process import call
 
@@ -367,6 +368,21 @@ def test_a_follower_of_a_log_waits_while_no_daemon_answers_and_goes_on_where_it_
     serve(desk)
     assert process.stdout.readline() == "more\n"
     assert interrupt(process) == ("", "")
+
+
+def test_a_follower_ends_some_minutes_after_its_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that follows a run to its end would wait for ever."""
+
+    class Gone:
+        named = "bs4"
+
+        def get(self, page: str, **query: object) -> dict[str, Any]:
+            raise NotThereError("No daemon answers for bs4.")
+
+    monkeypatch.setattr(said, "AWAY_S", 0.3)
+    monkeypatch.setattr(said, "FOLLOW_S", 0.1)
+    with pytest.raises(NotThereError):
+        said._ask_patiently(Gone(), "/v1/events")  # type: ignore[arg-type]
 
 
 def test_checkpoints_explain_and_version(serve: Serve) -> None:
