@@ -54,7 +54,7 @@ def refused(pod: Pod, *sentences: str, process: bool = False) -> str:
         (lambda text: text.replace("checkpoint_interval", "checkpoint_intervall"), "checkpoint_interval"),
         (
             lambda text: text.replace('id = "practice"', 'id = "../practice"'),
-            'line 2: [run] id is the text "../practice", which does not fit',
+            "line 2: [run] id takes letters, digits, '.', '_' and '-', up to 100; it begins with a letter or a digit.",
         ),
         (lambda text: text + 'WANDB_API_KEY = "x"\n', "secret"),
         (lambda text: text.encode() + b"\xff\xfe", "run.toml"),
