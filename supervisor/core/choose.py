@@ -126,8 +126,7 @@ def _nothing_good(state: State) -> Choice:
     set_aside += [f"stored step {s.step} ({s.left})" for s in store.steps if s.left and str(s.step) not in ours]
     # Begun by us, and nothing complete since: there is nothing to lose. (Before it a person may have left another.)
     nothing_yet = state.attempt.began_fresh and state.recovery.best_complete is None
-    pointed = _find_pointed_step_that_is_not_listed(state)
-    if pointed is not None and not nothing_yet:
+    if (pointed := _find_pointed_step_that_is_not_listed(state)) is not None and not nothing_yet:
         if store.unlisted_since is None or store.t - store.unlisted_since <= UNLISTED_S:
             too = f"delete {state.settings.run_id}/latest.json too, or " if state.progress.highest is None else ""
             told = f"latest.json names step {pointed}, which the store does not list whole. If a person deleted it, "

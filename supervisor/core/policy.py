@@ -458,7 +458,7 @@ def _finish_publishing(state: State) -> tuple[State, Actions]:
     step = next_to_publish(state)
     if step is not None and state.fence.lost:
         why_kept = fencing.sentence_of_lost_run(state)
-        sentence = f"Training is finished, and step {step} is kept on this disk: {why_kept}"
+        sentence = f"Training is finished, and its last step {step} is kept on this disk: {why_kept}"
         return end(state, "gave-up", EXIT_PERSON, sentence)
     if step is None:
         if "finish" in state.settings.hooks:
@@ -468,7 +468,7 @@ def _finish_publishing(state: State) -> tuple[State, Actions]:
     is_refused = (state.store.permanent or state.publishing.permanent) and state.now - state.since > 60
     if is_refused or state.now >= publish_until(state):
         sentence = (
-            f"Training is finished, and step {step} is not in the store: "
+            f"Training is finished, and its last step {step} is not in the store: "
             f"{state.store.reason if state.store.permanent else leaving.why_unpublished(state)} "
             "It is kept on this disk; mend the store, then start the run again."
         )

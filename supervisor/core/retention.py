@@ -12,13 +12,13 @@ def next_to_publish(state: State) -> int | None:
     if (healthy := _healthy_to_publish(state)) is not None:
         return healthy
     newest, latest = max((s.step for s in state.local.steps if s.state == "complete"), default=None), state.store.latest
-    if newest is not None and (not newest == latest == state.store.published or state.store.quarantined):
-        # Not against those that were left: no run would resume from such a step.
-        good, stored = state.good_local()[-1:], state.good_stored()[-1:]
-        # Its publish may have died between manifest and pointer: once more, which sends nothing and moves the pointer.
-        if good > stored or (latest is not None and good == stored > [latest]):
-            return good[0]
-    return None
+    if newest is None or (newest == latest == state.store.published and not state.store.quarantined):
+        return None  # the usual case, in short
+    # Not against those that were left: no run would resume from such a step.
+    good, stored = max(state.good_local(), default=-1), max(state.good_stored(), default=-1)
+    # Its publish may have died between manifest and pointer: once more, which sends nothing and moves the pointer.
+    again = latest is not None and good == stored > latest
+    return good if good > stored or again else None
 
 
 def list_pinned(state: State) -> set[int]:

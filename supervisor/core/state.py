@@ -758,4 +758,5 @@ class State:
         )
 
     def _is_ruled_out(self, step: StoredStep) -> bool:
-        return bool(step.left) or str(step.step) in self.store.quarantined.keys() | self.store.damaged.keys()
+        name = str(step.step)
+        return bool(step.left) or name in self.store.quarantined or name in self.store.damaged

@@ -165,9 +165,11 @@ def _steps_after(log: Log, place: Place, logs: Sequence[Log]) -> list[tuple[int,
     others = [one for one in logs if one is not log and one.begins_t is not None]
     if log.kernel:
         # Its clock may be minutes off, and parts go on for long without the one that it ended: each has to, or be done.
-        going = [(role, one) for one in others for role in one.steps.keys() - dict(one.finishes)]
-        new = [sum(one.steps[r].after_time(t + GAP_S, one.shift) for r, one in going if r == role) for role, _ in going]
-        return [*found, (min(new), 1)] if new else found
+        after: dict[Role, int] = {}
+        for one in others:
+            for role in one.steps.keys() - dict(one.finishes):
+                after[role] = after.get(role, 0) + one.steps[role].after_time(t + GAP_S, one.shift)
+        return [*found, (min(after.values()), 1)] if after else found
     return found + [
         (steps.after_time(t, one.shift), ENOUGH[role] + 1)
         for one in others
