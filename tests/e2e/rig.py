@@ -135,7 +135,7 @@ class Pod:
             time.sleep(0.02)
         return os.waitstatus_to_exitcode(done[1])
 
-    def wait_exit(self, timeout_s: float = 60) -> int:
+    def wait_exit(self, timeout_s: float = 120) -> int:
         assert self.daemon is not None
         try:
             return self.daemon.wait(timeout_s)
@@ -205,7 +205,7 @@ class Pod:
         text = self.output.read_text(errors="replace") if self.output.exists() else ""
         return text[-6000:]
 
-    def wait_for(self, what: Callable[[], Any], about: str, timeout_s: float = 40) -> Any:
+    def wait_for(self, what: Callable[[], Any], about: str, timeout_s: float = 120) -> Any:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             found = what()
@@ -219,7 +219,7 @@ class Pod:
             time.sleep(0.05)
         raise AssertionError(f"not in {timeout_s} s: {about}\n{self.story()}")
 
-    def wait_for_here(self, what: Callable[[], Any], about: str, timeout_s: float = 40) -> None:
+    def wait_for_here(self, what: Callable[[], Any], about: str, timeout_s: float = 120) -> None:
         """Like ``wait_for`` while no daemon runs."""
         deadline = time.monotonic() + timeout_s
         while not what():

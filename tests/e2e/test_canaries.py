@@ -85,7 +85,7 @@ def test_no_canary_is_in_anything_that_is_kept_sent_or_printed(tmp_path: Path, p
     said["metrics"] = page(pod.socket, "/metrics")[1]
     for pid in pod.practice.pids("trainer-rank"):
         os.kill(pid, signal.SIGKILL)
-    pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over", 60)
+    pod.wait_for(lambda: pod.sentences("incident-closed"), "the incident is over")
     assert pod.stored(), "what is searched below holds a step, its manifest and its records"
     ctl("incidents")
     ctl("incidents", "1", str(pod.run_file))

@@ -37,7 +37,7 @@ def hung(tmp_path: Path) -> Iterator[Pod]:
 @pytest.mark.soak
 def test_a_hung_engine_leaves_a_bundle_from_before_the_kill_that_people_find_again(hung: Pod, tmp_path: Path) -> None:
     hung.start()
-    hung.wait_for(lambda: hung.sentences("incident-closed"), "the incident is over", 60)
+    hung.wait_for(lambda: hung.sentences("incident-closed"), "the incident is over")
     beside = hung.ctl("incidents")
     assert beside.returncode == 0, beside
     assert "#1  " in beside.stdout

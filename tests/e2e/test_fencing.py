@@ -47,7 +47,7 @@ def writers(pod: Pod) -> list[str]:
 @pytest.mark.soak
 def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Path, pods: list[Pod]) -> None:
     store = (tmp_path / "store").as_uri()
-    one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=16)
+    one = first_pod(tmp_path / "one", "v0.6", store=store, settings=PATIENT, max_steps=24, step_s=3)
     two = next_pod(tmp_path / "two", one, settings=PATIENT)
     pods += [one, two]
     one.start()
@@ -56,11 +56,12 @@ def test_a_duplicate_started_by_mistake_waits_and_the_run_ends_once(tmp_path: Pa
     two.wait_for(lambda: two.said_so("claim-held", "holds this run (generation 1, its heartbeat moved"), "it waits")
     assert "nothing is started here" in str(two.status().get("sentence"))
     told = two.ctl("status")
-    assert "at once with: supervisorctl start --take-over" in told.stdout, told
+    assert "at once with: supervisorctl start --take-over" in " ".join(told.stdout.split()), told
+    one.practice.set_knobs(step_s=0.1)
     assert one.wait_exit() == 0, one.story()
-    assert two.wait_exit(90) == 0, two.story()
+    assert two.wait_exit() == 0, two.story()
     assert not two.practice.starts(), "the duplicate trained nothing"
-    assert two.said_so("verdict", "Step 16 of 16 is there: nothing is left to train.")
+    assert two.said_so("verdict", "Step 24 of 24 is there: nothing is left to train.")
     assert one.latest()["generation"] == 1
     assert {"gen_00001.json", "gen_00001.end.json", "gen_00002.json"} <= set(writers(one))
 
@@ -81,7 +82,7 @@ def test_take_over_fences_the_pod_that_held_the_run_and_its_job_goes_on(tmp_path
     told, published = one.step(), len(one.sentences("published"))
     one.wait_for(lambda: one.step() > told + 2, "its job goes on")
     assert len(one.sentences("published")) == published, "and nothing of it is published"
-    two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes", 60)
+    two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes")
     assert not two.said_so("publish-failed", "holds run")
 
 
@@ -118,7 +119,7 @@ def test_a_pod_that_is_handed_the_standing_of_a_convicted_one_goes_on_at_once(tm
     two.start("onstart")
     two.wait_for(lambda: two.said_so("convicted", "this pod claims the run at once"), "it holds the run")
     assert not two.sentences("claim-held"), "it waited for nothing"
-    two.wait_for(lambda: two.latest().get("generation") == 2, "it publishes", 60)
+    two.wait_for(lambda: two.latest().get("generation") == 2, "it publishes")
     assert two.ctl("shutdown").returncode == 0
     assert two.wait_exit() == 0, two.story()
     last = look_at_run(store, "practice").claim
@@ -142,12 +143,12 @@ def test_a_copied_disk_never_steals_the_run_of_its_living_original(tmp_path: Pat
     two.start()
     two.wait_for(lambda: two.said_so("claim-held", "with this very state folder"), "it watches")
     copied, beaten = time.monotonic(), one.step()
-    one.wait_for(lambda: time.monotonic() - copied > 15 and one.step() > beaten, "longer than three beats", 40)
+    one.wait_for(lambda: time.monotonic() - copied > 15 and one.step() > beaten, "longer than three beats")
     assert not two.practice.starts() and not two.sentences("claimed")
     assert not one.sentences("fenced"), "the original goes on"
     one.vanish()
     gone = time.monotonic()
-    two.wait_for(lambda: two.sentences("claimed"), "the original is dead", 40)
+    two.wait_for(lambda: two.sentences("claimed"), "the original is dead")
     assert time.monotonic() - gone < 25, "three beats, and not the whole patience"
 
 
@@ -172,7 +173,7 @@ def test_rollback_by_hand_is_seen_by_a_pod_that_comes_before_the_next_publish(tm
     pods.append(two)
     two.practice.set_knobs(step_s=0.3)
     two.start("onstart")
-    two.wait_for(lambda: two.practice.starts(), "the job is started", 60)
+    two.wait_for(lambda: two.practice.starts(), "the job is started")
     assert two.resume_steps() == [target]
 
 
@@ -195,16 +196,17 @@ def test_a_pod_that_is_fenced_in_the_middle_of_a_publish_spoils_nothing_and_may_
     before = set(in_bucket(b2))
     two.practice.set_knobs(step_s=0.4)
     two.start("onstart", "--take-over")
-    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "it holds the run", 60)
+    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "it holds the run")
     b2.state.bytes_per_s = 0
     one.wait_for(lambda: one.sentences("fenced"), "the other one is told")
     here, published = local_steps(one), len(one.sentences("published"))
 
     told = one.ctl("status")
     assert told.returncode == 0, told
-    assert "has taken this run over (generation 2)" in told.stdout
-    assert "Take it back with: supervisorctl start --take-over" in told.stdout
-    two.wait_for(lambda: in_latest(b2).get("generation") == 2, "the new holder publishes", 90)
+    words = " ".join(told.stdout.split())  # the lines of `status` are broken where the machine's name ends
+    assert "has taken this run over (generation 2)" in words
+    assert "Take it back with: supervisorctl start --take-over" in words
+    two.wait_for(lambda: in_latest(b2).get("generation") == 2, "the new holder publishes")
     assert before <= set(in_bucket(b2)), "what was published stays"
     assert len(one.sentences("published")) == published, "the loser publishes no more"
     assert here <= local_steps(one) and not one.sentences("pruned"), "and keeps what its job saves on its own disk"
@@ -214,7 +216,7 @@ def test_a_pod_that_is_fenced_in_the_middle_of_a_publish_spoils_nothing_and_may_
     assert one.ctl("start", "--take-over").returncode == 0
     two.wait_for(lambda: two.sentences("fenced"), "now the other one is told")
     one.wait_for(lambda: one.said_so("claimed", "generation 3"), "it holds the run again")
-    one.wait_for(lambda: in_latest(b2).get("generation") == 3, "and publishes", 90)
+    one.wait_for(lambda: in_latest(b2).get("generation") == 3, "and publishes")
     assert len(one.practice.starts()) == 1, "its job was never touched"
     assert not two.sentences("defect") and not one.sentences("defect")
 
@@ -237,7 +239,7 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
     two.practice.set_knobs(step_s=0.4)
     two.start("onstart")
     two.wait_for(lambda: two.said_so("claim-held", "holds this run (generation 1"), "it waits")
-    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "the heartbeat stood still for long enough", 60)
+    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "the heartbeat stood still for long enough")
     held = next(record for record in two.said() if record.get("event") == "claim-held")
     claimed = next(record for record in two.said() if record.get("event") == "claimed")
     assert two.said().index(held) < two.said().index(claimed)
@@ -245,8 +247,8 @@ def test_a_pod_that_sleeps_for_longer_than_its_heartbeat_may_is_fenced_when_it_w
     for process in asleep:
         if process.is_running():
             process.resume()
-    one.wait_for(lambda: one.said_so("fenced", "has taken this run over (generation 2)"), "it is told", 60)
-    two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes", 60)
+    one.wait_for(lambda: one.said_so("fenced", "has taken this run over (generation 2)"), "it is told")
+    two.wait_for(lambda: two.latest().get("generation") == 2, "the new holder publishes")
     assert len(one.sentences("published")) <= published + 1, "at most what was in the store before it fell asleep"
     assert two.latest()["generation"] == 2
 
@@ -287,7 +289,7 @@ def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a
     one.wait_for(lambda: one.stored(), "a step is stored")
     one.kill_daemon()
     one.start()
-    one.wait_for(lambda: one.said_so("claimed", "generation 2"), "its own journal's claim is no other pod's", 30)
+    one.wait_for(lambda: one.said_so("claimed", "generation 2"), "its own journal's claim is no other pod's")
     one.wait_for(lambda: one.sentences("adopted"), "the job is taken over")
     one.wait_for(lambda: one.latest().get("generation") == 2, "and publishing goes on")
     assert not one.sentences("claim-held")
@@ -299,7 +301,7 @@ def test_the_next_daemon_of_a_pod_holds_its_run_at_once_and_a_second_pod_after_a
     assert "gen_00002.end.json" in writers(one)
     newest = one.latest()["step"]
     two.start("onstart")
-    two.wait_for(lambda: two.said_so("claimed", "generation 3"), "nobody waits for a pod that gave its run back", 30)
+    two.wait_for(lambda: two.said_so("claimed", "generation 3"), "nobody waits for a pod that gave its run back")
     two.wait_for(lambda: two.practice.starts(), "the job is started")
     assert two.resume_steps() == [int(newest.removeprefix("step_"))], "the last step was published before"
 
@@ -337,7 +339,7 @@ def test_what_a_pod_that_is_gone_left_half_sent_is_cancelled_once_another_one_ho
     pods.append(two)
     two.practice.set_knobs(step_s=30)
     two.start("onstart")
-    two.wait_for(lambda: two.sentences("swept"), "what nobody finishes is cancelled", 60)
+    two.wait_for(lambda: two.sentences("swept"), "what nobody finishes is cancelled")
     assert two.said_so("swept", f"Cancelled {len(left)} unfinished uploads"), two.sentences("swept")
     assert not unfinished(b2)
 
@@ -355,14 +357,14 @@ def test_a_step_that_was_quarantined_on_one_pod_is_restored_by_no_other(
     # Slow enough for step 4 to be published before the job fails there for the second time.
     one.practice.set_knobs(step_s=2.5, faults=[{"kind": "trainer-crash", "at_step": 5, "every_time": True}])
     one.start()
-    one.wait_for(lambda: one.sentences("one-step-back"), "step 4 is quarantined", 90)
+    one.wait_for(lambda: one.sentences("one-step-back"), "step 4 is quarantined")
     one.practice.set_knobs(step_s=30)
-    one.wait_for(lambda: one.said_so("lineage", "latest.json went back to step 2"), "the store knows", 30)
+    one.wait_for(lambda: one.said_so("lineage", "latest.json went back to step 2"), "the store knows")
     assert in_latest(b2)["step"] == "step_2"
     one.vanish()
     assert 4 in in_bucket(b2), "nobody deletes it for that"
     two = next_pod(tmp_path / "two", one, settings=over_b2(b2)["settings"])
     pods.append(two)
     two.start("onstart")
-    two.wait_for(lambda: two.practice.starts(), "the job is started", 60)
+    two.wait_for(lambda: two.practice.starts(), "the job is started")
     assert two.resume_steps() == [2]

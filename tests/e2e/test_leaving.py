@@ -98,7 +98,7 @@ def test_a_few_seconds_are_enough_for_a_step_that_is_nearly_published_and_the_ne
     two = next_pod(tmp_path / "two", one, settings=over_b2(b2)["settings"])
     pods.append(two)
     two.start("onstart")
-    two.wait_for(lambda: two.practice.starts(), "the job is started", 60)
+    two.wait_for(lambda: two.practice.starts(), "the job is started")
     assert two.resume_steps() == [newest]
 
 
@@ -122,9 +122,9 @@ def test_a_pod_that_is_killed_before_it_could_give_the_run_back_keeps_the_next_o
     pods.append(two)
     began = time.monotonic()
     two.start("onstart")
-    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "it is let in", 105)
+    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "it is let in")
     assert 29 < time.monotonic() - began < 95, "its heartbeat has to stand still for 30 s"
-    two.wait_for(lambda: two.practice.starts(), "the job is started", 40)
+    two.wait_for(lambda: two.practice.starts(), "the job is started")
     assert two.resume_steps() == [max(in_bucket(b2))]
 
 
@@ -144,12 +144,12 @@ def test_a_pod_that_waits_for_one_that_goes_lets_it_publish_its_last_step(
     b2.state.bytes_per_s = 8_000
     step = publishing(one, 0.1)
     terminate(one)
-    assert one.wait_exit(60) == 0, one.story()
+    assert one.wait_exit() == 0, one.story()
     published = in_bucket(b2)
     b2.state.bytes_per_s = 0
-    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "it is let in", 40)
+    two.wait_for(lambda: two.said_so("claimed", "generation 2"), "it is let in")
     assert not one.sentences("fenced"), "nobody took the run while it was still writing"
-    two.wait_for(lambda: two.practice.starts(), "the job is started", 40)
+    two.wait_for(lambda: two.practice.starts(), "the job is started")
     assert step in published or one.said_so("leaving", "it is given up")
     assert two.resume_steps() == [max(published)]
 
@@ -164,7 +164,7 @@ def test_half_a_minute_is_enough_for_a_step_that_was_complete_and_not_published(
     one.start()
     one.wait_for(lambda: len(one.sentences("published")) >= 2, "steps are published")
     asked = terminate(one)
-    assert one.wait_exit(40) == 0, one.story()
+    assert one.wait_exit() == 0, one.story()
     assert time.monotonic() - asked < 31
     assert in_latest(b2)["step"] == f"step_{newest_complete(one)}"
     assert "gen_00001.end.json" in marks(b2), "and the run is given back"
@@ -232,7 +232,7 @@ def test_a_word_in_advance_ends_the_run_here_with_its_last_step_published(
     pod.start()
     pod.wait_for(lambda: pod.stored(), "a step is stored")
     fire(pod)
-    assert pod.wait_exit(40) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     assert any(f"({why})" in sentence for sentence in pod.sentences("leaving")), pod.sentences("leaving")
     assert any("This pod goes in 20 s" in sentence for sentence in pod.sentences("leaving"))
     assert pod.latest()["step"] == f"step_{newest_complete(pod)}"
@@ -247,7 +247,7 @@ def test_triggers_that_cannot_be_asked_are_told_once_and_cost_nothing(tmp_path: 
     pod = first_pod(tmp_path / "one", "v0.6", settings={"leaving": leaving}, max_steps=4, step_s=0.3)
     pods.append(pod)
     pod.start()
-    assert pod.wait_exit(60) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     told = pod.sentences("trigger-failed")
     assert len(told) == 2 and any("leaving.url: nothing listens there" in one for one in told), told
 
@@ -296,10 +296,10 @@ def test_the_heartbeat_stops_when_the_store_refuses_writes_and_its_address_is_wr
     pod.wait_for(lambda: len(page.pings) >= 3, "it goes out")
     pod.wait_for(lambda: "runs/practice/heartbeat.json" in b2.objects(), "and an object in the store")
     b2.fail("b2_get_upload_url|b2_start_large_file", times=100_000, status=403)
-    pod.wait_for(lambda: silent(pod), "it stops", 60)
+    pod.wait_for(lambda: silent(pod), "it stops")
     assert "to be published" in silent(pod)
     pings = len(page.pings)
-    pod.wait_for(lambda: pod.step() > 8, "the run goes on", 60)
+    pod.wait_for(lambda: pod.step() > 8, "the run goes on")
     assert len(page.pings) <= pings + 1
     assert page.key not in pod.output.read_text()
     with b2.state.lock:
@@ -320,7 +320,7 @@ def test_the_heartbeat_stops_when_the_run_stands_still(tmp_path: Path, pods: lis
     pod.ctl("pause")  # so that nothing is done about it
     for pid in pids_of(pod.practice):
         os.kill(pid, signal.SIGSTOP)
-    pod.wait_for(lambda: silent(pod), "it stops", 60)
+    pod.wait_for(lambda: silent(pod), "it stops")
     assert "no step is done since" in silent(pod)
     note = pod.ctl("status").stdout
     assert "The dead-man heartbeat is silent: no step is done since" in note, note

@@ -46,7 +46,7 @@ def adopts(pod: Pod) -> None:
     """The job of before is watched on: none is started beside it, and the run is claimed at once."""
     claims, steps = len(pod.sentences("claimed")), len(pod.sentences("published"))
     pod.wait_for(lambda: len(pod.sentences("claimed")) > claims, "it waits for no heartbeat of its own")
-    pod.wait_for(lambda: len(pod.sentences("published")) > steps, "the job makes steps, and they are published", 60)
+    pod.wait_for(lambda: len(pod.sentences("published")) > steps, "the job makes steps, and they are published")
     assert len(pod.practice.starts()) == 1, pod.story()
 
 

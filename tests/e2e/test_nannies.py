@@ -32,15 +32,15 @@ def test_a_daemon_that_hangs_is_replaced_by_one_that_adopts_the_job(tmp_path: Pa
     pod = Pod(tmp_path / "pod", max_steps=4000, step_s=0.4, interval=20, environ=SOON)
     try:
         pod.start("run", "--restart")
-        pod.wait_for(lambda: pod.step() >= 2, "steps are made", 90)
+        pod.wait_for(lambda: pod.step() >= 2, "steps are made")
         hung, job = int(pod.status()["daemon_pid"]), set(pids_of(pod.practice))
         time.sleep(15.0)  # longer than its patience: what is asserted is that nothing happens
         assert pod.status()["daemon_pid"] == hung, pod.story()
         os.kill(hung, signal.SIGSTOP)
-        pod.wait_for(lambda: pod.said_so("nanny", "rl-supervisor hangs: its loop has not turned for"), "it is seen", 60)
-        pod.wait_for(lambda: pod.status().get("daemon_pid", hung) != hung, "another one is there", 60)
-        before = pod.wait_for(pod.step, "it has the job's steps", 60)
-        pod.wait_for(lambda: pod.step() >= before + 3, "steps go on", 90)
+        pod.wait_for(lambda: pod.said_so("nanny", "rl-supervisor hangs: its loop has not turned for"), "it is seen")
+        pod.wait_for(lambda: pod.status().get("daemon_pid", hung) != hung, "another one is there")
+        before = pod.wait_for(pod.step, "it has the job's steps")
+        pod.wait_for(lambda: pod.step() >= before + 3, "steps go on")
         assert pod.said_so("adopted", "Took over the living job of attempt 1")
         assert job <= set(pids_of(pod.practice)), pod.story()
         assert len(pod.practice.starts()) == 1
@@ -58,17 +58,17 @@ def test_after_a_killed_nanny_the_next_one_is_the_parent_of_the_run(tmp_path: Pa
     pod = Pod(tmp_path / "pod", max_steps=4000, step_s=0.4, interval=20, environ=SOON)
     try:
         pod.start("run", "--restart")
-        pod.wait_for(lambda: pod.step() >= 2, "steps are made", 90)
+        pod.wait_for(lambda: pod.step() >= 2, "steps are made")
         left, job = int(pod.status()["daemon_pid"]), set(pids_of(pod.practice))
         pod.kill_daemon()  # its nanny, that is
         pod.wait_for_here(lambda: psutil.Process(left).ppid() != pod.daemon.pid, "it is an orphan")
         assert pod.status()["daemon_pid"] == left
         pod.start("run", "--restart")
-        pod.wait_for(lambda: pod.status().get("daemon_pid", left) != left, "another one is there", 60)
+        pod.wait_for(lambda: pod.status().get("daemon_pid", left) != left, "another one is there")
         assert pod.said_so("lock", "The nanny of this daemon is gone, and another one is there")
         assert psutil.Process(int(pod.status()["daemon_pid"])).ppid() == pod.daemon.pid
-        before = pod.wait_for(pod.step, "it has the job's steps", 60)
-        pod.wait_for(lambda: pod.step() >= before + 3, "steps go on", 90)
+        before = pod.wait_for(pod.step, "it has the job's steps")
+        pod.wait_for(lambda: pod.step() >= before + 3, "steps go on")
         assert job <= set(pids_of(pod.practice)) and len(pod.practice.starts()) == 1, pod.story()
         pod.daemon.send_signal(signal.SIGTERM)
         assert pod.wait_exit() == 0, pod.story()

@@ -95,7 +95,7 @@ def test_a_job_started_by_hand_is_attached_and_only_watched_while_its_engine_die
     answer = pod.wait_for(lambda: (a := pod.by_hand("attach")).returncode == 0 and a, "attach tells the daemon")
     assert f"Process {again.pid} is watched from now on, and never touched." in answer.stdout
     pod.wait_for(lambda: pod.sentences("incident-closed"), "it is seen to make steps again")
-    assert pod.wait_exit(60) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     assert again.wait(10) == 0, "it ended by itself"
     assert pod.latest()["step"] == "step_12"
     assert len(pod.practice.starts()) == 2
@@ -122,7 +122,7 @@ def test_a_daemon_that_is_killed_finds_the_attached_job_again(tmp_path: Path, po
     pod.wait_for(lambda: len(pod.sentences("adopted")) == 2, "attaching again is the same attempt")
     assert pod.daemon is not None
     pod.daemon.send_signal(signal.SIGTERM)
-    assert pod.wait_exit(30) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     assert job.poll() is None, "SIGTERM ends the daemon and leaves the person's job"
     assert len(pod.practice.starts()) == 1
 
@@ -145,7 +145,7 @@ def test_a_run_that_is_only_observed_starts_nothing_and_deletes_nothing(tmp_path
     job = by_hand(pod)
     pod.wait_for(lambda: pod.practice.starts(), "the person starts it")
     pod.wait_for(lambda: pod.by_hand("attach", "--pid", str(job.pid)).returncode == 0, "it is attached by its pid")
-    assert pod.wait_exit(90) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     assert job.wait(10) == 0
     assert pod.latest()["step"] == "step_6"
     here = {path.name for path in pod.practice.run_dir.glob("checkpoints/step_*")}
@@ -173,7 +173,7 @@ def test_pause_suspends_acting_and_not_looking(tmp_path: Path, pods: list[Pod]) 
     assert len(pod.practice.starts()) == 1
     assert pod.ctl("resume").returncode == 0
     pod.wait_for(lambda: len(pod.practice.starts()) == 2, "resumed, it acts")
-    assert pod.wait_exit(60) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
 
 
 def test_attach_says_what_it_looked_for_when_there_is_no_job(tmp_path: Path, pods: list[Pod]) -> None:

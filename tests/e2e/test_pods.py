@@ -253,7 +253,7 @@ def test_a_store_that_cannot_be_listed_is_waited_for_and_never_taken_for_an_empt
     with B2Server(port=port) as b2:
         b2.state.__dict__.update({k: v for k, v in stored.__dict__.items() if k in kept})
         b2.bucket = stored.buckets["the-bucket"]
-        two.wait_for(lambda: two.sentences("restored"), "the store answers, and the step is restored", 60)
+        two.wait_for(lambda: two.sentences("restored"), "the store answers, and the step is restored")
         assert two.wait_exit() == 0, two.story()
         assert in_latest(b2)["step"] == "step_20"
     assert two.resume_steps() == [newest]

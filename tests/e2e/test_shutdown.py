@@ -51,7 +51,7 @@ def test_a_daemon_that_was_killed_and_is_stopped_as_soon_as_it_is_active_again_p
     pod.start()
     pod.wait_for(lambda: len(pod.sentences("daemon")) > watched, "it watches the run again")
     terminate(pod)
-    assert pod.wait_exit(90) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     assert not pod.practice.alive()
     newest = newest_complete(pod)
     assert newest > stored and max(in_bucket(b2)) == newest, pod.story()
@@ -78,7 +78,7 @@ def test_a_daemon_that_is_told_to_end_before_it_listens_ends_the_job_all_the_sam
 
     pod.wait_for(waits, "signals wait")
     terminate(pod)
-    assert pod.wait_exit(90) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     assert not pod.practice.alive()
     newest = newest_complete(pod)
     assert max(pod.stored()) == newest
@@ -99,7 +99,7 @@ def test_a_store_that_is_away_for_fifteen_seconds_at_a_stop_still_gets_the_last_
     terminate(pod)
     back = threading.Timer(15.0, b2.state.faults.clear)
     back.start()
-    assert pod.wait_exit(120) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     back.join()
     assert max(in_bucket(b2)) == newest_complete(pod), pod.story()
     assert not pod.sentences("unpublished") and not pod.sentences("release-failed"), pod.story()
@@ -114,7 +114,7 @@ def test_with_the_store_away_the_last_sentence_and_status_name_the_step_and_its_
     stored = unpublished(pod, b2)
     b2.fail(".*", times=100_000, status=403, code="access_denied")
     terminate(pod)
-    assert pod.wait_exit(120) == 0, pod.story()
+    assert pod.wait_exit() == 0, pod.story()
     newest = newest_complete(pod)
     words = f"Step {newest} is complete and only on this disk: "
     last = pod.said()[-1]

@@ -27,15 +27,15 @@ def test_a_save_in_progress_becomes_whole_and_the_run_resumes_at_it(era: str, tm
     pod = Pod(tmp_path, era, max_steps=60, interval=2, step_s=1.0, save_s=SAVE_S, patience=PATIENCE)
     try:
         pod.start()
-        pod.wait_for(lambda: pod.sentences("published"), "a step is published", 120)
-        step = pod.wait_for(lambda: step_being_saved(pod), "a save begins", 60)
+        pod.wait_for(lambda: pod.sentences("published"), "a step is published")
+        step = pod.wait_for(lambda: step_being_saved(pod), "a save begins")
         old = set(pod.practice.alive())
         for pid in pod.practice.pids("engine-core"):
             os.kill(pid, signal.SIGKILL)
-        pod.wait_for(lambda: len(pod.resume_steps()) > 1, "the next start", 120)
+        pod.wait_for(lambda: len(pod.resume_steps()) > 1, "the next start")
         assert "vLLM died" in pod.sentences("verdict")[0], pod.story()
         assert pod.resume_steps()[1] == step, pod.story()
         assert not old & pod.practice.alive().keys(), "nothing of the attempt before is left"
-        pod.wait_for(lambda: step in pod.stored(), "that step is published", 60)
+        pod.wait_for(lambda: step in pod.stored(), "that step is published")
     finally:
         pod.close()

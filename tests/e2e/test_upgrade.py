@@ -240,7 +240,7 @@ def test_an_open_incident_is_gone_on_with_by_the_new_program(installed: Installe
     installed.version("9.0.0")
     upgrade(pod)
     assert (pod.status().get("incident") or {}).get("id", number) == number
-    pod.wait_for(lambda: pod.said_so("incident-closed", f"Incident {number} is over"), "the new one closes it", 60)
+    pod.wait_for(lambda: pod.said_so("incident-closed", f"Incident {number} is over"), "the new one closes it")
     assert pod.status()["version"] == "9.0.0"
     assert len(pod.practice.starts()) == 2
     assert [incident["id"] for incident in pod.status()["incidents"]] == [number]
@@ -252,7 +252,7 @@ def test_a_publish_under_way_goes_on_where_it_was(installed: Installed, living: 
         options = b2_settings(b2)
         options["settings"]["store"].update(LONG["store"])
         pod = living(checkpoint_bytes=1_000_000, step_s=0.8, **options)
-        pod.wait_for(lambda: pod.sentences("published"), "a step is published", 90)
+        pod.wait_for(lambda: pod.sentences("published"), "a step is published")
         b2.state.bytes_per_s = 100_000
         sent = len(b2.journal("b2_upload_part"))
         pod.wait_for(lambda: len(b2.journal("b2_upload_part")) > sent + 1, "another one is on its way")
@@ -260,7 +260,7 @@ def test_a_publish_under_way_goes_on_where_it_was(installed: Installed, living: 
         installed.version("9.0.0")
         upgrade(pod)
         b2.state.bytes_per_s = 0
-        pod.wait_for(lambda: step in in_bucket(b2), "it is published by the new one", 60)
+        pod.wait_for(lambda: step in in_bucket(b2), "it is published by the new one")
         assert not pod.sentences("publish-failed") and not pod.sentences("swept")
         assert_untouched(pod, launcher)
         checked = pod.by_hand("verify")
@@ -284,7 +284,7 @@ def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its
     hold.unlink()
     assert asking.wait(60) == 0, pod.story()
     pod.wait_for(lambda: pod.said_so("verdict", "The job ended with signal 9"), "its status is told")
-    pod.wait_for(lambda: pod.sentences("incident-closed"), "it goes on", 60)
+    pod.wait_for(lambda: pod.sentences("incident-closed"), "it goes on")
     first, second = pod.resume_steps()
     assert first is None and second is not None, "--fresh was for the first start alone"
     end(pod)
@@ -390,7 +390,7 @@ def test_a_job_that_a_person_started_stays_one_that_is_only_observed(
     assert "a person started its job" in pod.status()["observed"]
     pod.practice.end_all()
     job.wait()
-    pod.wait_for(lambda: pod.status().get("pid") is None or pod.sentences("would"), "its end is seen", 60)
+    pod.wait_for(lambda: pod.status().get("pid") is None or pod.sentences("would"), "its end is seen")
     assert not pod.practice.alive(), "nothing is started in its place"
     assert pod.daemon is not None
     pod.daemon.send_signal(signal.SIGTERM)

@@ -211,7 +211,7 @@ class Cluster:
             texts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3500:]}")
         return "\n".join(texts)
 
-    def wait_for(self, what: Callable[[], Any], about: str, timeout_s: float = 40) -> Any:
+    def wait_for(self, what: Callable[[], Any], about: str, timeout_s: float = 120) -> Any:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if found := what():
@@ -219,7 +219,7 @@ class Cluster:
             time.sleep(0.05)
         raise AssertionError(f"not in {timeout_s} s: {about}\n{self.story()}")
 
-    def wait_for_step(self, step: int, timeout_s: float = 40) -> None:
+    def wait_for_step(self, step: int, timeout_s: float = 120) -> None:
         self.wait_for(lambda: self.step() >= step, f"step {step}", timeout_s)
 
     def check_sound(self) -> None:

@@ -124,7 +124,7 @@ def test_agents_that_are_killed_fifty_times_cost_no_step(make: MakeCluster) -> N
     assert cluster.living() == before and len(cluster.starts()) == 1, cluster.story()
     assert not cluster.sentences("verdict")
     (cluster.out / "end-0").write_text("0")
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     assert "vLLM 0 on n1 died silently" in cluster.sentences("verdict")[0]
     cluster.wait_for_step(cluster.starts()[1] + 2)
     cluster.check_sound()
@@ -176,18 +176,18 @@ def test_a_shared_folder_that_hangs_makes_no_second_writer_and_loses_nothing(
     finally:
         subprocess.run(["fsfreeze", "-u", volume], check=True)
     step = cluster.step()
-    cluster.wait_for_step(step + 4, 90)
+    cluster.wait_for_step(step + 4)
     if seconds < 20:
         assert cluster.living() == before, "a short one is not noticed"
         assert not cluster.sentences("verdict")
     (cluster.out / "end-0").write_text("0")
     starts = len(cluster.starts())
-    cluster.wait_for(lambda: len(cluster.starts()) > starts, "another start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) > starts, "another start")
     cluster.wait_for_step(cluster.starts()[-1] + 2)
     assert len(cluster.living()) == 4
     cluster.check_sound()
     assert cluster.stop() == 0
-    cluster.wait_for(lambda: not cluster.living(), "the end of all", 30)
+    cluster.wait_for(lambda: not cluster.living(), "the end of all")
 
 
 @pytest.mark.soak
@@ -231,7 +231,7 @@ def test_a_machine_that_is_lost_is_left_out_and_a_spare_takes_its_place(make: Ma
     cluster = make(machines=5, machine_silent=2)
     cluster.wait_for_step(5)
     cluster.lose_machine("n2")
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     [verdict] = cluster.sentences("verdict")
     assert verdict.startswith("n2 is lost: its agent has been silent for "), verdict
     cluster.wait_for_step(cluster.starts()[1] + 2)
@@ -253,7 +253,7 @@ def test_an_engine_elsewhere_that_answers_and_makes_nothing_is_found_while_steps
     )
     (cluster.out / "freeze-2").write_text("")
     frozen_at = cluster.step()
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     assert cluster.starts()[1] > frozen_at + 4, "it trained on until then"
     [verdict] = cluster.sentences("verdict")
     assert verdict.startswith("vLLM 2 on n3 hangs: it answers /health but makes no progress: it made no token for ")
@@ -276,7 +276,7 @@ def test_a_stop_waits_for_the_gpus_of_all_machines_and_says_whose_memory_is_not_
     cluster.wait_for(lambda: [one["role"] for one in cluster.status().get("gpus", ())] == ["inference"], "its GPU")
     cluster.wait_for_step(2)
     (cluster.out / "end-0").write_text("1")
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     told = "n2: The memory of GPU 0 did not come back after a stop, no living process of the run holds it."
     assert told in cluster.sentences("warning"), cluster.story()
     cluster.wait_for_step(cluster.starts()[1] + 2)
@@ -298,7 +298,7 @@ def test_a_machine_whose_gpu_fails_is_left_out_after_the_first_death_on_it(make:
     cluster.wait_for(lambda: any(said in one for one in cluster.sentences()), "a warning of the fault")
     assert not cluster.sentences("verdict"), "steps go on"
     (cluster.out / "end-1").write_text("1")
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     [verdict] = cluster.sentences("verdict")
     assert verdict.startswith("vLLM 1 on n2 died: it ended with exit code 1, "), verdict
     assert verdict.endswith("GPU 1 of n2: Xid 79."), verdict
@@ -339,7 +339,7 @@ def test_a_silent_machine_with_the_trainer_is_waited_for_until_its_lease_is_over
     cluster.wait_for(lambda: any(waits in one for one in cluster.sentences("start-waits")), "that the start waits")
     assert waits in cluster.status()["sentence"]
     assert first.is_running()
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 90)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     assert not first.is_running()
     cluster.wait_for_step(cluster.starts()[1] + 2)
     cluster.proxy.cut.clear()
@@ -369,7 +369,7 @@ def test_a_second_machine_of_the_same_name_is_not_heard_and_costs_nothing(make: 
     agent = cluster.agent("n0")
     agent.suspend()
     may_write = "another machine was called n0, and may still write"
-    cluster.wait_for(lambda: may_write in (cluster.folder / "other.out").read_text(), "a word about the lease", 40)
+    cluster.wait_for(lambda: may_write in (cluster.folder / "other.out").read_text(), "a word about the lease")
     assert cluster.starts() == [0]
     agent.resume()
     cluster.wait_for(lambda: "n0" in str(cluster.sentences("machine")[-1]), "it is heard again")
@@ -409,8 +409,8 @@ def test_a_network_that_is_cut_while_the_job_restarts(make: MakeCluster) -> None
     cluster.proxy.cut.set()
     time.sleep(6)  # the cut's own length; no machine is spare, so nothing can start before it is over
     cluster.proxy.cut.clear()
-    cluster.wait_for(lambda: len(cluster.starts()) >= 2, "a second start", 60)
-    cluster.wait_for_step(cluster.starts()[-1] + 2, 60)
+    cluster.wait_for(lambda: len(cluster.starts()) >= 2, "a second start")
+    cluster.wait_for_step(cluster.starts()[-1] + 2)
     stays(cluster, 3)
     assert len(cluster.living()) == 4
     cluster.check_sound()
@@ -423,7 +423,7 @@ def test_agents_that_are_killed_when_the_head_is_told_to_end_leave_nothing(make:
     for name in ("n0", "n3"):
         cluster.agent(name).kill()
     assert cluster.stop() == 0
-    cluster.wait_for(lambda: not cluster.living(), "the end of all", 30)
+    cluster.wait_for(lambda: not cluster.living(), "the end of all")
     for nanny in cluster.nannies.values():
         assert nanny.wait(30) == 0
     cluster.check_sound()
@@ -435,10 +435,10 @@ def test_without_a_head_the_agents_end_all_when_their_lease_is_over(make: MakeCl
     cluster.wait_for_step(3)
     assert cluster.daemon is not None
     cluster.daemon.kill()
-    cluster.wait_for(lambda: not cluster.living(), "the end of all", 40)
+    cluster.wait_for(lambda: not cluster.living(), "the end of all")
     # Another head starts the run again, at the last good step.
     cluster.start_daemon()
-    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start", 60)
+    cluster.wait_for(lambda: len(cluster.starts()) == 2, "a second start")
     cluster.wait_for_step(cluster.starts()[1] + 2)
     cluster.check_sound()
 
@@ -449,13 +449,13 @@ def test_the_practice_job_over_four_machines_loses_an_engine_and_finishes(tmp_pa
     try:
         # By its folder: on a busy machine the daemon reads the first lines late.
         saved = cluster.practice.trainer_part(4) / ".metadata"
-        cluster.wait_for(saved.exists, "the checkpoint of step 4", 90)
+        cluster.wait_for(saved.exists, "the checkpoint of step 4")
         core, server = cluster.core_of_engine("n3"), cluster.server_of_engine("n3")
         killed_at = time.monotonic()
         core.kill()
         [verdict] = cluster.wait_for(lambda: cluster.sentences("verdict"), "the verdict", 15)
         assert verdict.startswith("vLLM 2 on n3 died silently: "), verdict
-        closed = cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step", 60)
+        closed = cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step")
         assert time.monotonic() - killed_at < 40, closed
         assert not server.is_running()
         assert cluster.daemon is not None
@@ -482,14 +482,14 @@ def test_a_run_of_prime_rl_whose_launcher_renders_its_parts_loses_an_engine_and_
                 "a port that is held",
                 60,
             )
-        cluster.wait_for(lambda: cluster.step() >= 5, "step 5", 90)
+        cluster.wait_for(lambda: cluster.step() >= 5, "step 5")
         # n0 has the first engine and the router. Where a start failed twice on n1, that machine is taken last.
         record = away.look_at_component(max(cluster.state_dir.glob("attempts/[0-9]*")), "inference-1")
         assert record is not None and record.place is not None
         cluster.core_of_engine(record.place.host).kill()
         [verdict] = cluster.wait_for(lambda: cluster.sentences("verdict"), "the verdict", 15)
         assert verdict.startswith(f"vLLM 1 on {record.place.host} died silently: "), verdict
-        cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step", 60)
+        cluster.wait_for(lambda: cluster.sentences("incident-closed"), "a new step")
         first = psutil.Process(cluster.nannies["n0"].pid)
         router = next(one for one in first.children(recursive=True) if "vllm-router" in " ".join(one.cmdline()))
         router.kill()

@@ -50,7 +50,7 @@ def resumed_everywhere(cluster: DiskCluster) -> int:
 @pytest.mark.soak
 def test_a_rank_dies_and_all_machines_resume_at_the_newest_step_that_is_whole_over_them(make: Make) -> None:
     cluster = make()
-    cluster.wait_for(lambda: cluster.latest() >= 6, "a published step", 60)
+    cluster.wait_for(lambda: cluster.latest() >= 6, "a published step")
     kill_rank(cluster, 1)
     step = resumed_everywhere(cluster)
     assert step >= 6 and step <= cluster.latest()  # it was in the store before the start
@@ -66,14 +66,14 @@ def test_a_rank_dies_and_all_machines_resume_at_the_newest_step_that_is_whole_ov
 @pytest.mark.soak
 def test_a_lost_machine_takes_what_was_not_published_with_it_and_a_spare_gets_the_step(make: Make) -> None:
     cluster = make(machines=4, lease=5, machine_silent=3)
-    cluster.wait_for(lambda: cluster.latest() >= 12, "two published steps", 60)
+    cluster.wait_for(lambda: cluster.latest() >= 12, "two published steps")
     safe = cluster.latest()
     cluster.lose_machine("n2")
     step = resumed_everywhere(cluster)
     assert step >= safe
     assert step in cluster.published() or step < min(cluster.published())
     assert (cluster.disk("n3") / "checkpoints").is_dir()
-    cluster.wait_for(lambda: cluster.latest() > step, "a step of the three that are left", 60)
+    cluster.wait_for(lambda: cluster.latest() > step, "a step of the three that are left")
     cluster.check_stored(cluster.latest())
     assert cluster.stop() == 0
 
@@ -83,7 +83,7 @@ def test_a_head_that_is_killed_again_and_again_publishes_no_step_that_is_not_who
     cluster = make()
     safe = 0
     for number in range(4):
-        cluster.wait_for(lambda before=safe: cluster.latest() > before, "a later step", 60)
+        cluster.wait_for(lambda before=safe: cluster.latest() > before, "a later step")
         safe = cluster.latest()
         if number % 2:  # in the middle of the next one
             sent = cluster.store_folder / "several"
@@ -100,7 +100,7 @@ def test_a_head_that_is_killed_again_and_again_publishes_no_step_that_is_not_who
         for step in cluster.published():
             cluster.check_stored(step)
         cluster.start_daemon()
-    cluster.wait_for(lambda: cluster.latest() > safe, "a later step", 60)
+    cluster.wait_for(lambda: cluster.latest() > safe, "a later step")
     cluster.check_stored(cluster.latest())
     assert len(cluster.living()) == 3 and not cluster.loaded(2)  # the job never noticed
     assert cluster.stop() == 0
@@ -110,15 +110,15 @@ def test_a_head_that_is_killed_again_and_again_publishes_no_step_that_is_not_who
 @pytest.mark.parametrize("ranks", [3, 2])
 def test_a_run_goes_on_with_fresh_machines_in_the_same_and_in_another_number(make: Make, ranks: int) -> None:
     first = make("first")
-    first.wait_for(lambda: first.latest() >= 12, "two published steps", 60)
+    first.wait_for(lambda: first.latest() >= 12, "two published steps")
     assert first.stop() == 0
     last = first.latest()
     later = make("later", machines=ranks, ranks=ranks, store=first.store_folder)
-    later.wait_for(lambda: len(later.loaded(1)) == ranks, "all ranks", 60)
+    later.wait_for(lambda: len(later.loaded(1)) == ranks, "all ranks")
     [told] = set(later.loaded(1).values())
     step, files, _ = told.split()
     assert (int(step), int(files)) == (last, len(expected(last, 3)))
-    later.wait_for(lambda: later.latest() > last, "a step of the fresh machines", 60)
+    later.wait_for(lambda: later.latest() > last, "a step of the fresh machines")
     later.check_stored(later.latest(), ranks)
     assert later.stop() == 0
 
@@ -141,17 +141,17 @@ def test_a_disk_that_hangs_on_one_machine_is_told_and_costs_no_running_job(make:
     cluster.environs = {"n1": {"PYTHONPATH": str(stub), "HANGS": str(hangs)}}
     try:
         cluster.start()
-        cluster.wait_for(lambda: cluster.latest() >= 6, "a published step", 60)
+        cluster.wait_for(lambda: cluster.latest() >= 6, "a published step")
         hangs.touch()
-        cluster.wait_for(lambda: cluster.sentences("disks"), "that the disk hangs is told", 60)
+        cluster.wait_for(lambda: cluster.sentences("disks"), "that the disk hangs is told")
         assert cluster.sentences("disks")[0].startswith(
             "Parts of steps are unknown: the disk of n1 does not answer for 3"
         )
         published, step = cluster.latest(), cluster.step()
-        cluster.wait_for(lambda: cluster.step() > step + 12, "steps go on", 60)
+        cluster.wait_for(lambda: cluster.step() > step + 12, "steps go on")
         assert cluster.latest() <= published + 6 and len(cluster.living()) == 3
         hangs.unlink()
-        cluster.wait_for(lambda: cluster.latest() > published + 6, "publishing goes on", 60)
+        cluster.wait_for(lambda: cluster.latest() > published + 6, "publishing goes on")
         cluster.check_stored(cluster.latest())
         assert not cluster.sentences("verdict")
         assert cluster.stop() == 0

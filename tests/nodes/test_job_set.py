@@ -81,7 +81,7 @@ def test_a_pod_that_is_lost_is_replaced_and_the_run_finishes(tmp_path: Path) -> 
         # the same index.
         cluster.lose_machine("n2")
         cluster.start_agent("n2")
-        cluster.wait_for(lambda: len(cluster.starts()) == 3, "a start with the new pod", timeout_s=90)
+        cluster.wait_for(lambda: len(cluster.starts()) == 3, "a start with the new pod")
         assert cluster.daemon is not None
         assert cluster.daemon.wait(120) == 0, cluster.story()
         assert cluster.step() == 60
