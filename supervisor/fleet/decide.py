@@ -337,7 +337,7 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
             return None
         given = f"The run was given back {span(silent_s)} ago"
         # A person may have mended the pod, and while the store is away it claims nothing.
-        if not is_silent or seen.now - max(state.up_at, state.back_at) < rules.patience_s:
+        if not is_silent or seen.now - max(state.up_at, state.patient_from) < rules.patience_s:
             return Decision(state, f"{given}; its pod may start it again.")
         return _drop(
             state, holder, "failed", seen, f"{given}, and pod {holder.id} has not started it again: it is destroyed."

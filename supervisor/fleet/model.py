@@ -235,7 +235,7 @@ class State:
     heard_at: float = 0.0  # when it answered last
     beat_at: float = 0.0  # of the newest beat that was seen
     unheard_s: float = 0.0  # since then it was away for so long: no pod could beat
-    back_at: float = 0.0  # when it answered again after it was away last
+    patient_from: float = 0.0  # ``fleet up``, and as much later as the store was away since then
     forgotten_dollars: float = 0.0  # for pods that are over, and of which nothing else is remembered
 
 

@@ -156,7 +156,9 @@ def _note_outage(state: State, now: float) -> State:
     away_s = max(0.0, now - state.heard_at) if state.heard_at else 0.0
     rented = (replace(one, unheard_s=one.unheard_s + min(away_s, max(0.0, now - one.since))) for one in state.rented)
     unheard_s = state.unheard_s + min(away_s, max(0.0, now - state.beat_at))
-    return replace(state, unheard_s=unheard_s, back_at=now, rented=tuple(rented))
+    since = max(state.patient_from, state.up_at)
+    patient_from = since + min(away_s, max(0.0, now - since))
+    return replace(state, unheard_s=unheard_s, patient_from=patient_from, rented=tuple(rented))
 
 
 def _note_trained(last: Trained | None, claim: Claim, published: int | None) -> Trained | None:

@@ -537,6 +537,21 @@ def test_the_time_in_which_the_store_was_away_after_fleet_up_is_no_time_to_start
     assert world.now > world.store_away_until and pod.destroyed is None
 
 
+@pytest.mark.parametrize("code", [75, 93])
+def test_a_store_that_misses_a_look_now_and_then_frees_no_idle_pod_for_ever(code: int) -> None:
+    """Each outage of 40 s began the ten minutes anew, and nothing was trained for as long as they came."""
+    world, book, pod = train_world(2)
+    run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
+    world.release(pod, code, "the job ended")
+    if code == 93:
+        change(book, up_at=world.now)
+    given_back = world.now
+    while pod.destroyed is None and world.now < given_back + 2 * 3600:
+        world.store_away_until = world.now + 40.0
+        go(world, book, 300 / 3600)
+    assert pod.destroyed is not None and world.now - given_back < 1800, book.said[-1]
+
+
 @pytest.mark.parametrize("off_h", [8, 60])
 def test_an_outage_before_fleet_up_is_no_excuse_after_it(off_h: float) -> None:
     """A laptop that slept for days has no network in its first look: to it the store was away for all that time."""
