@@ -254,10 +254,11 @@ class Tier:
 
     def _step_on(self, job: Job) -> None:
         part, folder = job.tiered_part(), self._folder
-        if isinstance(part, str) or folder is None or not _is_own(folder) or (folder / "checkpoints").is_symlink():
+        if isinstance(part, str) or folder is None or not _is_own(folder):
             return
-        if any((folder / "checkpoints").glob(f"{move_aside.DELETING}*")):  # a delete was killed
-            move_aside.finish_deletions(folder)
+        move_aside.finish_deletions(folder)  # of a daemon that was killed
+        if (folder / "checkpoints").is_symlink():
+            return
         self._tell_lost(part)
         _link_weights(folder, part)
         waiting = self._list_waiting(part)
@@ -314,7 +315,8 @@ class Tier:
             answer = self._transfers.run(asked, what="drain")
             with contextlib.suppress(OSError):
                 staging.parent.rmdir()
-            (tree / MARK).write_text(str(saved))
+            (tree / MARK).touch()  # empty: on a full tier there is no page for a word
+            os.utime(tree / MARK, ns=(saved, saved))
         except (StoreError, OSError) as error:
             if self._newest_only and step < max(self._list_waiting(part), default=-1):
                 return  # it made way
@@ -483,7 +485,7 @@ def _time_of_save(tree: Path, part: TieredPart) -> int:
 
 def _is_drained(tree: Path, part: TieredPart) -> bool:
     try:
-        return (tree / MARK).read_text() == str(_time_of_save(tree, part))
+        return (tree / MARK).stat().st_mtime_ns == _time_of_save(tree, part)
     except OSError:
         return False
 

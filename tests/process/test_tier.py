@@ -333,6 +333,27 @@ def test_what_a_killed_delete_left_on_the_tier_goes_while_the_job_runs(pod: Pod)
     wait_for(lambda: pod.is_safe(4) and pod.there() == {"step_4": False}, "what is left of step 2 is gone")
 
 
+def test_what_a_daemon_that_was_killed_as_it_gave_the_tier_up_left_there_goes(pod: Pod) -> None:
+    """It had put the link to the volume in the place of the steps, and was deleting these."""
+    tier = pod.daemon()
+    tier.place(pod, start(None))  # type: ignore[arg-type]
+    steps = pod.save(2, 100).parents[1]
+    wait_for(lambda: pod.said("drained"), "step 2 is copied")
+    tier.close(job_runs=True)
+    left = steps.rename(steps.with_name(f"{move_aside.DELETING}checkpoints"))
+    steps.symlink_to(pod.home)
+    pod.daemon()
+    wait_for(lambda: not left.exists(), "its memory is given back")
+    assert pod.is_safe(2) and steps.is_symlink()
+
+
+def test_a_mark_that_a_step_was_copied_takes_no_page_of_a_full_tier(pod: Pod) -> None:
+    pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
+    tree = pod.save(2, 100).parent
+    wait_for(lambda: pod.last_look().waiting == () and pod.said("drained"), "step 2 is copied")
+    assert (tree / module.MARK).stat().st_blocks == 0
+
+
 def test_a_tier_that_was_emptied_is_told_with_the_steps_that_are_gone(pod: Pod) -> None:
     pod.daemon().place(pod, start(None))  # type: ignore[arg-type]
     pod.child.refuses = "the volume hangs"
@@ -387,6 +408,7 @@ def test_where_memory_gets_short_the_copy_goes_first_and_then_the_trainer_saves_
     wait_for(lambda: "has room for 0 bytes" in pod.last_look().over, "it is told")
     assert tier.place(pod, start(8, 2)) is None and not folder.exists()  # type: ignore[arg-type]
 
+    pod.memory_left = 64 * GIB
     tier = pod.daemon()
     folder = tier.place(pod, start(8, 3))  # type: ignore[arg-type]
     assert folder is not None
