@@ -179,10 +179,9 @@ def _problem_of(place: Path, found: os.stat_result, *, last: bool) -> str:
     if mode & 0o002:
         return f"all users can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod go-w {place}`."
     if mode & 0o020 and not _is_private_group(found):
+        group = next((words[0] for words in _rows("/etc/group") if words[2:3] == [str(found.st_gid)]), found.st_gid)
         return (
-            f"all of group {_group_members(found.st_gid)} can write the {what} {place} (mode "
-            f"{stat.S_IMODE(mode):04o}): "
-            f"`chmod g-w {place}`."
+            f"all of group {group} can write the {what} {place} (mode {stat.S_IMODE(mode):04o}): `chmod g-w {place}`."
         )
     return ""
 
@@ -214,10 +213,6 @@ def _rows(path: str) -> list[list[str]]:
         return [line.split(":") for line in Path(path).read_text(errors="replace").splitlines()]
     except OSError:
         return []
-
-
-def _group_members(gid: int) -> str:
-    return next((words[0] for words in _rows("/etc/group") if words[2:3] == [str(gid)]), str(gid))
 
 
 # ---------------------------------------------------------------- what was obeyed before

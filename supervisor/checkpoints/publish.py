@@ -178,7 +178,9 @@ class StepPublish:
             listing = self._without_rotten(files, listing, before)
         already = untouched and not self.rotten
         stored: dict[str, StoredFile] = {}
-        left = self._drop_what_is_left(before) if same and before is not None else ""
+        left = ""
+        if same and before is not None:
+            left = self.plan.happened.reason_against_step(self.plan.step, before.lineage, before.generation)
         if not already:
             self._check_fence()
             if not same:
@@ -255,9 +257,6 @@ class StepPublish:
     def _passed_over(self, before: Manifest) -> bool:
         """Is it a step that the run went back behind? It was reached anew, and its old commit says nothing of that."""
         return self.plan.happened.passed_over(self.plan.step, before.lineage, before.generation)
-
-    def _drop_what_is_left(self, before: Manifest) -> str:
-        return self.plan.happened.reason_against_step(self.plan.step, before.lineage, before.generation)
 
     def _files_to_send(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
         """All sources, unread. A file is cut as the manifest before cut it, so they compare."""

@@ -57,7 +57,9 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             publish = a.Publish(step, back, dict(state.progress.rewards).get(step))
             state, ordered = order_effect(remember_begun(state, step), publish)
             acts += ordered
-    full = not going and (disk_over(state) or disk_critical(state) or disk_short(state) or _is_stopped_for_room(state))
+    # Where the job waits for room, it is made until it may go on, not only until the next save fits.
+    waits = state.mode == "disk-full" and state.disk.free is not None and state.disk.free <= room_to_go_on(state)
+    full = not going and (disk_over(state) or disk_critical(state) or disk_short(state) or waits)
     if state.busy.prune_local is None and full and not state.local.reason and watch.over(state.disk.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
@@ -69,11 +71,6 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             state, ordered = order_effect(state, a.PruneStore(victims[0]))
             acts += ordered
     return state, acts
-
-
-def _is_stopped_for_room(state: State) -> bool:
-    """Does the job wait for room? Then it is made until the job may go on, not only until the next save fits."""
-    return state.mode == "disk-full" and state.disk.free is not None and state.disk.free <= room_to_go_on(state)
 
 
 def _engine(state: State, watch: Watch) -> tuple[State, Actions]:
