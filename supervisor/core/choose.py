@@ -72,7 +72,7 @@ def _find_pointed_step_that_is_not_listed(state: State) -> int | None:
     """The step of ``latest.json``, where no listing shows it whole and nothing is known against it."""
     store = state.store
     known = {s.step for s in store.steps if s.committed or s.left} | state.list_spoiled_steps().keys()
-    against = {str(step) for step in known} | store.damaged.keys() | state.set_aside()
+    against = {str(step) for step in known} | store.damaged.keys() | store.quarantined.keys()
     return store.latest if store.latest is not None and str(store.latest) not in against else None
 
 

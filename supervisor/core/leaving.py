@@ -199,7 +199,8 @@ def _only_here(state: State, tries_s: float | None) -> str:
     It is the daemon's last sentence. ``tries_s``: before that, how long the daemon goes on trying.
     """
     stored = max(state.good_stored(), default=-1)
-    here = {*pinned_here(state), *(step for step in state.good_local()[-1:] if step > stored)}
+    # The daemon sends no pinned step again that the store has deleted: it is told of at the end.
+    here = {*(pinned_here(state) if tries_s is None else ()), *(s for s in state.good_local()[-1:] if s > stored)}
     by_hand, fence = f"rl-supervisor publish {state.settings.run_file}", state.fence
     if not here:
         if state.local.reason in ("", NOT_LISTED):

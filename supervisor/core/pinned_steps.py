@@ -39,7 +39,7 @@ def where_kept(state: State, step: int) -> str:
         return ""
     if step == next_to_publish(state) or step == state.busy.publish:
         return "stays on this disk until it is published, and then in the store until it is unpinned"
-    return "is kept by this disk alone until it is unpinned: the store has no good copy"
+    return "is kept by this disk alone, and goes with it: the store has no good copy"
 
 
 # ---------------------------------------------------------------- training that is worth nothing

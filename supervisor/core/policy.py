@@ -422,7 +422,7 @@ def _leave_higher(state: State, step: int | None) -> State:
         return state
     known = {s.step for s in state.local.steps} | {s.step for s in state.store.steps}
     higher = {known_step for known_step in known if step is None or known_step > step}
-    quarantined = {**state.store.quarantined, **{str(s): state.wall for s in higher}}
+    quarantined = {**state.store.quarantined, **{str(s): state.wall_after(s) for s in higher}}
     state = fencing.went_back(state, step)
     quarantined.pop(str(step), None)  # the person wants it
     stored = tuple(replace(s, left="") if s.step == step else s for s in state.store.steps)

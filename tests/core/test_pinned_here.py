@@ -29,7 +29,7 @@ class Pinning(World):
         return [one.step for one in self.asked(a.Publish)]
 
 
-ALONE = "is kept by this disk alone until it is unpinned: the store has no good copy."
+ALONE = "is kept by this disk alone, and goes with it: the store has no good copy."
 
 
 def test_a_pinned_step_that_the_store_lacks_stays_on_this_disk() -> None:

@@ -315,6 +315,24 @@ def test_a_quarantined_step_that_a_person_wants_is_good_whatever_clock_dated_its
     assert (resume_steps(world)[-1], world.state.good_local()) == (10, [5, 10])
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 7200.0])
+def test_a_clock_that_dates_the_files_ahead_undoes_no_rollback(ahead_s: float) -> None:
+    """The step to go back to is fetched from the store meanwhile, and the disk is scanned."""
+    world = World()
+    world.running_at(10)
+    world.checkpoint(15)
+    world.after(5)
+    del world.local[5]
+    date_files(world, ahead_s)
+    world.actions.clear()
+    world.see(f.Command("rollback", "ana", ("5",)))
+    for _ in range(4):
+        world.after(20)
+        world.survey()
+    assert world.state.good_local() == [5] and world.state.good_stored() == [5]
+    assert not world.asked(a.Publish) and resume_steps(world) == [5]
+
+
 def test_a_line_of_the_launcher_after_it_does_not_hide_that_the_step_is_unreadable() -> None:
     world = resumed_at_ten()
     world.see(f.ErrorSeen("trainer", "checkpoint-damaged", "RuntimeError: PytorchStreamReader failed"))
