@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from supervisor.core.deadlines import FRESH_S, excuse_limit, with_span
 from supervisor.core.evolve import replace
-from supervisor.core.state import Left, Phase, State, Work
+from supervisor.core.state import EngineMemory, Left, Phase, State, Work
 from supervisor.core.watch import Watch
 
 
@@ -30,8 +30,9 @@ def left_by(before: State, state: State) -> State:
             role: _with_known_age(phase, known.phases.get(role), known.since)
             for role, phase in before.job.phases.items()
         },
+        update=before.job.update and _with_known_age(before.job.update, known.update, known.since),
         count=before.engine.count,
-        worked_t=_worked_t(before, known),
+        worked_t=_engine(before, known).worked_t,
         work=_work(before.job.work, known),
     )
     return replace(state, left=left)
@@ -49,7 +50,7 @@ def put_back(state: State, watch: Watch) -> State:
         state,
         left=None,
         progress=progress,
-        engine=replace(state.engine, worked_t=_worked_t(state, left)),
+        engine=_engine(state, left),
         attempt=replace(
             state.attempt, started=left.started if state.attempt.started == left.since else state.attempt.started
         ),
@@ -59,6 +60,7 @@ def put_back(state: State, watch: Watch) -> State:
                 role: _with_known_age(phase, left.phases.get(role), left.since)
                 for role, phase in state.job.phases.items()
             },
+            update=state.job.update and _with_known_age(state.job.update, left.update, left.since),
             work=_work(state.job.work, left),
             explained=_explained_times(state, left),
         ),
@@ -75,10 +77,13 @@ def _explained_times(state: State, left: Left) -> tuple[tuple[float, float], ...
     return spans
 
 
-def _worked_t(state: State, left: Left) -> float:
-    """When the engine last worked. Its counter goes on counting while no daemon looks: the same number is a proof."""
-    untouched = (state.engine.worked_t, state.engine.count) == (left.since, left.count)
-    return left.worked_t if untouched else state.engine.worked_t
+def _engine(state: State, left: Left) -> EngineMemory:
+    """With the time when it last worked. Its counter goes on while no daemon looks: the same number is a proof."""
+    engine = state.engine
+    if (engine.worked_t, engine.count) != (left.since, left.count):
+        return engine
+    moved_t = left.worked_t if engine.moved_t == left.since else engine.moved_t
+    return replace(engine, worked_t=left.worked_t, moved_t=moved_t)
 
 
 def _work(work: Work | None, left: Left) -> Work | None:

@@ -23,9 +23,6 @@ EVAL_CEILINGS, EVAL_LONGEST = 2.0, 2.0  # step ceilings, or the longest evaluati
 PAUSE_LONGEST, PAUSE_STEPS = 3.0, 1.5  # times the engine's longest pause, and the median step
 IDLE_S = 600.0  # an engine that was asked for nothing for so long evaluates nothing
 STILL_WRITTEN_S = 60.0
-UPDATED_S = 10.0
-"""An engine that makes tokens so long after an update of its weights began is updated, as far as the learned time of a
-step goes. At log level "info" no line says so (prime-rl 559b44772, utils/client.py)."""
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
 UPDATE_S = 720.0  # after which prime-rl gives up a request to update the weights (559b44772, utils/client.py)
@@ -179,26 +176,17 @@ def _explained_s(
 
 def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[float, float], ...]:
     """``state.explained`` with ``phase``, which is over now. That it was told to be over shows that it was no hang."""
-    limit = excuse_limit(state, role, phase.phase)
-    if limit <= 0 or phase.over or phase.phase == "download":
+    ends = min(state.now, _ends(state, role, phase))
+    if ends <= phase.t or phase.over or phase.phase == "download":
         return state.job.explained
-    return with_span(state.job.explained, phase.t, min(state.now, phase.t + limit))
+    return with_span(state.job.explained, phase.t, ends)
 
 
-def beyond_update_s(state: State, name: str) -> float:
-    """Seconds that an update of weights explains up to now, and in which the engine made tokens already."""
-    phase, beside = state.job.phases.get(name), state.job.phases.get(BESIDE)
-    if phase is None or phase.over or phase.until is None or (beside is not None and current(state, beside)):
-        return 0.0  # an evaluation beside it explains them, too
-    ends = min(state.now, phase.t + excuse_limit(state, name, phase.phase))
-    return max(0.0, ends - max(phase.until, state.progress.t))
-
-
-def time_update(phase: Phase, now: float, still_s: float) -> float | None:
-    """Seconds of an update of weights after which the engine makes tokens again; None: it is none, or not over."""
-    age_s = now - phase.t
-    is_over = phase.phase == "weight-update" and age_s >= UPDATED_S and still_s >= age_s - PAUSED_BY_S
-    return min(still_s, age_s) if is_over else None
+def _ends(state: State, role: str, phase: Phase) -> float:
+    """Until when this phase can explain silence: an update of weights only until the engine makes tokens."""
+    update = state.job.update if phase.phase == "weight-update" else None
+    ends = phase.t + excuse_limit(state, role, phase.phase)
+    return ends if update is None or update.until is None else min(ends, update.until)
 
 
 def with_span(spans: tuple[tuple[float, float], ...], began: float, ended: float) -> tuple[tuple[float, float], ...]:
@@ -234,9 +222,8 @@ def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
     """The phases that may explain silence now, with their roles and the time until which each does."""
     for name, phase in state.job.phases.items():
         role = name.partition("/")[0]
-        limit = excuse_limit(state, role, phase.phase)
-        if limit > 0 and current(state, phase):
-            ends = phase.t + limit
+        ends = _ends(state, role, phase)
+        if ends > phase.t and current(state, phase):
             if phase.phase == "eval" and role != "trainer":  # the trainer validates without the engine
                 ends = min(ends, _evaluation_end(state, phase, watch))
             yield role, phase, ends
@@ -269,6 +256,8 @@ def excuse(state: State, watch: Watch | None = None, but: Container[str] = ()) -
     for role, phase, ends in _present(state, watch):
         if phase.phase not in but and not watch.over(ends, 0.0):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
+    if "weight-update" not in but and is_paused_for_update(state):
+        return "the engine is paused for an update of its weights"
     if not state.live:
         return ""
     growth = state.job.growth.get("checkpoint")
@@ -307,18 +296,20 @@ def unsaid(state: State, watch: Watch) -> float:
 def is_paused_for_update(state: State) -> bool:
     """Does the engine stand still for an update of its weights, for no longer than updates may take in this run?
 
-    A line of a step ends none: the trainer's comes behind its save, and the orchestrator ships a batch meanwhile.
+    No other line ends one: the trainer's step comes behind its save, the orchestrator ships a batch, saves and begins
+    evaluations meanwhile, and a line that says that it is over may be read before the engine is looked at again.
     """
-    times, hang_s, since = state.books.learned.phases.get(ENGINE_UPDATE), state.settings.hang, state.engine.moved_t
+    update, engine, hang_s = state.job.update, state.engine, state.settings.hang
+    if update is None:
+        return False
+    times, since = state.books.learned.phases.get(ENGINE_UPDATE), engine.moved_t
+    if not knows_counters(engine, Watch(state.now)):
+        since = max(since, engine.lively_t)
     # After a hang, which may have been none, what was learned counts for nothing: ended in each, a job makes no step.
     doubted = any(one.signature == "engine-hang" for one in state.recovery.failures)
     learned_s = UPDATE_S if times is None or times.count < LEARNED_FROM or doubted else PAUSE_LONGEST * times.longest_s
-    for phase in state.job.phases.values():
-        limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= phase.t + PAUSED_BY_S else 0.0))
-        lasts = max(state.engine.counted_t - since, state.now - phase.t - PAUSED_BY_S)
-        if phase.phase == "weight-update" and since <= phase.t + 2 * hang_s and lasts < limit:
-            return True
-    return False
+    limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= update.t + PAUSED_BY_S else 0.0))
+    return since <= update.t + 2 * hang_s and max(engine.counted_t - since, state.now - update.t - PAUSED_BY_S) < limit
 
 
 def save_of_trainer(state: State) -> Phase | None:

@@ -95,6 +95,7 @@ def _job_later(job: Job, later: Callable[[float], float]) -> Job:
     return replace(
         job,
         phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in job.phases.items()},
+        update=job.update and replace(job.update, t=later(job.update.t)),
         growth={what: replace(growth, t=later(growth.t)) for what, growth in job.growth.items()},
         work=_work_later(job.work, later),
         efforts={},
@@ -122,6 +123,7 @@ def _left_later(left: Left | None, later: Callable[[float], float]) -> Left | No
         progress_t=later(left.progress_t),
         started=later(left.started),
         phases={role: replace(phase, t=later(phase.t)) for role, phase in left.phases.items()},
+        update=left.update and replace(left.update, t=later(left.update.t)),
         worked_t=later(left.worked_t),
         work=_work_later(left.work, later),
     )

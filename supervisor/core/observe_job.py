@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.core import facts as f
 from supervisor.core import machines
-from supervisor.core.deadlines import BESIDE, beyond_update_s, explained_s, explained_until_now, time_update, with_span
+from supervisor.core.deadlines import BESIDE, PAUSED_BY_S, explained_s, explained_until_now, with_span
 from supervisor.core.evolve import replace, settle
 from supervisor.core.phases import ENGINE_UPDATE, STEP, WARM
 from supervisor.core.pictures import KNOWN_POWER_W, after_look, learn_pictures, with_effort
@@ -37,6 +37,7 @@ WHOLE_CORE = 0.8
 HELD_S = 3.0  # how long a level must stand to count as the plateau
 KEEP_REWARDS = 16  # steps by which the orchestrator may be ahead of the trainer
 GROWS_S = 120.0  # a download that has not grown for so long does not grow
+UPDATED_S = 10.0  # tokens so long after an update of weights began tell its end: prime-rl 559b44772 says it at "debug"
 MISSED_STEPS, FASTER = 10, 4  # lines that a log may have lost at once, and a step against the fastest of the window
 IN_A_ROW = 3  # numbers that are believed whatever the clock says
 # The GPU, or its memory, is no longer usable without a reset (NVIDIA, "Xid Errors": double-bit ECC, row remapping
@@ -268,9 +269,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
     watched = (fact.duration_s or 0.0) <= state.now - state.attempt.started + 1.0
     if timed and progress.timed and watched and state.live:
         # What a known reason explains has a limit of its own: learned as a step, one evaluation would hide each hang.
-        beyond_s = state.job.beyond_update_s + beyond_update_s(state, "orchestrator")
-        explained = max(0.0, explained_s(state) - beyond_s)
-        state = replace(state, books=state.books.with_time(STEP, interval - explained))
+        state = replace(state, books=state.books.with_time(STEP, interval - explained_s(state)))
     state = _phase_over(state, fact.role)
     settle(state, books=replace(state.books, learned=learn_pictures(state.books.learned, state.job.pictures)))
     return replace(
@@ -287,7 +286,7 @@ def _step_done(state: State, fact: f.StepDone) -> State:
             loss=fact.loss if fact.loss is not None else progress.loss,
             duration_s=fact.duration_s if fact.duration_s is not None else (interval if timed else None),
         ),
-        job=replace(state.job, explained=(), pictures={}, beyond_update_s=0.0),
+        job=replace(state.job, explained=(), pictures={}),
     )
 
 
@@ -350,7 +349,8 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     else:
         state = end_phase(state, fact.role)
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
-    settle(state, job=replace(state.job, phases={**state.job.phases, fact.role: phase}))
+    update = phase if fact.phase == "weight-update" else state.job.update
+    settle(state, job=replace(state.job, phases={**state.job.phases, fact.role: phase}, update=update))
     return state
 
 
@@ -375,21 +375,23 @@ def end_phase(state: State, name: str) -> State:
     explained = explained_until_now(state, role, phase)
     books = state.books.with_time(f"{role}/{phase.phase}", state.now - phase.t) if phase.timed else state.books
     over = replace(phase, timed=False, over=True)
-    beyond_s = state.job.beyond_update_s + beyond_update_s(state, name)
     phases = {**state.job.phases, name: over}
-    settle(state, books=books, job=replace(state.job, explained=explained, phases=phases, beyond_update_s=beyond_s))
+    settle(state, books=books, job=replace(state.job, explained=explained, phases=phases))
     return state
 
 
 def note_updated(state: State, still_s: float) -> None:
     """The engine makes tokens, after so many seconds without one: an update of its weights is over."""
-    for role, phase in state.job.phases.items():
-        if (paused_s := time_update(phase, state.now, still_s)) is None:
-            continue
-        if phase.until is None or paused_s >= state.settings.hang / 2:  # before its pause, it makes tokens for a while
-            settle(state, books=state.books.with_time(ENGINE_UPDATE, paused_s))
-        if phase.until is None:
-            settle(state, job=replace(state.job, phases={**state.job.phases, role: replace(phase, until=state.now)}))
+    update = state.job.update
+    if update is None or (age_s := state.now - update.t) < UPDATED_S or still_s < age_s - PAUSED_BY_S:
+        return
+    paused_s = min(still_s, age_s)
+    if update.until is not None and paused_s < state.settings.hang / 2:
+        return
+    # Before its pause, the engine may have made tokens for a while.
+    update = replace(update, until=update.until or state.now)
+    job = replace(state.job, update=update, explained=with_span(state.job.explained, state.now - paused_s, state.now))
+    settle(state, books=state.books.with_time(ENGINE_UPDATE, paused_s), job=job)
 
 
 def _observe_growth(state: State, fact: f.Growing) -> State:

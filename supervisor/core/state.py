@@ -389,6 +389,7 @@ class Left:
     progress_t: float
     started: float
     phases: dict[str, Phase] = field(default_factory=dict)
+    update: Phase | None = None
     count: float | None = None  # the engine's counter
     worked_t: float = 0.0
     work: Work | None = None
@@ -463,8 +464,8 @@ class Job:
     pictures: dict[str, float] = field(default_factory=dict)  # for how long each stood in this step, at most (s)
     work: Work | None = None
     phases: dict[str, Phase] = field(default_factory=dict)  # by role
+    update: Phase | None = None  # the newest update of weights, whatever its role has said since
     explained: tuple[tuple[float, float], ...] = ()  # from when to when known reasons explained silence, in this step
-    beyond_update_s: float = 0.0  # seconds of these in which the engine was updated already
     errors: dict[str, Error] = field(default_factory=dict)  # by signature
     finishes: dict[str, float] = field(default_factory=dict)  # role -> t
     scratch: str = ""  # the line with which a role said that it starts from scratch

@@ -12,6 +12,7 @@ from typing import Literal
 from supervisor.base.records import dataclass
 from supervisor.core import machines, recurring, stuck
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
+from supervisor.core.observe_engine import CANARY_COUNT
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
 from supervisor.core.starts import HUNG, fruitless_s
@@ -46,7 +47,7 @@ TABLE = (
     Row(("*",), "any", "no other machine", "unfit", "No other machine is well: another allocation goes on."),
     Row(("*",), "any", "incurable", "give-up", "A restart cannot cure this: mend it, then start the run again."),
     Row(NETWORK, "start", "patient", "wait", "The network is away, which is not the run's fault: it waits longer."),
-    Row(HUNG[1:], "start", "served", "wait", "All wait, perhaps for a judge elsewhere: it waits longer."),
+    Row(("start-stuck",), "start", "served", "wait", "All wait, perhaps for a judge elsewhere: it waits longer."),
     Row(("disk-full",), "any", "no room", "wait-for-room", "No local step is safe to delete: it waits for room."),
     Row(HUNG, "start", "nothing new", "give-up", "{fruitless} of starts showed nothing new."),
     Row(("*",), "start", "unreadable", "step-back", "The job could not read the checkpoint of step {step}."),
@@ -114,9 +115,11 @@ def _no_progress(state: State, verdict: Verdict) -> bool:
 
 def _waits_elsewhere(state: State, verdict: Verdict) -> bool:
     """Is it neither engine nor trainer that keeps all waiting? A judge elsewhere may be away for an hour."""
-    found, look = stuck.find(state), state.engine.look
-    works = state.engine.worked_t > state.attempt.started and look is not None and look.health == "ok"
-    return works and state.recovery.waits < WAITS_ELSEWHERE and found.cause == "orchestrator-wedged" and not found.sure
+    found, engine = stuck.find(state), state.engine
+    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > CANARY_COUNT
+    answers = engine.look is not None and engine.look.health == "ok" and not engine.liveness_misses
+    wedged = found.cause == "orchestrator-wedged" and not found.sure
+    return worked and answers and wedged and state.recovery.waits < WAITS_ELSEWHERE
 
 
 def _first_try(state: State) -> bool:

@@ -236,7 +236,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     # While the engine works, it may be one request's error, or of code that a model wrote, and a rollout is long.
-    patience_s = HOPELESS_S if idle or watch.over(state.engine.worked_t, HOPELESS_S) else HOPELESS_AT_WORK_S
+    patience_s = HOPELESS_S if watch.over(state.engine.worked_t, HOPELESS_S) else HOPELESS_AT_WORK_S
     for error in state.job.errors.values():
         # Some requests of a healthy run are refused, too: it counts only while the engine is idle.
         incurable = error.deterministic or (error.signature in REFUSED and idle)

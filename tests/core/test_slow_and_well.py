@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from supervisor.core import actions as a
@@ -11,14 +14,24 @@ from .test_standstill import RESTS, SPINS_W, look, seen_run, stands
 from .world import GIB, World
 
 
-def update(world: World, number: int, seconds: int, *, line_at: int = 0, role: f.Role = "trainer") -> None:
+def update(
+    world: World,
+    number: int,
+    seconds: int,
+    *,
+    line_at: int = 0,
+    role: f.Role = "trainer",
+    phases: Mapping[int, str] = MappingProxyType({}),
+    counts: bool = True,
+) -> None:
     """A step, and the update of weights after it: the engine is paused, and answers no /liveness.
 
-    ``role`` says that its step is done so many seconds after the update began.
+    ``role`` says that its step is done so many seconds after the update began, and the orchestrator what it does.
     """
     for _ in range(46):
         world.t += 5
-        world.engine()
+        world.engine(**({} if counts else BLIND))
+        world.see(f.WorkSeen(64, int(world.t) % 256, 256))
     if role == "orchestrator" or not line_at:
         world.see(f.StepDone("trainer", number, 230.0, loss=0.1))
     world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
@@ -26,11 +39,18 @@ def update(world: World, number: int, seconds: int, *, line_at: int = 0, role: f
     for second in range(5, seconds + 1, 5):
         world.t += 5
         missed = second % 15 == 0 and second >= 30
-        world.engine(iterations=count, running=64.0, liveness="timeout" if missed else "unknown")
+        said = {"iterations": count, "running": 64.0, **({} if counts else BLIND)}
+        world.engine(**said | {"liveness": "timeout" if missed else "unknown"})
         if second == line_at:
             world.see(f.StepDone(role, number + (role == "orchestrator"), 230.0, loss=0.1))
+        if second in phases:
+            world.see(f.PhaseSeen("orchestrator", phases[second], number, phases[second]))
         if world.asked(a.Stop):
             return
+
+
+BLIND = {"iterations": None, "running": None, "waiting": None, "connections": None, "liveness": "ok"}
+"""Of an engine whose /metrics cannot be read."""
 
 
 def begun() -> World:
@@ -50,6 +70,59 @@ def test_a_line_of_a_step_amid_an_update_of_weights_does_not_end_it(seconds: int
     for number in range(1, 12):
         update(world, number, seconds, line_at=line_at, role=role)
     assert not world.asked(a.Stop), world.said("verdict")
+
+
+@pytest.mark.parametrize("seconds", [75, 150])
+@pytest.mark.parametrize(
+    "phases",
+    [
+        {5: "checkpoint"},
+        {5: "checkpoint", 10: "eval"},
+        {5: "barrier", 20: "rollouts"},
+        {70: "rollouts"},  # "All inference engines resumed", five seconds before the look that shows the first token
+    ],
+)
+def test_nothing_that_the_orchestrator_does_amid_an_update_of_weights_ends_it(
+    phases: dict[int, str], seconds: int
+) -> None:
+    """A batch that was held ships during the update, with its save and the evaluations after it."""
+    world = begun()
+    for number in range(1, 12):
+        update(world, number, seconds, line_at=5, role="orchestrator", phases=phases)
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+@pytest.mark.parametrize("after_s", [20, 60, 90, 120])
+def test_a_daemon_that_comes_amid_an_update_of_weights_knows_of_it(after_s: int) -> None:
+    world = begun()
+    for number in range(1, 3):
+        update(world, number, 150)
+    update(world, 3, after_s)
+    number = world.state.attempt.number
+    world.see(f.DaemonStarted("next", world.settings, "boot", number))
+    world.see(f.AttemptAdopted(number, world.state.attempt.resume_step, world.pid))
+    for second in range(after_s + 5, 301, 5):
+        world.t += 5
+        missed = second % 15 == 0
+        world.engine(iterations=world.state.engine.count, running=64.0, liveness="timeout" if missed else "unknown")
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_an_engine_whose_counters_cannot_be_read_and_that_hangs_after_an_update_of_weights_is_found() -> None:
+    world = begun()
+    for number in range(1, 8):
+        update(world, number, 20, counts=False)
+    assert not world.asked(a.Stop), world.said("verdict")
+    for _ in range(40):
+        world.t += 5
+        world.engine(**BLIND)
+        world.see(f.WorkSeen(64, int(world.t) % 256, 256))
+    began, done = world.t, int(world.t) % 256
+    while not world.asked(a.Stop) and world.t < began + 600:
+        world.t += 5
+        world.engine(**BLIND | {"liveness": "timeout"})
+        world.see(f.WorkSeen(64, done, 256))
+    assert world.t - began <= 75 and "vLLM hangs" in world.said("verdict")[0]
 
 
 def test_updates_of_weights_that_take_minutes_are_learned() -> None:
@@ -111,6 +184,33 @@ def test_an_error_of_the_environments_ends_no_start_in_which_the_engine_makes_to
         world.see(f.WorkSeen(64, 0, 256))
         world.see(f.ErrorSeen("orchestrator", "module-missing", "No module named 'numpy'", deterministic=True))
     assert world.asked(a.Stop), "none of its rollouts ever ends"
+
+
+def test_an_engine_that_is_idle_for_one_look_is_one_at_work() -> None:
+    """Agents compute in their sandboxes at that moment; no rollout of theirs ends for ten minutes."""
+    world = begun()
+    for look_number in range(1, 200):
+        world.t += 5
+        world.engine(running=0.0 if look_number % 65 == 0 else 8.0, waiting=0.0)
+        world.see(f.WorkSeen(64, 0, 256))
+        if look_number % 6 == 0:
+            world.see(f.ErrorSeen("orchestrator", "module-missing", "No module named 'numpy'", deterministic=True))
+    assert not world.asked(a.Stop) and world.state.mode == "starting", world.said("verdict")
+
+
+def test_the_token_of_our_own_request_is_no_work_whichever_look_shows_it() -> None:
+    """A look reads the counters first and then asks for a token, so the next look shows it."""
+    world = begun()
+    count, worked_t = world.state.engine.count or 0.0, world.state.engine.worked_t
+    for number in range(1, 60):
+        world.t += 5
+        asked = number % 7 == 0
+        count += (number - 1) % 7 == 0 and number > 1
+        world.engine(iterations=count, running=0.0, liveness="absent", canary="ok" if asked else "")
+    assert world.state.engine.count == count > 5 and world.state.engine.worked_t == worked_t
+    world.t += 5
+    world.engine(iterations=count + 40, running=4.0, liveness="absent")
+    assert world.state.engine.worked_t == world.t
 
 
 def test_a_start_that_is_late_and_one_error_of_a_judge_convict_no_engine_at_work() -> None:
