@@ -138,7 +138,7 @@ class ApiBackend:
             ok, sentence = False, f"Nothing is stopped or started, since the new configuration cannot start: {problem}"
         if ok:
             self._house.post(f.Command(verb, who, tuple(args)), "api")
-        return Reply(ok, sentence)
+        return Reply(ok, f"{sentence} {self._house.journal.failure}".rstrip())
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         """What was said, oldest first."""

@@ -53,6 +53,14 @@ def test_an_order_is_refused_once_the_end_is_decided(daemon: Daemon) -> None:
     daemon._end(93)
 
 
+def test_who_orders_something_on_a_full_state_disk_is_told_that_the_journal_cannot_keep_it(daemon: Daemon) -> None:
+    daemon.state = replace(daemon.state, mode="running", ending=Ending())
+    daemon.journal.failure = "The journal j.db cannot be written: database or disk is full. Make room on its disk."
+    answer = ApiBackend(daemon, daemon.attaching).command("pause", [], "root")
+    assert answer.ok and answer.sentence.startswith("Paused: ") and answer.sentence.endswith(daemon.journal.failure)
+    daemon._end(0)
+
+
 @pytest.mark.parametrize("signals", [0, 1], ids=["while it looks for the root cause", "at a signal"])
 def test_the_next_daemon_keeps_to_an_order_that_was_taken_a_moment_before(
     daemon: Daemon, folder: Path, signals: int
