@@ -215,10 +215,9 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     # Saves and evaluations explain no engine that stands still while work waits; an update, which pauses it, does.
     if len(stuck) < 2 or not kinds & {"counters", "request"}:
         return None
-    if is_paused_for_update(state):
+    # Rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill.
+    if is_paused_for_update(state) or ("counters" not in kinds and excuse(state, watch)):
         return None
-    if "counters" not in kinds and excuse(state, watch):
-        return None  # rollouts wait for an evaluation, and a busy server is late to answer: neither proves a standstill
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
         "hung", "engine-hang", f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.", True, tuple(signals)

@@ -88,7 +88,9 @@ def listeners(ports: Iterable[int], hosts: Mapping[int, str] | None = None) -> l
         if port not in wanted:
             continue
         address = kernel_address(fields[1].rpartition(":")[0])
-        if _in_the_way(address, at.get(port, frozenset())):
+        asked = at.get(port, frozenset())
+        # All addresses hold each one; a server that wants all finds none of them taken.
+        if not asked or address.is_unspecified or address in asked:
             found[int(fields[9])] = Listener(port, int(fields[9]), int(fields[7]), address=str(address))
     return sorted(found.values(), key=lambda one: (one.port, one.inode))
 
@@ -122,11 +124,6 @@ def kernel_address(field: str) -> Address:
     words = [bytes.fromhex(field[at : at + 8]) for at in range(0, len(field), 8)]
     address = ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def _in_the_way(listens: Address, wanted: frozenset[Address]) -> bool:
-    """All addresses hold each one; a server that wants all finds none of them taken."""
-    return not wanted or listens.is_unspecified or listens in wanted
 
 
 def with_pids(found: Sequence[Listener]) -> list[Listener]:

@@ -125,6 +125,26 @@ def test_an_engine_whose_counters_cannot_be_read_and_that_hangs_after_an_update_
     assert world.t - began <= 75 and "vLLM hangs" in world.said("verdict")[0]
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_an_engine_that_hangs_in_steps_of_seconds_is_found_though_an_update_of_weights_has_just_begun(
+    counts: bool,
+) -> None:
+    world = begun()
+    for number in range(1, 8):
+        world.see(f.StepDone("trainer", number, 6.0, loss=0.1))
+        world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
+        for _ in range(2):
+            world.t += 3
+            world.engine(**({} if counts else BLIND))
+            world.see(f.WorkSeen(64, number, 256))
+    began, count = world.t, world.state.engine.count
+    while not world.asked(a.Stop) and world.t < began + 900:
+        world.t += 3
+        world.engine(**({"iterations": count} if counts else BLIND) | {"running": 64.0, "liveness": "timeout"})
+        world.see(f.WorkSeen(64, 7, 256))
+    assert world.t - began <= 180 and "vLLM hangs" in world.said("verdict")[0], world.t - began
+
+
 def test_updates_of_weights_that_take_minutes_are_learned() -> None:
     world = begun()
     for number in range(1, 8):
