@@ -256,7 +256,8 @@ def excuse(state: State, watch: Watch | None = None, but: Container[str] = ()) -
     for role, phase, ends in _present(state, watch):
         if phase.phase not in but and not watch.over(ends, 0.0):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
-    if "weight-update" not in but and is_paused_for_update(state):
+    waits = keeps_work_waiting(state.engine, state.settings.hang)
+    if waits and "weight-update" not in but and is_paused_for_update(state):
         return "the engine is paused for an update of its weights"
     if not state.live:
         return ""
@@ -310,6 +311,11 @@ def is_paused_for_update(state: State) -> bool:
     learned_s = UPDATE_S if times is None or times.count < LEARNED_FROM or doubted else PAUSE_LONGEST * times.longest_s
     limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= update.t + PAUSED_BY_S else 0.0))
     return since <= update.t + 2 * hang_s and max(engine.counted_t - since, state.now - update.t - PAUSED_BY_S) < limit
+
+
+def keeps_work_waiting(engine: EngineMemory, hang_s: float) -> bool:
+    """Does work wait for an engine that has not answered from within since it stands still? Else it is idle."""
+    return engine.work_since is not None and engine.lively_t <= engine.moved_t + hang_s / 2
 
 
 def save_of_trainer(state: State) -> Phase | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import explained_s
+from supervisor.core.deadlines import explained_s, keeps_work_waiting
 from supervisor.core.evolve import replace, settle
 from supervisor.core.observe_job import note_updated
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
@@ -21,7 +21,7 @@ def observe_engine(state: State, fact: f.EngineLook) -> State:
     old = state.engines.get(fact.place, EngineMemory()) if fact.host else state.engine
     new = _note_health(state, replace(old, look=fact, look_t=state.now), fact)
     new = _note_answers(new, fact, state.now)
-    new = _note_count(state, new, fact, after_canary=old.look is not None and old.look.canary == "ok")
+    new = _note_count(state, old, new, fact)
     if fact.canary == "ok":
         new = replace(new, canary_misses=0, moved_t=state.now)  # it made a token for us, whatever its counters say
     if fact.engines or old.units:
@@ -60,7 +60,7 @@ def _note_answers(engine: EngineMemory, fact: f.EngineLook, now: float) -> Engin
     return engine
 
 
-def _note_count(state: State, engine: EngineMemory, fact: f.EngineLook, *, after_canary: bool) -> EngineMemory:
+def _note_count(state: State, old: EngineMemory, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:
     count, now = fact.iterations if fact.iterations is not None else fact.generation_tokens, state.now
     if count is None or isnan(count):  # no number differs from itself for ever
         return engine
@@ -69,10 +69,12 @@ def _note_count(state: State, engine: EngineMemory, fact: f.EngineLook, *, after
     # Backwards means a restarted engine: a new base, and no proof of standing still either.
     new = replace(engine, counted_t=now, count=count, moved_t=now, canary_misses=0)
     # Tokens may be our own canary's where it was time for one, or one was answered; else they are the job's.
-    ours = after_canary or now - engine.moved_t >= state.settings.hang * CANARY_AFTER
+    answered = old.look is not None and old.look.canary == "ok"
+    ours = answered or now - engine.moved_t >= state.settings.hang * CANARY_AFTER
     if engine.count is not None and ours and 0 < count - engine.count <= CANARY_COUNT:
         return new
-    note_updated(state, max(1.0, engine.counted_t - engine.moved_t))  # a pause that no look saw is a short one
+    still_s = max(1.0, engine.counted_t - engine.moved_t)  # a pause that no look saw is a short one
+    note_updated(state, still_s, waited=keeps_work_waiting(old, state.settings.hang))
     idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
     if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
         settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))

@@ -385,8 +385,8 @@ def end_phase(state: State, name: str) -> State:
     return state
 
 
-def note_updated(state: State, still_s: float) -> None:
-    """The engine makes tokens, after so many seconds without one: an update of its weights is over."""
+def note_updated(state: State, still_s: float, *, waited: bool) -> None:
+    """The engine makes tokens, after so many seconds without one, in which work ``waited``: its update is over."""
     update = state.job.update
     if update is None or (age_s := state.now - update.t) < UPDATED_S or still_s < age_s - PAUSED_BY_S:
         return
@@ -395,8 +395,9 @@ def note_updated(state: State, still_s: float) -> None:
         return
     # Before its pause, the engine may have made tokens for a while.
     update = replace(update, until=update.until or state.now)
-    job = replace(state.job, update=update, explained=with_span(state.job.explained, state.now - paused_s, state.now))
-    settle(state, books=state.books.with_time(ENGINE_UPDATE, paused_s), job=job)
+    known = state.job.explained
+    job = replace(state.job, explained=with_span(known, state.now - paused_s, state.now) if waited else known)
+    settle(state, books=state.books.with_time(ENGINE_UPDATE, paused_s), job=replace(job, update=update))
 
 
 def _observe_growth(state: State, fact: f.Growing) -> State:

@@ -12,7 +12,6 @@ from typing import Literal
 from supervisor.base.records import dataclass
 from supervisor.core import machines, recurring, stuck
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
-from supervisor.core.observe_engine import CANARY_COUNT
 from supervisor.core.proof import Verdict
 from supervisor.core.retention import disk_critical, disk_short, safe_locally
 from supervisor.core.starts import HUNG, fruitless_s
@@ -21,7 +20,7 @@ from supervisor.core.words import span
 
 Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
 MOST_WAITS = 12  # their limits double from 1 to 20 min and half of each is waited on average: an hour and a half
-
+SERVED = 1000  # tokens or iterations: more than our own requests take in hours
 WAITS_ELSEWHERE = 5  # each behind a start of ten minutes or more: an hour and a half
 FRUITLESS_STARTS = 2  # so many times ``deadlines.startup`` are spent on starts that show nothing new
 
@@ -116,7 +115,7 @@ def _no_progress(state: State, verdict: Verdict) -> bool:
 def _waits_elsewhere(state: State, verdict: Verdict) -> bool:
     """Is it neither engine nor trainer that keeps all waiting? A judge elsewhere may be away for an hour."""
     found, engine = stuck.find(state), state.engine
-    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > CANARY_COUNT
+    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > SERVED
     answers = engine.look is not None and engine.look.health == "ok" and not engine.liveness_misses
     wedged = found.cause == "orchestrator-wedged" and not found.sure
     return worked and answers and wedged and state.recovery.waits < WAITS_ELSEWHERE

@@ -57,7 +57,8 @@ class RecentRate:
     def saw(self, moved: int, now: float) -> None:
         """``moved`` bytes in all at ``now`` seconds. They may be fewer than before."""
         self._seen.append((now, moved))
-        self._drop_old_samples(now)
+        while len(self._seen) > 1 and self._seen[1][0] <= now - self._window_s:
+            self._seen.popleft()
 
     def bytes_per_s(self, now: float) -> float:
         """The rate at ``now``; it falls while nothing moves, also when ``saw`` is not called."""
@@ -66,10 +67,6 @@ class RecentRate:
         first = old[-1] if old else seen[0] if seen else (now, 0)
         seconds = now - first[0]
         return max(0.0, (seen[-1][1] - first[1]) / seconds) if seen and seconds > 0 else 0.0
-
-    def _drop_old_samples(self, now: float) -> None:
-        while len(self._seen) > 1 and self._seen[1][0] <= now - self._window_s:
-            self._seen.popleft()
 
 
 @dataclass

@@ -94,7 +94,7 @@ def set_variables(fixed: Mapping[str, str], environ: Mapping[str, str]) -> list[
         Change(
             f"{name}={value}",
             REASONS.get(name, ""),
-            f"{name}={environ[name]}" if _is_overridden(name, value, environ) else "",
+            f"{name}={environ[name]}" if environ.get(name, value) != value and not _matches_any(name, NEVER) else "",
         )
         for name, value in fixed.items()
     ]
@@ -105,10 +105,6 @@ def open_files(asked: int) -> Change:
     return Change(
         f"{asked} open files", "[job] nofile of the run file says it; the hard limit is raised where that may be"
     )
-
-
-def _is_overridden(name: str, value: str, environ: Mapping[str, str]) -> bool:
-    return environ.get(name, value) != value and not _matches_any(name, NEVER)
 
 
 def job_environment(

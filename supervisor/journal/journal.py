@@ -300,7 +300,8 @@ class Journal:
 
     def record(self, observation: Observation, before: State, after: State, actions: Sequence[Action]) -> list[Event]:
         """Write one turn of the loop; returns the events in it with their numbers."""
-        if isinstance(observation.fact, Tick) and not actions and _is_same_state(before, after):
+        idle = isinstance(observation.fact, Tick) and not actions
+        if idle and replace(after, now=before.now, wall=before.wall, calm_until=before.calm_until) == before:
             self._state, self._tick = after, observation
             return []
         said = [action for action in actions if isinstance(action, Say)]
@@ -541,7 +542,3 @@ def _no_journal(error: sqlite3.DatabaseError) -> bool:
     """Is the file itself at fault? What Python's module finds by itself has no code, and is the file's fault, too."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF in _NO_JOURNAL
-
-
-def _is_same_state(before: State, after: State) -> bool:
-    return replace(after, now=before.now, wall=before.wall, calm_until=before.calm_until) == before

@@ -9,8 +9,9 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
+from supervisor.core.deadlines import excuse
 
-from .test_standstill import RESTS, SPINS_W, look, seen_run, stands
+from .test_standstill import BUSY_W, RESTS, SPINS_W, look, run, seen_run, stands
 from .world import GIB, World
 
 
@@ -143,6 +144,45 @@ def test_an_engine_that_hangs_in_steps_of_seconds_is_found_though_an_update_of_w
         world.engine(**({"iterations": count} if counts else BLIND) | {"running": 64.0, "liveness": "timeout"})
         world.see(f.WorkSeen(64, 7, 256))
     assert world.t - began <= 180 and "vLLM hangs" in world.said("verdict")[0], world.t - began
+
+
+def test_what_an_engine_rests_for_want_of_work_after_an_update_of_weights_is_a_part_of_the_step() -> None:
+    """Agents boot their sandboxes for minutes; once, what was left to do is done before they begin."""
+    world = begun()
+    for number in range(1, 30):
+        world.see(f.StepDone("trainer", number, 640.0, loss=0.1))
+        world.see(f.PhaseSeen("orchestrator", "weight-update", number, "Updating policy in-flight"))
+        for second in range(5, 641, 5):
+            world.t += 5
+            paused, idle = second <= 10, 10 < second <= 410
+            count = world.state.engine.count if paused or idle else world.t
+            running = 0.0 if idle else 64.0
+            world.engine(
+                iterations=count, running=running, connections=int(running), liveness="ok" if idle else "unknown"
+            )
+    learned = world.state.books.learned.phases
+    assert learned["step"].longest_s >= 470 and learned["engine/idle"].longest_s >= 200
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_a_trainer_that_hangs_after_an_update_of_weights_is_found_though_updates_take_minutes() -> None:
+    """The engine has nothing to do and answers: it is not paused, though no token follows the update's."""
+    world = run(40)
+    for number in range(61, 66):
+        update(world, number, 150)
+        for _ in range(24):
+            world.t += 10
+            look(world, BUSY_W, tokens=True)
+    world.see(f.StepDone("trainer", 66, 400.0, loss=0.1))
+    world.see(f.PhaseSeen("orchestrator", "weight-update", 66, "Updating policy in-flight"))
+    for _ in range(5):
+        world.t += 10
+        look(world, BUSY_W, tokens=True)
+    world.actions.clear()
+    for _ in range(10):
+        world.t += 10
+        look(world, SPINS_W, tokens=False, load=100.0)
+    assert excuse(world.state) == ""
 
 
 def test_updates_of_weights_that_take_minutes_are_learned() -> None:

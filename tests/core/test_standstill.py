@@ -22,15 +22,28 @@ STEP_S = 240.0
 BUSY_W, SPINS_W = 520.0, 210.0
 
 
-def look(world: World, watts: float | None, *, tokens: bool, readable: bool = True, load: float | None = None) -> None:
-    """One look of all sensors; ``watts`` and ``load`` are what the trainer's GPU draws, and how busy it is."""
+def look(
+    world: World,
+    watts: float | None,
+    *,
+    tokens: bool,
+    readable: bool = True,
+    paused: bool = False,
+    load: float | None = None,
+) -> None:
+    """One look of all sensors; ``watts`` and ``load`` are what the trainer's GPU draws, and how busy it is.
+
+    An engine that is ``paused`` keeps its requests, and answers nothing from within.
+    """
     gpus = (
         f.Gpu("GPU-0", 0, 70 * GIB, 80 * GIB, "inference", power_w=500.0 if tokens else 120.0),
         f.Gpu("GPU-1", 1, 60 * GIB, 80 * GIB, "trainer", power_w=watts, load=load),
     )
     world.see(f.GpuLook(gpus))
     count = world.t if tokens else world.state.engine.count
-    if readable:
+    if paused:
+        world.engine(iterations=count, running=8.0, liveness="unknown")
+    elif readable:
         world.engine(iterations=count, running=8.0 if tokens else 0.0, connections=None if tokens else 0)
     else:
         world.engine(iterations=None, running=None, waiting=None)
@@ -301,7 +314,8 @@ def test_what_an_update_paused_late_stays_explained_when_its_end_is_told_before_
         world.t += 5
         if t == tokens_s + pause_s - 5:
             world.see(f.PhaseSeen("orchestrator", "rollouts", 61))
-        look(world, SPINS_W, tokens=t < tokens_s or t >= tokens_s + pause_s, load=SPINS)
+        paused = tokens_s <= t < tokens_s + pause_s
+        look(world, SPINS_W, tokens=not paused, paused=paused, load=SPINS)
         world.see(QUIET)
     assert not world.asked(a.Stop)
     assert "engine/idle" not in world.state.books.learned.phases
