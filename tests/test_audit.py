@@ -47,6 +47,7 @@ BAD = {"name": "urllib3", "version": "2.8.0", "vulns": [FLAW]}
 UNKNOWN = {"name": "requests", "skip_reason": "Dependency not found"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("out", "err", "code", "ends", "says"),
     [

@@ -220,6 +220,7 @@ def test_kill_9_in_the_middle_of_writing_loses_nothing_that_was_acknowledged(tmp
     assert state.progress.reward_step >= acknowledged
 
 
+@pytest.mark.soak
 def test_kill_9_while_old_rows_are_compressed_loses_nothing(tmp_path: Path) -> None:
     """Compressing goes on all the time here, so most kills come in the middle of it."""
     script = textwrap.dedent(

@@ -44,6 +44,7 @@ def journal_of_an_older_version(folder: Path) -> Path:
     return journal.path
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("words", [[], ["--json"], ["--all"], ["--all", "--json"]])
 def test_replay_of_an_older_journal_prints_no_secret_and_no_escape(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

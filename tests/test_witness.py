@@ -99,6 +99,7 @@ def test_a_journal_that_was_killed_has_lost_nothing(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -146,6 +147,7 @@ def test_the_log_of_a_database_that_is_gone_is_kept_as_evidence(tmp_path: Path) 
     journal.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(24))
 def test_whatever_is_damaged_is_told_or_has_cost_nothing(tmp_path: Path, seed: int) -> None:
     """Noise and truncation at any place, of the database or its log: told, or the very state of before."""

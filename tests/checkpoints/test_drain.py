@@ -109,6 +109,7 @@ def test_a_volume_without_room_keeps_what_it_had_and_says_how_much_is_needed(
     assert places.drain().copied_bytes == places.size
 
 
+@pytest.mark.soak
 def test_the_transfer_child_drains_without_a_store_and_may_be_killed_at_any_moment(places: Places) -> None:
     """Killed again and again: before each kill is over there is no part, and then a whole one."""
     big = 24 << 20

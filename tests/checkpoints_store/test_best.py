@@ -23,6 +23,7 @@ def run_toml(folder: Path, url: str) -> str:
     return str(path)
 
 
+@pytest.mark.soak
 def test_best_is_the_step_of_the_highest_reward(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = open_store((tmp_path / "store").as_uri(), None, {}, part_size=PART)
     for number, reward in ((10, 0.25), (20, 0.75), (30, 0.5), (40, None)):

@@ -140,6 +140,7 @@ def test_a_holder_that_beats_again_is_waited_for_as_ever(store: Store) -> None:
     waits_as_any_other(two, lambda: one.later(61))
 
 
+@pytest.mark.soak
 def test_of_two_pods_with_one_conviction_one_holds_the_run_and_the_other_waits(store: Store) -> None:
     _, handed = held_and_silent(store)
     pods = [Pod(store, letter, handed, settle_s=SETTLE_S) for letter in "bc"]

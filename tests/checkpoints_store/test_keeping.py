@@ -175,6 +175,7 @@ def test_a_step_that_is_reached_again_leaves_no_byte_of_the_old_one(
     assert len(names) == len(set(names))
 
 
+@pytest.mark.soak
 def test_pins_through_the_process(b2: B2Server, tmp_path: Path, lasting: Lasting) -> None:
     publish_all(b2_store(b2), tmp_path, 10, 20, 30)
     ask = {"do": "pin", "run_id": RUN, "step": 10, "store": where(b2)}

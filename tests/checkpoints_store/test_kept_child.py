@@ -109,6 +109,7 @@ def test_what_is_urgent_has_a_process_of_its_own_and_an_error_ends_one(kept: Kep
     assert kept.waiting() == []
 
 
+@pytest.mark.soak
 def test_without_a_request_it_ends_by_itself_and_leaves_no_zombie(kept: Kept, tmp_path: Path) -> None:
     kept.catalogue(tmp_path)
     (pid,) = kept.waiting()

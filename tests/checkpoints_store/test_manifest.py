@@ -122,6 +122,7 @@ FIELDS = sorted(json.loads(GOOD.to_bytes()))
 FILE_FIELDS = sorted(json.loads(GOOD.to_bytes())["files"][0])
 
 
+@pytest.mark.soak
 @tries(300)
 @given(st.sampled_from(FIELDS + [f"file.{name}" for name in FILE_FIELDS]), json_values)
 def test_any_value_in_any_field_is_either_read_or_damaged(name: str, value: object) -> None:

@@ -67,6 +67,7 @@ def steps(store: Store, tmp_path: Path) -> list[Step]:
     return made
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("number", "name"),
     [(20, SHARD), (30, SMALL)],

@@ -135,6 +135,7 @@ def test_a_source_that_is_a_link_or_gone_is_refused_before_anything_is_sent(
     assert list(store.list(f"{RUN}/")) == []
 
 
+@pytest.mark.soak
 def test_the_pointer_goes_up_and_not_down_unless_that_is_meant(store: Store, tmp_path: Path) -> None:
     for number in (20, 100):
         publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)

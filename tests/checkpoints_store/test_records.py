@@ -112,6 +112,7 @@ def test_a_journal_without_a_proper_name_or_with_too_much_to_say_is_refused(stor
         put_record(store, RUN, ONE, b"x" * (RECORD_LIMIT + 1))
 
 
+@pytest.mark.soak
 def test_records_go_and_come_through_the_transfer_process(b2: B2Server, lasting: Lasting) -> None:
     place = {"store": {"url": "b2://the-bucket/team", "realm": b2.url, "streams": 4, "part_size": None}, "run_id": RUN}
     data = to_bytes(record())
@@ -210,6 +211,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.soak
 @given(st.sampled_from(sorted(json.loads(to_bytes(record()))["ledger"])), json_values)
 @tries(400, derandomize=True, database=None)
 def test_whatever_stands_in_a_record_what_is_taken_from_it_is_bounded(field: str, value: Any) -> None:

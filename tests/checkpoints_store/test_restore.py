@@ -64,6 +64,7 @@ def test_a_byte_that_stays_wrong_makes_the_step_damaged_and_leaves_nothing_in_it
     assert tree(tmp_path / "pod-b") == {}
 
 
+@pytest.mark.soak
 def test_a_file_that_is_gone_from_the_store_makes_the_step_damaged(store: Store, step: Step, tmp_path: Path) -> None:
     publish(store, step.plan(tmp_path / "state"), quiet)
     (lost,) = [file for file in store.list(f"{RUN}/step_20/") if file.name.endswith("__1_0.distcp")]

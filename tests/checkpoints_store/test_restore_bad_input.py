@@ -142,6 +142,7 @@ def test_a_manifest_that_is_not_the_one_that_the_pointer_vouches_for_damages_its
     assert not (tmp_path / "pod-b/checkpoints/step_20").exists()
 
 
+@pytest.mark.soak
 @IN_A_FOLDER
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=[name.replace(" ", "-") for name in BOMBS])
 def test_a_bomb_in_the_manifests_place_is_damaged_in_a_moment(
@@ -225,6 +226,7 @@ def test_two_names_that_are_one_file_on_the_disk_never_overwrite_each_other(publ
     fetch(published, tmp_path / "pod-b")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("what", ["file", "folder", "staging"])
 def test_a_link_left_in_the_staging_folder_is_not_written_through(published: Store, tmp_path: Path, what: str) -> None:
     staging = plug_pulled(published, tmp_path / "pod-b")
@@ -261,6 +263,7 @@ def test_a_link_in_the_steps_own_place_is_moved_aside_and_what_it_names_is_left_
 # ---------------------------------------------------------------- pointers
 
 
+@pytest.mark.soak
 @IN_A_FOLDER
 @pytest.mark.parametrize(
     "pointer",

@@ -132,6 +132,7 @@ def test_a_step_that_is_not_there_is_said(published: Store) -> None:
         scrub(published, RUN, quiet, step=30)
 
 
+@pytest.mark.soak
 def test_by_hand_damage_is_told_and_the_exit_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from supervisor.storage import open_store
 

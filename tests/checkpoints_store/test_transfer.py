@@ -78,6 +78,7 @@ def test_publish_catalogue_restore_and_delete_through_the_process(
     assert [s["step"] for s in found["steps"]] == [40, 60]
 
 
+@pytest.mark.soak
 def test_kill_9_in_the_middle_of_a_publish_sends_no_verified_byte_twice(
     b2: B2Server, tmp_path: Path, transfers: Transfers
 ) -> None:
@@ -167,6 +168,7 @@ def test_what_a_person_must_mend_is_one_sentence(
     assert "\n" not in answer[1] and "K000" not in answer[1]
 
 
+@pytest.mark.soak
 def test_run_files_travel_to_the_next_pod(b2: B2Server, lasting: Lasting) -> None:
     files = {"run.toml": b'[run]\nid = "x"\n', "trainer-0.toml": bytes(range(256))}
     put = {"do": "put-run-files", "run_id": RUN, "store": where(b2)}
@@ -209,6 +211,7 @@ def test_a_request_that_makes_no_sense_is_answered_and_not_a_crash(request_: str
     assert error["kind"] == "permanent" and words in error["sentence"]
 
 
+@pytest.mark.soak
 def test_progress_is_told_at_most_twice_a_second_and_grows(b2: B2Server, tmp_path: Path, transfers: Transfers) -> None:
     step = Step(tmp_path / "pod-a").fill(shard=1_000_001)
     b2.fail("b2_upload_part", delay_s=0.1, times=10_000)

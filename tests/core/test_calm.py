@@ -109,6 +109,7 @@ def _both(short: State, long: State, observation: f.Observation, wanted: float) 
     return one.state, other.state, one.deadline
 
 
+@pytest.mark.soak
 @tries(150)
 @given(st.data())
 def test_a_tick_before_the_named_deadline_concludes_nothing(data: st.DataObject) -> None:

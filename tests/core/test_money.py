@@ -261,6 +261,7 @@ def ages(sentences: list[str], before: str, after: str) -> list[str]:
     return [sentence.partition(before)[2].partition(after)[0] for sentence in sentences]
 
 
+@pytest.mark.soak
 def test_a_store_that_is_away_for_twelve_hours_is_said_again_with_its_age_and_what_a_person_can_do() -> None:
     world = World()
     world.store_reason = "the store did not answer: 503 service unavailable."

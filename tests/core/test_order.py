@@ -273,6 +273,7 @@ def test_a_story_ends_in_the_same_way_in_whatever_order_its_sensors_tell_it(stor
     story.ends(tell(story, lambda sensor: data.draw(st.floats(0.0, LATEST_S.get(sensor, 0.0)), sensor)))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("story", STORIES, ids=repr)
 @pytest.mark.parametrize("latest", LATEST_S)
 def test_one_sensor_that_is_as_late_as_can_be_changes_no_end(story: Story, latest: str) -> None:

@@ -106,6 +106,7 @@ def test_steps_that_grow_slowly_are_followed(world: World) -> None:
     assert not world.said("pace")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
 def test_steps_of_a_heavy_tail_are_no_news(seed: int) -> None:
     world, draw = World(), random.Random(seed)

@@ -223,6 +223,7 @@ def test_a_hang_that_lifts_by_itself_makes_the_limit_of_its_picture_longer() -> 
     assert stands(world, SPINS, 190.0) == 190
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "moving",
     [
@@ -277,6 +278,7 @@ def run_with_saves() -> World:
     return world
 
 
+@pytest.mark.soak
 def test_a_save_that_hangs_is_found_by_what_it_does_not_write() -> None:
     flushes = replace(QUIET, flushed_bytes_s=3e8)
     assert 300 <= stands(run_with_saves(), SPINS, 3600.0, lambda number: replace(QUIET, flushed_bytes_s=0.0)) <= 330

@@ -122,6 +122,7 @@ def until_stopped(world: World, watts: float | None, load: float | None = None, 
     return world.said("verdict")[0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("era", ERAS)
 def test_a_trainer_for_which_the_orchestrator_waits_is_named_at_the_default_log_level(era: str) -> None:
     first, _, _, orchestrator, barrier = ERAS[era]
@@ -201,6 +202,7 @@ def test_one_gpu_of_two_that_rests_names_nobody() -> None:
     assert world.said("verdict")[0].startswith(("The orchestrator or the trainer is stuck: ", "The job hangs: "))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("effort", "begins"),
     [

@@ -67,6 +67,7 @@ def test_the_demo_heals_a_silent_death_prunes_publishes_and_finishes(tmp_path: P
     assert processes_below(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:
     output = tmp_path / "output"
     scratch = tmp_path / "t"

@@ -145,6 +145,7 @@ def test_a_pipe_is_read_though_it_cannot_be_gone_back_in(tmp_path: Path, capsys:
         os.close(read)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -149,6 +149,7 @@ def missed(place: int, line: str) -> bool:
     )
 
 
+@pytest.mark.soak
 def test_no_line_that_a_pattern_matches_is_without_its_words() -> None:
     for place, signature in enumerate(SIGNATURES.signatures):
         chance = random.Random(signature.name)

@@ -100,6 +100,7 @@ def vault_lines() -> list[str]:
     return sorted(line for line in lines if "URL" not in line)
 
 
+@pytest.mark.soak
 def test_what_is_shown_of_the_vault_works_on_a_machine_that_has_only_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,7 @@ def test_no_program_that_a_sentence_calls_is_overlooked() -> None:
     assert programs <= PROGRAMS, "add them to PROGRAMS, or what they stand in to NO_COMMANDS"
 
 
+@pytest.mark.soak
 def test_every_command_has_a_test() -> None:
     for command in (one for one in commands() if not executed_here(one) and not named(one)):
         found = elsewhere(command)
@@ -433,6 +434,7 @@ def b2_tool(tmp_path: Path) -> Iterator[tuple[B2Server, dict[str, str]]]:
         )
 
 
+@pytest.mark.soak
 def test_a_step_is_restored_by_hand_as_the_page_says(b2_tool: tuple[B2Server, dict[str, str]], tmp_path: Path) -> None:
     server, environ = b2_tool
     store = open_store("b2://my-bucket/runs", server.url, server.environ(), streams=4, part_size=PART)
@@ -456,6 +458,7 @@ def test_a_step_is_restored_by_hand_as_the_page_says(b2_tool: tuple[B2Server, di
     assert all(path.stat().st_mtime <= metadata.stat().st_mtime for path in back.values())
 
 
+@pytest.mark.soak
 def test_keys_and_deletions_of_the_page_are_understood_by_the_b2_tool(
     b2_tool: tuple[B2Server, dict[str, str]],
 ) -> None:
@@ -472,6 +475,7 @@ def test_keys_and_deletions_of_the_page_are_understood_by_the_b2_tool(
     assert not server.objects()
 
 
+@pytest.mark.soak
 def test_what_is_said_of_the_simulator_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for command in those(r"rl-supervisor simulate .*"):
         words = shlex.split(command)[1:]

@@ -50,6 +50,7 @@ def test_a_job_without_a_shim_is_taken_over_by_the_next_daemon_and_stopped_whole
     assert len(pod.practice.starts()) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_training_that_finishes_without_its_shim_is_finished(tmp_path: Path, pods: list[Pod]) -> None:
     pod = begin(pods, tmp_path, 14)
@@ -59,6 +60,7 @@ def test_a_training_that_finishes_without_its_shim_is_finished(tmp_path: Path, p
     assert len(pod.practice.starts()) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_launcher_that_dies_while_shim_and_daemon_are_gone_is_restarted_once(tmp_path: Path, pods: list[Pod]) -> None:
     pod = begin(pods, tmp_path)

@@ -37,6 +37,7 @@ def typed(pod: Pod, *words: str) -> tuple[int, str]:
     return done.returncode, " ".join(done.stdout.split())
 
 
+@pytest.mark.soak
 def test_a_run_that_no_restart_can_cure_is_given_up_and_names_the_root_cause_though_its_daemon_has_ended(
     pods: Any,
 ) -> None:

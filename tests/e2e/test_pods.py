@@ -259,6 +259,7 @@ def test_a_store_that_cannot_be_listed_is_waited_for_and_never_taken_for_an_empt
     assert two.resume_steps() == [newest]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("configured", [True, False])
 def test_a_wrong_key_ends_with_93_and_says_what_to_do(
     configured: bool, tmp_path: Path, pods: list[Pod], b2: B2Server

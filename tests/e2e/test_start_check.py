@@ -48,6 +48,7 @@ def attempts(pod: Pod) -> list[str]:
     return sorted(path.name for path in pod.state_dir.glob("attempts/*"))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_an_error_in_what_the_setup_installs_stops_the_first_start_with_93_until_it_is_overruled_by_name(
     new_pod: NewPod, tmp_path: Path

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+import pytest
+
 from supervisor.evidence.collecting import COLLECTOR_BYTES, FILE_BYTES, Collector, Part, Sink, gather, output_of
 
 ENV = {"PATH": os.defpath}
@@ -67,6 +69,7 @@ def test_it_can_be_ended_early() -> None:
     assert "the collecting was ended early" in parts["waits"].notes[0]
 
 
+@pytest.mark.soak
 def test_no_file_and_no_part_grows_beyond_its_limit() -> None:
     def talks(sink: Sink) -> None:
         sink.put("head.txt", "".join(f"line {n}\n" for n in range(60_000)))

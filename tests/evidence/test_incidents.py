@@ -42,6 +42,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return out if code == 0 else err
 
 
+@pytest.mark.soak
 def test_without_a_daemon_the_journal_tells(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = told(capsys)
     assert "#1  " in listed
@@ -59,6 +60,7 @@ def test_without_a_daemon_the_journal_tells(state: Path, capsys: pytest.CaptureF
     assert "trace.jsonl.gz" in shown
 
 
+@pytest.mark.soak
 def test_as_json_it_is_all_there(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = json.loads(told(capsys, "bs4", "--json"))
     assert one["id"] == 1
@@ -91,6 +93,7 @@ def test_the_attempt_that_broke_is_nothing_that_was_done_about_it(state: Path) -
     ]
 
 
+@pytest.mark.soak
 def test_open_ones_alone(state: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert told(capsys, "bs4", "--open") == "No incident is open.\n"
     journal_with_an_incident(tmp_path / "rl-supervisor" / "crashed")
@@ -101,6 +104,7 @@ def test_open_ones_alone(state: Path, capsys: pytest.CaptureFixture[str], tmp_pa
     assert "There are 3 runs on this machine, name one: bs4, crashed, quiet." in told(capsys, code=2)
 
 
+@pytest.mark.soak
 def test_a_number_that_is_not_there_and_a_run_that_is_not_there(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +113,7 @@ def test_a_number_that_is_not_there_and_a_run_that_is_not_there(
     assert "one incident and the name of one run" in told(capsys, "1", "2", code=2)
 
 
+@pytest.mark.soak
 def test_a_run_file_names_the_state_folder(
     state: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +126,7 @@ def test_a_run_file_names_the_state_folder(
     assert "#1  " in told(capsys, str(run))
 
 
+@pytest.mark.soak
 def test_a_journal_that_is_damaged_is_a_sentence(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("journal.db-wal", "journal.db-shm"):
         (state / name).unlink(missing_ok=True)

@@ -938,6 +938,7 @@ def test_down_destroys_what_is_rented_and_rents_no_more() -> None:
     assert len(world.pods) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kill_at", range(1, 41))
 def test_a_controller_that_is_killed_at_any_request_rents_nothing_twice(kill_at: int) -> None:
     world, book, first = train_world(15)

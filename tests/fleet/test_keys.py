@@ -426,6 +426,7 @@ def test_killed_after_the_key_while_the_other_provider_is_away_nothing_is_swept_
     assert len(made_keys(b2)) == 1 and lost not in [key.name for key in made_keys(b2)]
 
 
+@pytest.mark.soak
 def test_a_pod_that_trains_keeps_its_key_though_its_provider_denies_it(fleet: Controlled, b2: B2Server) -> None:
     """A list that is wrong for a minute: the claim says who lives."""
     fleet.tick()
@@ -464,6 +465,7 @@ def test_while_no_answer_comes_nothing_is_rented_and_what_was_made_is_swept(flee
     assert len(b2.journal("b2_create_key")) > 1 and made_keys(b2) == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "fault",
     [

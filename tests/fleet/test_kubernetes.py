@@ -185,11 +185,13 @@ def run_head(folder: Path, child: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*container["command"][:4], child])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("code", [0, 75, 93, 94, 1])
 def test_the_head_passes_the_exit_code_on(tmp_path: Path, code: int) -> None:
     assert run_head(tmp_path, f"exit {code}").wait(20) == code
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("code", "passed"), [(0, 75), (143, 75), (75, 75), (93, 93), (94, 94)])
 def test_a_run_that_was_told_to_end_is_not_complete(tmp_path: Path, code: int, passed: int) -> None:
     ready = tmp_path / "ready"

@@ -97,6 +97,7 @@ def test_a_host_with_fewer_gpus_than_offered_never_trains_and_is_left_out(fleet:
     assert lied.how == "unfit"
 
 
+@pytest.mark.soak
 def test_a_disk_that_is_not_there_and_a_driver_that_is_broken_are_two_bad_hosts(
     fleet: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_disk_that_is_not_there_and_a_driver_that_is_broken_are_two_bad_hosts(
     assert not list(tmp_path.glob("*/out/steps"))
 
 
+@pytest.mark.soak
 def test_odd_hosts_that_keep_their_promise_train(fleet: Assembly, tmp_path: Path) -> None:
     """More GPUs than offered, a link that was promised and is there, and a stop and a new start on the same host."""
     gpus.make_gpus(tmp_path / "gpus-first", 8)

@@ -210,6 +210,7 @@ def test_the_limit_an_hour_holds_over_many_ticks_of_a_cron(
         assert len(waiting) == 1  # of one thread, the newest
 
 
+@pytest.mark.soak
 def test_a_controller_that_goes_on_tells_it_while_it_runs(
     vast: FakeVast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_pod_that_vanishes_is_followed_by_the_next_which_finishes(fleet: Assem
     assert processes_of(tmp_path / "second") == []
 
 
+@pytest.mark.soak
 def test_a_pod_whose_processes_are_gone_is_followed_at_once(fleet: Assembly, tmp_path: Path) -> None:
     """Both signals: no beat for three periods, and a host that answers and has no process of it any more."""
     tick_until(fleet, lambda: published(tmp_path) >= 5)

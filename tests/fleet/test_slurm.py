@@ -471,6 +471,7 @@ def test_a_refused_job_is_told_to_a_person_and_tried_again_within_the_hour(make:
     assert cluster.living() == ["1"] and cluster.asked("sbatch") == 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
@@ -555,6 +556,7 @@ def test_a_job_that_a_person_cancelled_is_followed_by_another_and_blames_no_mach
     assert world.book.states["otter"].faults == {}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("after", [False, True])
 def test_a_controller_that_is_killed_at_any_request_submits_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool

@@ -113,6 +113,7 @@ def order(onstart: str = BOOT) -> Order:
     return Order(LABEL, "", 1, onstart, {"TOKEN": 'it\'s $HOME; `x` "y"\nand a second line'})
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", ["stand_in", "loopback"])
 def test_a_pod_is_started_listed_asked_to_end_and_forgotten(
     way: str, home: Path, request: pytest.FixtureRequest

@@ -209,6 +209,7 @@ def test_nothing_is_done_while_a_create_may_still_come_and_its_key_stays() -> No
     assert name_key(last.state.given_up[0].label) in _name_keys(last.state)
 
 
+@pytest.mark.soak
 def test_a_pod_that_beats_on_after_its_confirmed_destroy_is_counted() -> None:
     world = World(5, finish=10**6)
     book = VirtualBook(world)
@@ -481,6 +482,7 @@ def test_a_pod_that_is_unfit_before_it_is_listed_is_remembered_and_not_waited_fo
     assert len(book.states[RUN].faults["virtual/m0"]) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("late_s", [150.0, 600.0, 1e6])
 @pytest.mark.parametrize("answers", [True, False], ids=["listed_late", "no_list_for_an_hour"])
 def test_an_unfit_pod_that_rests_and_that_no_list_has_shown_counts_against_the_limits(

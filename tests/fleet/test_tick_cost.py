@@ -49,6 +49,7 @@ def count_second_tick(folder: Path, runs: int) -> tuple[dict[str, Counter[str]],
         return asked, Counter(str(entry["op"]) for entry in fleet.store.journal())
 
 
+@pytest.mark.soak
 def test_a_tick_lists_each_place_once_however_many_runs_there_are(tmp_path: Path) -> None:
     few, store_of_few = count_second_tick(tmp_path / "few", 3)
     many, store_of_many = count_second_tick(tmp_path / "many", 12)

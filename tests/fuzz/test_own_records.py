@@ -274,6 +274,7 @@ CELLS = st.sampled_from(
 ) | scalars.filter(lambda one: not isinstance(one, int) or abs(one) < 2**62)  # fmt: skip
 
 
+@pytest.mark.soak
 @fuzzed(1.5)
 @given(
     edits=st.lists(

@@ -99,6 +99,7 @@ def in_proportion(name: str, match: Callable[[str], object], lines: list[str]) -
             )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(0, len(SIGNATURES), 25))
 def test_a_signature_takes_no_longer_than_in_proportion_to_the_line(first: int) -> None:
     for name in sorted(SIGNATURES)[first : first + 25]:
@@ -107,6 +108,7 @@ def test_a_signature_takes_no_longer_than_in_proportion_to_the_line(first: int) 
         in_proportion(name, one.pattern.match, lines if EVERY else lines[:2])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("module", MODULES)
 def test_an_expression_of_ours_takes_no_longer_than_in_proportion_to_the_line(module: str) -> None:
     found = dict(patterns(importlib.import_module(module)))

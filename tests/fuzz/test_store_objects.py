@@ -185,6 +185,7 @@ LOOKS: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.mark.soak
 @fuzzed(4)
 @given(
     st.dictionaries(

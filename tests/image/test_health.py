@@ -40,6 +40,7 @@ def ask(tmp_path: Path) -> Ask:
     return asked
 
 
+@pytest.mark.soak
 def test_a_daemon_without_a_job_is_well_wherever_its_run_file_puts_its_socket(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
     file = tmp_path / "volume" / "mine.toml"

@@ -62,6 +62,7 @@ def test_what_hadolint_is_told_to_leave_alone_has_a_reason() -> None:
     assert [line for line in told if not re.fullmatch(r"# hadolint ignore=[A-Z]{2}\d{4} # .{4,}", line)] == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("script", [str(path.relative_to(ROOT)) for path in shell_scripts()])
 def test_shellcheck_has_nothing_to_say(script: str) -> None:
     done = subprocess.run(

@@ -61,6 +61,7 @@ def test_no_alert_for_what_the_supervisor_mends_by_itself(faults: Faults, tmp_pa
     assert alerts(pages_of("healthy", 5, faults), tmp_path) == {}
 
 
+@pytest.mark.soak
 def test_no_alert_for_three_hours_without_a_log_line(tmp_path: Path) -> None:
     assert alerts(pages_of("healthy", 6, [(2 * HOUR, "log-gap", {"seconds": 3 * HOUR})]), tmp_path) == {}
 
@@ -84,6 +85,7 @@ def test_a_hang_while_paused_is_told_when_the_deadline_has_passed(tmp_path: Path
     assert 20 < found["RunMakesNoStep"] < 90
 
 
+@pytest.mark.soak
 def test_a_daemon_that_hangs_is_told_although_it_answers(tmp_path: Path) -> None:
     pages = pages_of("healthy", 2)
     assert list(alerts([*pages, *[pages[-1]] * 240], tmp_path)) == ["RunMakesNoStep"]
@@ -106,6 +108,7 @@ def test_starts_that_never_come_to_a_step(tmp_path: Path) -> None:
     assert found.pop("PersonNeeded", 100) > 20 and not found, "a start that shows no work is ended within minutes"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("kind", "parameters"), [("store-outage", {}), ("slow-link", {"speed": 0.005})], ids=["store away", "slow link"]
 )
@@ -132,6 +135,7 @@ def test_a_disk_without_room_for_the_next_checkpoint(tmp_path: Path) -> None:
     assert "PersonNeeded" in found, "the supervisor stopped the job and called a person"
 
 
+@pytest.mark.soak
 def test_more_than_three_restarts_in_an_hour(tmp_path: Path) -> None:
     quick = ["interval=1", "step_s=60", "load_s=60", "volume_gb_s=1", "checkpoint_gb=5"]
     found = fired(tmp_path, often("engine-crash", 4, 800), quick, hours=3)

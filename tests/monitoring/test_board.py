@@ -47,6 +47,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             yield server
 
 
+@pytest.mark.soak
 @needs_prometheus
 @pytest.mark.parametrize(("title", "expression"), TARGETS)
 def test_each_query_of_the_board_finds_something(title: str, expression: str, prometheus: Prometheus) -> None:

@@ -441,6 +441,7 @@ def test_a_start_brings_all_of_a_step_to_each_machine_and_fetches_only_what_lack
     assert content(world.disk("n1") / "checkpoints/step_6") == expected(6, 3)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
 def test_fresh_machines_in_any_number_get_every_byte(world: World, tmp_path: Path, number: int) -> None:
     world.save(6)

@@ -69,6 +69,7 @@ def test_what_minds_no_signal_is_gone_well_before_the_head_starts_another(agent:
     assert agents.now() - agent._heard - LEASE_S < 0.05 * LEASE_S + 5, "what the head waits beyond the lease"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), ValueError("a record that is none")])
 def test_an_end_that_fails_is_tried_again(agent: Agent, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     tries = []

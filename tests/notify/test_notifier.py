@@ -182,6 +182,7 @@ def test_hundreds_of_incidents_in_an_hour_are_at_most_the_limit_and_errors_never
         assert len(plain.got) <= 11
 
 
+@pytest.mark.soak
 def test_a_target_that_is_slow_or_gone_takes_neither_time_nor_room_from_the_others(
     make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +242,7 @@ def test_during_the_night_only_errors_are_sent(make_desk: MakeDesk, monkeypatch:
         assert re.search(r"^\S+ m?s ago: ", plain.texts()[1].partition("\n")[2]), "it says since when it waits"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["plain", "ntfy", "slack"])
 @pytest.mark.parametrize(("status", "body"), [(500, b"{}"), (404, b"x"), (429, b"{}"), (200, b'{"error": "no"}')])
 def test_a_target_that_refuses_or_lies_is_told_once_and_gets_it_later(
@@ -456,6 +458,7 @@ def test_addresses_that_cannot_be_used_are_told_and_never_shown(make_desk: MakeD
     assert not any(secret in one for one in desk.told)
 
 
+@pytest.mark.soak
 def test_apprise_sends_what_no_post_reaches() -> None:
     pytest.importorskip("apprise")
     with Service() as plain:

@@ -89,6 +89,7 @@ def desk() -> FakeDesk:
 # ---------------------------------------------------------------- what arrives
 
 
+@pytest.mark.soak
 def test_each_metric_of_the_page_arrives_with_its_labels_and_an_incident_is_one_trace_with_a_span_for_each_part(
     child: SideChild, collector: Collector, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_slow_or_dead_collector_costs_nobody_but_the_child(
     assert child._child.wait(5) == 0
 
 
+@pytest.mark.soak
 def test_it_ends_with_its_daemon_however_that_ends(run_file: Path, collector: Collector) -> None:
     program = f"""
 import time
@@ -251,6 +253,7 @@ time.sleep(600)
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.soak
 def test_an_incident_that_ends_with_the_daemon_is_still_sent(
     child: SideChild, collector: Collector, tmp_path: Path
 ) -> None:

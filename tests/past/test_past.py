@@ -149,6 +149,7 @@ def test_each_step_of_its_store_is_restored(past: Path, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_a_daemon_of_today_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "pod"
     pod = Pod(folder, max_steps=12)

@@ -47,6 +47,7 @@ def damage(tmp_path: Path, step: int) -> None:
     path.write_bytes(bytes(len(path.read_bytes())))
 
 
+@pytest.mark.soak
 def test_the_newest_step_comes_to_a_machine_without_a_run_file(store: Store, tmp_path: Path, capsys: Told) -> None:
     assert run(store, "restore", "--to", str(tmp_path / "to")) == 0
     assert capsys.readouterr().out.startswith("Restored step 40 (")
@@ -77,6 +78,7 @@ def test_of_a_damaged_step_the_next_one_is_taken(
     assert sorted(path for path in (tmp_path / "store").rglob("*")) == before
 
 
+@pytest.mark.soak
 def test_the_latest_is_the_newest_whole_step_also_where_the_pointer_is_behind(
     store: Store, tmp_path: Path, capsys: Told
 ) -> None:
@@ -90,12 +92,14 @@ def test_the_latest_is_the_newest_whole_step_also_where_the_pointer_is_behind(
     assert what.startswith("Restored step 50 (")
 
 
+@pytest.mark.soak
 def test_a_damaged_step_that_was_named_is_an_error(store: Store, tmp_path: Path, capsys: Told) -> None:
     damage(tmp_path, 30)
     assert run(store, "restore", "--step", "30", "--to", str(tmp_path / "to")) == 1
     assert "is damaged: trainer" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_a_step_that_was_left_comes_only_by_its_name(store: Store, tmp_path: Path, capsys: Told) -> None:
     entry = lineage.Entry("rollback", 10, 5.0, "by a person")
     lineage.keep(store, RUN, [entry], generation=0, writer="a", least=1)
@@ -115,6 +119,7 @@ def test_as_json(store: Store, tmp_path: Path, capsys: Told) -> None:
     assert answer["sentences"][0].startswith("Restored step 20 (")
 
 
+@pytest.mark.soak
 def test_verify_and_logs_need_no_run_file_either(store: Store, tmp_path: Path, capsys: Told) -> None:
     assert run(store, "verify", "--deep", "100") == 0
     assert capsys.readouterr().out.count(" is good: ") == 4
@@ -185,6 +190,7 @@ def run_file(tmp_path: Path, store: Store, **more: str) -> str:
     return str(path)
 
 
+@pytest.mark.soak
 def test_a_step_that_is_mended_by_hand_keeps_what_was_known_of_it(tmp_path: Path, capsys: Told) -> None:
     store = open_store((tmp_path / "store").as_uri(), None, {})
     primary = tmp_path / "out/checkpoints/step_20"
@@ -319,6 +325,7 @@ def test_what_rotted_in_the_store_is_mended_as_verify_says(tmp_path: Path, capsy
     assert "is published already" in (told := capsys.readouterr().out) and "every byte there was read again" in told
 
 
+@pytest.mark.soak
 def test_a_pointer_that_rotted_is_mended_as_verify_says(tmp_path: Path, capsys: Told) -> None:
     store = open_store((tmp_path / "store").as_uri(), None, {})
     words = run_file(tmp_path, store)

@@ -160,6 +160,7 @@ with hold_run(load(Path(sys.argv[1]))):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("number", "way"), [(signal.SIGTERM, []), (signal.SIGHUP, []), (signal.SIGHUP, ["nohup"])])
 def test_a_command_that_is_told_to_end_gives_the_run_back(
     run_file: RunFile, store: Store, tmp_path: Path, number: signal.Signals, way: list[str]

@@ -86,12 +86,14 @@ def test_secrets_go_in_every_case() -> None:
         assert clean(f"WANDB_API_KEY={KEY} \x1b[31mred") == "WANDB_API_KEY=*** red"
 
 
+@pytest.mark.soak
 def test_full_keeps_the_machines(run_file: Path, tmp_path: Path) -> None:  # noqa: F811
     a_night_with_a_root_cause(tmp_path).journal.close()
     assert "10.1.2.3" not in asked(run_file, "--incident", "1", "--md").stdout
     assert "10.1.2.3" in asked(run_file, "--incident", "1", "--md", "--full").stdout
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("full", [False, True])
 def test_the_page_as_a_file_is_as_clean(run_file: Path, tmp_path: Path, full: bool) -> None:  # noqa: F811
     pytest.importorskip("starlette")
@@ -284,6 +286,7 @@ def test_the_picture_is_the_whole_page(run_file: Path, tmp_path: Path) -> None: 
     assert f"{picture} has {width} x {height} points." in answer.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("what", ["exit 0", "sleep 300"])
 def test_a_browser_that_draws_nothing_or_hangs_is_told(
     run_file: Path,  # noqa: F811

@@ -96,6 +96,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     return set(done.stdout.split())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_bash_offers_every_command_and_each_of_its_options(share: Path, program: str) -> None:
     assert complete(share, program, f"{program} ") == set(commands(program))

@@ -198,6 +198,7 @@ def test_a_run_that_is_not_known_is_refused_and_no_screen_is_opened(serve: Serve
 # ---------------------------------------------------------------- what the daemon notices of it
 
 
+@pytest.mark.soak
 def test_a_refresh_is_one_question_and_few_bytes_and_a_resized_window_is_drawn_anew(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -310,6 +311,7 @@ def watch(*words: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.soak
 def test_watching_is_a_line_a_change_and_ctrl_c_ends_it_well(serve: Serve) -> None:
     desk = CountingDesk(sentence="no sign of vLLM for 62 s; step 412 of 1000")
     api = serve(desk)
@@ -331,6 +333,7 @@ def test_watching_is_a_line_a_change_and_ctrl_c_ends_it_well(serve: Serve) -> No
     assert (process.returncode, out, err) == (0, "", "")
 
 
+@pytest.mark.soak
 def test_watching_all_runs_names_each_and_json_is_a_line_each(serve: Serve) -> None:
     serve(FakeDesk("first"))
     process = watch("--json")

@@ -173,6 +173,7 @@ def test_in_the_home_of_another_user_it_says_what_may_not_be_looked_at(ground: P
     )
 
 
+@pytest.mark.soak
 def test_a_run_file_in_the_users_own_folder_tells_where_its_state_is(ground: Path) -> None:
     state = left_a_run(ground / "data/far", STRANGER)
     file = run_file(ground / "config/rl-supervisor/any.toml", "far", f'state_dir = "{state}"')
@@ -389,6 +390,7 @@ def test_an_upgrade_without_a_daemon_says_what_to_do_instead(
         )
 
 
+@pytest.mark.soak
 def test_tail_takes_a_run_file_and_a_name_is_guessed_only_when_it_is_near(
     sockets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

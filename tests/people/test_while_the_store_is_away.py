@@ -77,6 +77,7 @@ def away_until_told(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 SLOW = pytest.mark.soak
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "command", ["publish", *(pytest.param(other, marks=SLOW) for other in ("restore", "verify", "logs"))]
 )
@@ -108,6 +109,7 @@ def test_a_report_waits_too_where_this_machine_has_published_by_hand_and_knows_n
     )
 
 
+@pytest.mark.soak
 def test_the_patience_has_an_end_and_an_exit_code_of_its_own(
     b2: B2Server, words: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_sick_driver_returns_its_error_and_a_hanging_one_does_not_return(watch
     assert watcher.answer() == [str(GIB), "0"]
 
 
+@pytest.mark.soak
 def test_the_library_is_built_again_only_when_its_source_changed(tmp_path: Path) -> None:
     first = build(tmp_path).stat().st_mtime_ns
 

@@ -44,6 +44,7 @@ def running(make: Make, era: str) -> Practice:
     return practice
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("era", LONG)
 def test_names_parents_and_environments_are_the_eras_own(era: str, make: Make) -> None:
     practice = running(make, era)

@@ -93,6 +93,7 @@ def _errors(case: Broken, folder: Path) -> Sequence[Finding]:
     return find_stopping_errors(examine(gather(path, environ={}, site=Site(), as_of=case.day)), frozenset())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.era}: {case.name}")
 def test_check_refuses_what_prime_rl_of_that_day_refuses_and_names_the_line(case: Broken, tmp_path: Path) -> None:
     errors = _errors(case, tmp_path)

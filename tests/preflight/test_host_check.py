@@ -307,6 +307,7 @@ def test_transfers_that_a_person_holds_back_need_no_link(server: B2Server, run_f
     assert server.journal() == []
 
 
+@pytest.mark.soak
 def test_what_an_ended_measurement_left_is_deleted_by_the_next(
     server: B2Server, run_file: RunFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

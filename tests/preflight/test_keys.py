@@ -444,6 +444,7 @@ def test_runs_of_this_pod_alone(text: str) -> None:
 # ---------------------------------------------------------------- the table of names
 
 
+@pytest.mark.soak
 def test_each_change_of_name_is_true_of_the_versions_before_and_after_it() -> None:
     known = eras.load_eras()
     for one in renames():

@@ -188,6 +188,7 @@ def _mutant(text: str, chance: random.Random) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.soak
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", SOUND)
 def test_odd_values_and_broken_lines_never_raise_and_what_is_said_of_them_can_be_read(

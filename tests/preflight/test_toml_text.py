@@ -322,6 +322,7 @@ def test_line_ends_do_not_matter(ends: str) -> None:
     assert (finding.where.line, finding.edits[0].lines) == (2, ('b = "Qwen"',))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "text",
     [

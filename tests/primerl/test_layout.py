@@ -16,6 +16,7 @@ FILES = CONFIG + '[weight_broadcast]\ntype = "filesystem"\n'
 EACH_ERA = pytest.mark.parametrize("era", ERAS.values(), ids=ERAS.keys())
 
 
+@pytest.mark.soak
 @EACH_ERA
 def test_a_whole_step_of_each_era_is_complete_and_only_after_quiet_time(tmp_path: Path, era: Era) -> None:
     job = job_of(tmp_path, era.commit, config=FILES)
@@ -32,6 +33,7 @@ def test_a_whole_step_of_each_era_is_complete_and_only_after_quiet_time(tmp_path
     assert job.check_step(45, settled=True).state == "complete"
 
 
+@pytest.mark.soak
 @EACH_ERA
 def test_a_step_goes_to_the_store_and_comes_back_to_the_same_places(tmp_path: Path, era: Era) -> None:
     job = job_of(tmp_path, era.commit, config=FILES)

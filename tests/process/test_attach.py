@@ -239,6 +239,7 @@ def hands(run_file: RunFile, job: PlainJob, told: list[f.Fact], observed: str) -
     return effects
 
 
+@pytest.mark.soak
 def test_whatever_the_core_asks_no_process_is_signalled_and_no_file_touched(
     run_file: RunFile, job: PlainJob, tmp_path: Path
 ) -> None:

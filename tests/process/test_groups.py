@@ -202,6 +202,7 @@ AS_MANY_AS_THERE_CAN_BE = 1 << 22
 """Numbers on Linux, whatever /proc/sys/kernel/pid_max is here."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "change", [{"forks": -AS_MANY_AS_THERE_CAN_BE}, {"init_start_ticks": 1}, {"boot_id": "another"}]
 )

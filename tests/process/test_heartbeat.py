@@ -92,6 +92,7 @@ def page() -> Iterator[Page]:
     one.server.server_close()
 
 
+@pytest.mark.soak
 def test_it_goes_out_while_all_is_well_and_stops_with_the_reason_told_once(page: Page) -> None:
     desk = Desk(url=page.url)
     desk.heartbeat.start()
@@ -109,6 +110,7 @@ def test_it_goes_out_while_all_is_well_and_stops_with_the_reason_told_once(page:
     assert desk.heartbeat.note.startswith("The dead-man heartbeat is silent: the run does not train")
 
 
+@pytest.mark.soak
 def test_a_page_that_refuses_or_hangs_is_told_once_and_delays_no_other(page: Page) -> None:
     written: list[dict[str, Any]] = []
     page.delay_s = 30.0

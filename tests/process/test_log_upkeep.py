@@ -100,6 +100,7 @@ def noise(size: int) -> bytes:
     return b"".join(os.urandom(30).hex().encode() + b"\n" for _ in range(size // 61 + 1))[:size]
 
 
+@pytest.mark.soak
 def test_a_log_that_grows_without_end_stays_small_and_no_reader_misses_or_repeats_a_line(
     tmp_path: Path, writer: Callable[[Path], Writer]
 ) -> None:

@@ -124,6 +124,7 @@ def started(driver: Driver) -> int:
     return max(driver.practice.trained_steps())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER, OLD_TOO], indirect=True)
 def test_the_launcher_starts_no_second_server_and_each_half_has_its_own_gpu(driver: Driver) -> None:
     started(driver)
@@ -138,6 +139,7 @@ def test_the_launcher_starts_no_second_server_and_each_half_has_its_own_gpu(driv
     assert "inference server" in launcher_log and "WARNING" in launcher_log
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER, OLD_TOO], indirect=True)
 def test_the_job_is_stopped_and_resumed_while_the_server_lives_on(driver: Driver) -> None:
     started(driver)
@@ -153,6 +155,7 @@ def test_the_job_is_stopped_and_resumed_while_the_server_lives_on(driver: Driver
     assert driver.practice.answers()[-1]["weights"] != "base"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER, OLD_TOO], indirect=True)
 def test_the_server_is_stopped_alone_and_nothing_of_the_job_is_touched(driver: Driver) -> None:
     started(driver)
@@ -182,6 +185,7 @@ def test_a_server_restarted_under_the_living_job_answers_with_the_runs_weights_o
     assert any("was given the weights of step" in sentence for sentence in driver.remarks())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER], indirect=True)
 def test_without_weights_on_the_disk_the_server_is_not_restarted_under_the_job(driver: Driver) -> None:
     started(driver)
@@ -193,6 +197,7 @@ def test_without_weights_on_the_disk_the_server_is_not_restarted_under_the_job(d
     assert driver.engine_pids() == set()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER], indirect=True)
 def test_a_server_that_refuses_the_weights_is_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     started(driver)
@@ -213,6 +218,7 @@ def test_a_server_that_refuses_the_weights_is_ended(driver: Driver, monkeypatch:
     assert "POST /no-such-path was answered with 404" in told
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER], indirect=True)
 def test_a_fresh_start_is_refused_while_a_server_lives_that_an_earlier_attempt_used(driver: Driver) -> None:
     started(driver)
@@ -222,6 +228,7 @@ def test_a_fresh_start_is_refused_while_a_server_lives_that_an_earlier_attempt_u
     assert driver.job_pids() == set()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER], indirect=True)
 def test_another_daemons_effects_find_both_halves_by_their_records(driver: Driver) -> None:
     started(driver)
@@ -238,6 +245,7 @@ def test_another_daemons_effects_find_both_halves_by_their_records(driver: Drive
     assert driver.job_pids() == set()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("driver", [ROUTER], indirect=True)
 def test_weights_that_the_daemon_before_did_not_come_to_give_are_given_by_the_next_one(driver: Driver) -> None:
     started(driver)

@@ -74,6 +74,7 @@ def test_each_has_a_time_limit_and_what_fails_beside_stops_nothing(tmp_path: Pat
     assert pod.facts[-1] == f.SetupDone(), "the job fetches itself what it lacks"
 
 
+@pytest.mark.soak
 def test_commands_that_fail_wait_for_nothing_beside_them(tmp_path: Path) -> None:
     pod = Pod(tmp_path, ["exit 4"], ["sleep 5"])
     pod.run()

@@ -113,6 +113,7 @@ def container(tmp_path: Path) -> Iterator[Container]:
         made.runtime.wait()
 
 
+@pytest.mark.soak
 def test_process_one_collects_orphans_and_zombies_and_hands_sigterm_on(container: Container, tmp_path: Path) -> None:
     daemon = tmp_path / "daemon.py"
     daemon.write_text(
@@ -206,6 +207,7 @@ def pod(container: Container) -> Iterator[Pod]:
         made.runtime.wait()
 
 
+@pytest.mark.soak
 def test_a_killed_daemon_and_then_a_broken_run_file_cost_no_job_until_the_container_is_stopped(pod: Pod) -> None:
     one = pod.run()
     wait_for(pod.running, "the job runs", 30)
@@ -240,6 +242,7 @@ def test_a_killed_daemon_and_then_a_broken_run_file_cost_no_job_until_the_contai
         assert {record["run"] for record in pod.told()} == {"one"}
 
 
+@pytest.mark.soak
 def test_a_broken_run_file_with_no_job_ends_the_container_with_93(pod: Pod) -> None:
     pod.run_file.write_text("[run\n")
     pod.run()

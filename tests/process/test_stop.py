@@ -266,6 +266,7 @@ def test_patience_is_cut_to_the_budget_so_that_there_is_time_left_to_kill(attemp
     assert report.killed == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("answers", "free"), [([False, None, True], True), ([False, False], False), ([None], None)])
 def test_the_gpus_are_waited_for_but_not_for_ever(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None], free: bool | None

@@ -113,6 +113,7 @@ def test_a_listener_on_ipv6_counts() -> None:
         end(process)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("theirs", "wanted", "barred"),
     [

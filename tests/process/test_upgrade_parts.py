@@ -255,6 +255,7 @@ def test_a_new_program_reaps_what_the_one_before_left_and_forgets_that_it_came()
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
     """A signal that nobody could take yet reaches the new program as itself; a library's open file does not."""
@@ -318,6 +319,7 @@ def run_file_with_new_key(folder: Path, key: str) -> Path:
     return path
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("before", ["", "0.0.9"], ids=["after a crash below its nanny", "after an upgrade"])
 def test_a_key_that_was_changed_in_the_env_file_counts_for_the_next_daemon(tmp_path: Path, before: str) -> None:
     script = tmp_path / "program.py"

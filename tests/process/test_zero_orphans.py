@@ -28,6 +28,7 @@ def assert_nothing_left(count: zoo.Count) -> None:
     assert count.innocents == [], count
 
 
+@pytest.mark.soak
 def test_the_observers_see_what_lives(attempt: zoo.Attempt) -> None:
     """They are worth nothing if they see nothing: before the stop, each of them does."""
     home = attempt.folder
@@ -51,6 +52,7 @@ def test_a_few_stops_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_nothing_left(count)
 
 
+@pytest.mark.soak
 def test_the_next_attempt_of_an_incident_finds_nothing_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ except NoCompilerError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
+@pytest.mark.soak
 def test_host_and_growth_of_a_run_are_in_the_journal(tmp_path: Path) -> None:
     download = tmp_path / "hub" / "models--a--b" / "blobs" / "aa.incomplete"
     download.parent.mkdir(parents=True)

@@ -341,6 +341,7 @@ def complete_lines(data: bytes, cap: int) -> list[bytes]:
     return [line for raw in lines if (line := raw[:cap].lstrip(b"\0"))]
 
 
+@pytest.mark.soak
 @tries(300)
 @given(OPERATIONS, st.sampled_from([7, 64 << 10]))
 def test_every_complete_line_comes_exactly_once_and_in_order(

@@ -87,6 +87,7 @@ def run_of_sixty_steps() -> World:
     return world
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("rank", "load", "limit_s"), [("spins", SPINS, 90.0), ("sleeps in a futex", RESTS, 300.0)])
 def test_a_network_that_is_cut_leaves_a_standstill_behind(
     rank: str, load: float, limit_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,7 @@ def test_another_user_is_kept_out_by_the_mode_and_told_who_may(serve: Serve, doo
     assert desk.orders == []
 
 
+@pytest.mark.soak
 @as_root
 def test_a_mode_that_somebody_widened_lets_nobody_in_the_server_asks_the_kernel(serve: Serve, door: Path) -> None:
     desk = FakeDesk()
@@ -90,6 +91,7 @@ def test_a_mode_that_somebody_widened_lets_nobody_in_the_server_asks_the_kernel(
     assert who == f"root (pid {os.getpid()})"
 
 
+@pytest.mark.soak
 @as_root
 def test_the_members_of_a_group_are_let_in_by_their_first_group_and_by_a_further_one(serve: Serve, door: Path) -> None:
     desk = FakeDesk()

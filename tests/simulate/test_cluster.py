@@ -59,6 +59,7 @@ def told(run: OurRun, event: str) -> list[tuple[float, str]]:
 # ---------------------------------------------------------------- what is drawn
 
 
+@pytest.mark.soak
 def test_faults_come_as_often_as_was_published_and_of_the_same_kinds() -> None:
     machines, days, seeds = 512, 60.0, 8
     clusters = [draw_cluster(seed, machines, days) for seed in range(1, 4 * seeds + 1)]
@@ -217,6 +218,7 @@ def test_no_script_is_above_the_bound_in_any_cluster(machines: int, seeds: Seque
         assert compare.train_through(here, compare.ends_at_once) <= most
 
 
+@pytest.mark.soak
 def test_the_bound_is_above_each_policy_for_each_seed_and_the_same_seed_gives_the_same_figures() -> None:
     scores = compare.compare_clusters([1, 1024], 2, 0.5)
     assert all(one.faults for one in scores if one.machines == 1024)

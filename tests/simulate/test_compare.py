@@ -89,6 +89,7 @@ def test_no_policy_beats_the_oracle_and_the_core_beats_all_others(rough) -> None
     assert by_name["core"].ettr <= by_name["oracle"].ettr
 
 
+@pytest.mark.soak
 def test_the_ledgers_of_all_policies_add_up() -> None:
     scores = compare(sensitivity.at_rates(load_scenario(), 30.0), 4, [3], workers=1)
     assert {mine.policy for mine in scores} == set(ALL)

@@ -38,6 +38,7 @@ def test_a_process_that_dies_is_noticed_in_seconds_and_the_run_resumes_from_the_
     assert told.account.false_restarts == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("shows_running", [True, False])
 def test_an_engine_that_makes_no_token_and_answers_health_is_found_hung(says: bool, shows_running: bool) -> None:
@@ -59,12 +60,14 @@ def test_one_of_four_engines_that_dies_is_a_death() -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_one_of_four_engines_that_hangs_is_found_at_last() -> None:
     told = after(fault("engine-one-hangs", engine=2), sets=["engines=4"])
     assert told.said("verdict")
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_though_the_pod_is_lost() -> None:
     told = after(fault("weights-lost"), fault("spot-loss", at="4h"), hours=10)
     sentences = [one for one in told.said("worth") if "supervisorctl rollback" in one]
@@ -112,6 +115,7 @@ def test_an_environment_server_that_lives_and_hangs_is_found() -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["env-stall", "collective-stall"])
 def test_what_stands_still_for_a_minute_and_lifts_is_left_alone(kind: str) -> None:
     told = after(fault(kind, "6h", seconds=70.0), hours=8)
@@ -119,6 +123,7 @@ def test_what_stands_still_for_a_minute_and_lifts_is_left_alone(kind: str) -> No
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_resume_that_deadlocks_is_given_up_after_its_budget_and_tried_again() -> None:
     told = after(fault("resume-deadlock"), fault("trainer-crash", "2h1min"), hours=8)
     assert told.detected_s("resume-deadlock") < 3700
@@ -135,6 +140,7 @@ def test_a_role_that_the_kernel_killed_is_named_with_the_reason(role: str) -> No
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_lost_gpu_ends_on_another_pod() -> None:
     told = after(fault("gpu-lost", gpu=1), hours=8)
     assert told.account.pods == 2
@@ -148,6 +154,7 @@ def test_a_driver_that_answers_nobody_is_unknown_and_not_dead() -> None:
     assert told.account.restarts == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("growth", [0.0, 0.5])
 def test_files_of_others_fill_the_disk_and_old_published_steps_make_room(growth: float) -> None:
     told = after(fault("disk-fills", growth_gb_s=growth, leaves_gb=30))
@@ -156,12 +163,14 @@ def test_files_of_others_fill_the_disk_and_old_published_steps_make_room(growth:
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_disk_with_no_room_at_all_stops_the_job_and_it_goes_on_once_there_is_room() -> None:
     told = after(fault("disk-fills", growth_gb_s=0.2, leaves_gb=0, seconds=5400), hours=8)
     assert told.account.false_restarts == []
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_torn_checkpoint_is_never_resumed_from() -> None:
     told = after(fault("torn-checkpoint"))
     torn = next(s.step for fact in told.facts if isinstance(fact, f.LocalSteps) for s in fact.steps if _torn(s))
@@ -174,6 +183,7 @@ def _torn(step: f.LocalStep) -> bool:
     return step.state == "incomplete"
 
 
+@pytest.mark.soak
 def test_a_checkpoint_that_always_crashes_is_quarantined_and_the_run_goes_one_step_back() -> None:
     told = after(fault("poison-step"), hours=8)
     assert told.said("one-step-back")
@@ -192,6 +202,7 @@ def test_a_store_that_is_away_for_an_hour_costs_the_run_nothing() -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_store_that_is_away_when_a_new_pod_asks_for_the_checkpoint_is_waited_for() -> None:
     told = after(fault("store-outage", "1h55min", seconds=3600), fault("spot-loss"), hours=8)
     assert told.account.pods == 2
@@ -200,6 +211,7 @@ def test_a_store_that_is_away_when_a_new_pod_asks_for_the_checkpoint_is_waited_f
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_damaged_step_in_the_store_is_left_for_the_one_before() -> None:
     told = after(fault("store-damage"), fault("spot-loss", "2h1min"), hours=8)
     damaged = [fact.step for fact in told.facts if isinstance(fact, f.RestoreFailed) and fact.damaged]
@@ -208,6 +220,7 @@ def test_a_damaged_step_in_the_store_is_left_for_the_one_before() -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_a_slow_link_skips_steps_and_stops_nothing() -> None:
     told = after(fault("slow-link", seconds=10000, speed=0.05), hours=8)
     assert told.account.restarts == 0
@@ -238,6 +251,7 @@ def test_a_host_that_stood_still_is_no_hang(seconds: float) -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seconds", [2, 60, 900])
 def test_a_daemon_that_is_killed_costs_the_run_nothing(seconds: float) -> None:
     told = after(fault("daemon-kill", seconds=seconds))
@@ -266,6 +280,7 @@ def test_a_daemon_that_dies_while_it_stops_the_job_is_followed_by_one_that_ends_
     assert told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("kind", "parameters"),
     [
@@ -288,6 +303,7 @@ def test_a_log_that_cannot_be_read_for_a_while_is_no_silence_of_the_job(seed: in
     assert told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["gpu-stumbles", "code-error"])
 def test_a_job_that_ends_by_itself_goes_on_on_its_pod(kind: str) -> None:
     told = after(fault(kind), hours=4)
@@ -300,6 +316,7 @@ def test_a_start_that_fails_is_tried_again() -> None:
     assert len(told.resumed_at()) == 3 and told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["memory-stays", "slow-stop"])
 def test_a_stop_that_takes_longer_costs_its_time_and_no_pod(kind: str) -> None:
     told = after(fault(kind, 7100, seconds=60), fault("job-killed"), hours=5)
@@ -317,6 +334,7 @@ def test_each_kind_of_fault_has_a_test_here() -> None:
     assert [kind for kind in KINDS if f'"{kind}"' not in text] == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["orchestrator-wedge", "env-death"])
 def test_an_orchestrator_that_stands_still_in_an_evaluation_is_found_within_the_hour(kind: str) -> None:
     told = after(fault(kind), seed=2, hours=8)  # at that time seed 2 is in an evaluation

@@ -22,6 +22,7 @@ def test_a_hundred_healthy_hours_with_many_oddities_see_no_restart(seed: int) ->
     assert account.restarts == 0
 
 
+@pytest.mark.soak
 def test_a_healthy_run_is_not_restarted_when_a_long_evaluation_ends() -> None:
     steady = ["step_s=60", "step_sigma=0.2", "step_tail=0", "eval_every=0", "interval=20"]
     fault = {"at": "5h", "kind": "long-evaluation", "seconds": 3500.0}
@@ -45,6 +46,7 @@ def test_no_healthy_world_is_restarted(world: int) -> None:
     quiet(world, 8, 5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("world", range(1, BLOCK + 1, 8))
 def test_nor_with_all_looks_that_real_sensors_make(world: int) -> None:
     quiet(world, 4, 6, "thinned=false")

@@ -96,6 +96,7 @@ def test_a_healthy_market_loses_no_machine() -> None:
 # ---------------------------------------------------------------- what is counted
 
 
+@pytest.mark.soak
 def test_an_outbid_pod_is_replaced_and_its_dollars_steps_and_hours_are_counted() -> None:
     here = market(24.0, machine("a", (0, 6), price=2.0), machine("b", (0, 24), price=3.0))
     score, world = simulate_market(here, OursSpotOnly)

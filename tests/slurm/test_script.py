@@ -255,6 +255,7 @@ def test_the_daemons_code_decides_what_follows(tmp_path: Path) -> None:
     assert run_script(tmp_path, "94\n") == (7, ["step ", "ended --code 94"])
 
 
+@pytest.mark.soak
 def test_killed_nanny_and_daemon_are_replaced_twice_at_most(tmp_path: Path) -> None:
     assert run_script(tmp_path, "137\n0\n") == (7, ["step ", "step ", "ended --code 0"])
     (tmp_path / "calls").unlink()

@@ -157,6 +157,7 @@ def test_a_download_that_drips_is_cancelled_and_fetched_again(b2: B2Server, step
     b2.wait_idle()
 
 
+@pytest.mark.soak
 def test_a_server_that_takes_a_part_and_never_answers_is_given_up_and_the_part_is_sent_again(
     b2: B2Server, step: Step, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_server_that_takes_a_part_and_never_answers_is_given_up_and_the_part_i
     b2.wait_idle()
 
 
+@pytest.mark.soak
 def test_a_download_whose_answer_never_comes_is_given_up_and_asked_for_again(
     b2: B2Server, step: Step, tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_download_whose_answer_never_comes_is_given_up_and_asked_for_again(
     b2.wait_idle()
 
 
+@pytest.mark.soak
 def test_a_call_whose_answer_never_comes_is_asked_again(b2: B2Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.storage.b2client.ANSWER_S", 0.5)
     store = b2_store(b2)
@@ -209,6 +212,7 @@ def test_a_full_account_stops_a_publish_with_a_sentence_and_what_was_sent_is_not
     assert tree(tmp_path / "pod-b") == step.content()
 
 
+@pytest.mark.soak
 def test_a_step_that_is_rotten_in_the_store_is_damaged_and_the_one_before_it_is_whole(
     b2: B2Server, tmp_path: Path
 ) -> None:

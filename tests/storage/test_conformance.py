@@ -182,6 +182,7 @@ def test_sweep_cancels_what_was_left_unfinished_and_nothing_else(store: Store, b
     assert [file.file_id for file in store.list("run/")] == [kept.file_id]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["../escape", "/etc/passwd", "a//b", "a/./b", "a/\0b", "", "a/", "x" * 300, "a\nb"])
 def test_names_that_could_lead_elsewhere_are_refused(store: Store, name: str) -> None:
     with pytest.raises(StoreError, match="cannot be a name") as caught:

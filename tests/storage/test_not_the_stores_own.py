@@ -115,6 +115,7 @@ def test_a_401_without_a_code_of_b2_is_no_refusal_of_the_key(
 # ---------------------------------------------------------------- S3
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("status", "body"),
     [

@@ -59,6 +59,7 @@ def give_up(count: int) -> None:
 # ---------------------------------------------------------------- faults that pass
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "fault",
     [
@@ -135,6 +136,7 @@ store.put_file("run/shard", path, size, hash_parts(path, size, store.part_size()
 """
 
 
+@pytest.mark.soak
 def test_a_sender_that_is_killed_goes_on_where_it_was(s3: Proxy, plain: str, three: Path) -> None:
     held = threading.Event()
     s3.fail("UploadPart", after=2, hold=held, status=500)

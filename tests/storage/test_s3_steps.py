@@ -95,6 +95,7 @@ def test_the_daemons_modules_do_not_load_the_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
+@pytest.mark.soak
 def test_without_versions_the_file_of_a_fenced_pod_replaces_none_of_the_holders(
     s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_without_versions_the_file_of_a_fenced_pod_replaces_none_of_the_holders(
     assert letter == b"B"
 
 
+@pytest.mark.soak
 def test_what_rotted_there_is_sent_anew_when_the_step_is_published_by_hand(
     s3: Proxy, s3_place: Callable[[bool], str], tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def run_client(code: str, job: RunFile, environ: Mapping[str, str], notes: str =
     return ran.stdout + ran.stderr, time.monotonic() - began
 
 
+@pytest.mark.soak
 @needs_wandb
 def test_the_health_of_the_run_arrives_in_its_own_wandb_file(tmp_path: Path) -> None:
     code = f"""

@@ -139,6 +139,7 @@ def show(server: Server, *, step: object = 412, age_s: float = 20.0, **more: obj
 # What becomes of an answer is asked of a stand-in for the client, which takes two seconds to import.
 
 
+@pytest.mark.soak
 def test_what_both_say_and_no_difference(server: Server, run_file: Path, tmp_path: Path) -> None:
     show(server)
     with serving(tmp_path) as serve:
@@ -187,6 +188,7 @@ def test_a_server_that_shows_nothing_is_told_with_its_reason(
     assert wandb_server.KEY not in told
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("raises", "why"),
     [
@@ -232,6 +234,7 @@ def assert_odd(run_file: Path) -> None:
     assert "\x1b" not in told
 
 
+@pytest.mark.soak
 def test_a_server_that_hangs_costs_bounded_time_and_leaves_no_process(
     server: Server, run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +256,7 @@ def _names_server(path: Path, url: str) -> bool:
     return False
 
 
+@pytest.mark.soak
 def test_without_a_project_or_an_id_it_says_what_to_set(server: Server, run_file: Path) -> None:
     run_file.write_text(run_file.read_text().replace('WANDB_PROJECT = "proj", ', ""))
     code, told = call(str(run_file))

@@ -556,6 +556,7 @@ def test_what_a_killed_nanny_left_in_tmp_goes_with_the_next_start_and_nothing_el
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.soak
 def test_who_was_asleep_himself_takes_nobody_for_hung(crib: Crib) -> None:
     """A container that is paused, or a host that slept: all its processes were silent."""
     crib.start(SPEAKS + 'say("READY=1"); tell("up"); turn(60)', **WATCHED)

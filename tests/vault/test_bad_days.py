@@ -138,6 +138,7 @@ def three_published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         yield pod, save(pod)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("lacking", ["listFiles", "readFiles", "writeFiles", "deleteFiles"])
 @pytest.mark.parametrize("act", ["publish", "restore", "delete", "verify"])
 def test_a_key_that_lacks_something_is_one_sentence_that_names_it(

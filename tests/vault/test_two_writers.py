@@ -162,6 +162,7 @@ def two_pods(request: pytest.FixtureRequest, quick_dir: Path) -> Iterator[tuple[
         yield Pod(home, server), Pod(other, server)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("two_pods", ["b2"], indirect=True)
 def test_a_pod_that_sleeps_as_it_gives_the_run_back_hurts_nothing_when_it_wakes(two_pods: tuple[Pod, Pod]) -> None:
     """In each run of the tests: some points of the act that has the fewest. All others are soaks."""

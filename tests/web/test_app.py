@@ -155,6 +155,7 @@ def test_what_did_not_change_is_not_sent_again() -> None:
         assert ask(address, "/run.json?run=swe", If_None_Match=sign)[0] == 304
 
 
+@pytest.mark.soak
 def test_a_run_of_ten_thousand_steps_is_sent_within_its_limits() -> None:
     luck = random.Random(1)
     rows = [

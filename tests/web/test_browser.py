@@ -140,6 +140,7 @@ def can_be_read(tab: Tab, scheme: str) -> None:
     assert abs(sum(ink) - sum(paper)) > 500  # of 765
 
 
+@pytest.mark.soak
 def test_it_fits_a_phone_and_then_a_wall_in_dark_and_light(browser: Any, address: str) -> None:
     tab = Tab(browser, address, viewport={"width": 400, "height": 900}, color_scheme="dark")
     tab.wait_for_charts()
@@ -176,6 +177,7 @@ def test_a_keyboard_is_enough(tab: Tab) -> None:
     assert "The job was stopped." in tab.text("#incidents")
 
 
+@pytest.mark.soak
 def test_one_sample_between_two_gaps_and_a_line_at_zero_are_seen(browser: Any) -> None:
     rows = [{"t": NOW - 4000, "waiting": 7}, *({"t": NOW - 900 + 30 * n, "running": 0} for n in range(9))]
     pieces = [Piece("a", 1, rows), Piece("a", 2, [{"t": NOW, "waiting": 9}])]
@@ -192,6 +194,7 @@ def test_one_sample_between_two_gaps_and_a_line_at_zero_are_seen(browser: Any) -
         tab.page.close()
 
 
+@pytest.mark.soak
 def test_a_page_without_an_answer_says_since_when_and_goes_on_by_itself(browser: Any) -> None:
     told = Told(seen(), {"trainer": "a line"})
     with serve({"swe": told}) as address:
@@ -225,6 +228,7 @@ def test_several_runs_are_a_list_and_one_click_leads_into_one(browser: Any) -> N
         tab.page.close()
 
 
+@pytest.mark.soak
 def test_a_report_opens_from_disk_without_a_network(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(freeze_page(page_of_run(seen(), 2.0)))

@@ -241,6 +241,7 @@ def test_a_fleet_is_served_with_the_same_care_as_a_run() -> None:
         assert ask(address, "/fleet.json")[0] == 404
 
 
+@pytest.mark.soak
 def test_the_command_serves_a_fleet_by_its_file(vast: FakeVast, tmp_path: Path) -> None:
     from supervisor.cli.main import main
 
@@ -269,6 +270,7 @@ def test_the_command_serves_a_fleet_by_its_file(vast: FakeVast, tmp_path: Path) 
 # ---------------------------------------------------------------- in a browser
 
 
+@pytest.mark.soak
 @needs_chromium
 def test_it_fits_a_phone_and_a_wall_and_hostile_text_stays_text(browser: Any) -> None:  # noqa: F811
     with serve({"swe": Told(seen())}, fleet=ToldFleet(fleet_seen())) as address:
@@ -292,6 +294,7 @@ def test_it_fits_a_phone_and_a_wall_and_hostile_text_stays_text(browser: Any) ->
         tab.page.close()
 
 
+@pytest.mark.soak
 @needs_chromium
 def test_one_click_leads_into_a_run_and_one_back(browser: Any) -> None:  # noqa: F811
     with serve({"swe": Told(seen(), {"trainer": "a line"})}, fleet=ToldFleet(fleet_seen())) as address:

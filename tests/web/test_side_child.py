@@ -70,6 +70,7 @@ def answers(listen: str, path: str = "/runs.json") -> int:
         connection.close()
 
 
+@pytest.mark.soak
 def test_it_is_started_again_when_it_was_killed_and_ends_with_close(child: SideChild, listen: str) -> None:
     child.tend()
     until(lambda: answers(listen, "/") == 200)
@@ -84,6 +85,7 @@ def test_it_is_started_again_when_it_was_killed_and_ends_with_close(child: SideC
     assert answers(listen, "/") == 0
 
 
+@pytest.mark.soak
 def test_a_port_that_is_taken_is_told_once_with_the_reason(child: SideChild, listen: str) -> None:
     host, _, port = listen.rpartition(":")
     told: list[str] = []
@@ -98,6 +100,7 @@ def test_a_port_that_is_taken_is_told_once_with_the_reason(child: SideChild, lis
     assert f"cannot listen at {listen}: Address already in use" in told[0]
 
 
+@pytest.mark.soak
 def test_it_ends_with_a_daemon_that_is_killed(run_file: Path, listen: str) -> None:
     program = f"""
 import time

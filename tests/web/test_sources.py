@@ -136,6 +136,7 @@ def test_a_clock_that_was_set_back_draws_no_line_backwards() -> None:
     assert len(line["x"]) < 2000
 
 
+@pytest.mark.soak
 def test_of_the_last_hour_each_sample_is_drawn_however_long_the_run() -> None:
     rows = [{"t": 1e9 + 30 * n, "waiting": n % 7} for n in range(100_000)]
     [chart] = draw_history([Piece("a", 1, rows)])["charts"]
