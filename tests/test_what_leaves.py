@@ -129,6 +129,7 @@ def test_the_last_words_of_somebody_who_is_gone_are_shown_without_an_end(tmp_pat
     assert log_window.last_lines(log, 1).text == "Killed"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "text",
     [

@@ -160,6 +160,7 @@ def test_whatever_is_damaged_is_told_or_has_cost_nothing(tmp_path: Path, seed: i
     journal.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff" * 99, b'{"claimant": 7}', b"[" * 5000])
 def test_a_witness_that_is_damaged_is_none_and_is_written_anew(tmp_path: Path, data: bytes) -> None:
     state = lived(tmp_path)

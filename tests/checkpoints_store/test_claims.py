@@ -273,6 +273,7 @@ def test_racing_pods_over_a_listing_that_is_old_by_tenths_of_a_second(b2: B2Serv
     assert len({found.writer for found in told}) == 1, told
 
 
+@pytest.mark.soak
 def test_a_listing_that_is_older_than_the_settle_time_still_ends_with_one_writer(b2: B2Server) -> None:
     """Two may believe it for a moment: the look before each record that counts tells one of them."""
     b2.state.stale_s = 2.5

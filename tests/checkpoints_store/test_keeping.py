@@ -84,6 +84,7 @@ def test_two_good_steps_stay_whatever_is_asked_for(store: Store, tmp_path: Path)
     assert sorted(list_steps(store, RUN).steps) == [10, 20]
 
 
+@pytest.mark.soak
 @IN_A_FOLDER
 @pytest.mark.parametrize(
     "data",

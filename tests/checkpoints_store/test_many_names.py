@@ -188,6 +188,7 @@ def test_what_is_done_with_a_step_of_many_files_looks_at_each_a_few_times(tmp_pa
 # ---------------------------------------------------------------- what the daemon sees of it
 
 
+@pytest.mark.soak
 def test_a_restore_of_many_names_is_seen_to_move_before_its_first_byte_and_after_its_last(tmp_path: Path) -> None:
     many = Many(tmp_path, LOOSE, 300)
     many.publish()

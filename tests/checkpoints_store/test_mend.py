@@ -91,6 +91,7 @@ def test_a_rotten_file_is_sent_anew_and_the_deep_check_is_clean_afterwards(  # n
     assert (again.already, again.sent_bytes) == (True, 0)
 
 
+@pytest.mark.soak
 def test_a_mend_without_the_local_plan_is_no_other(
     store: Store, rotten: Any, steps: list[Step], tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_the_mend_leaves_nothing_behind_that_is_billed(b2: B2Server, tmp_path: P
     assert len(names) == len(set(names)), "rotten versions and the manifest that names them are gone"
 
 
+@pytest.mark.soak
 def test_a_mend_takes_nothing_from_the_step_before_and_each_step_with_the_same_bytes_is_named(
     b2: B2Server, tmp_path: Path
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_step_that_is_reached_again_keeps_no_rotten_file_of_the_old_one(
     assert damaged(deep(store)) == {}
 
 
+@pytest.mark.soak
 def test_a_missing_file_and_a_manifest_that_nobody_can_read_are_mended_too(
     store: Store, rotten: Any, steps: list[Step], tmp_path: Path
 ) -> None:

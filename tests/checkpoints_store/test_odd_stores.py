@@ -89,6 +89,7 @@ def stale(b2: B2Server) -> Iterator[Callable[[], None]]:
     b2.state.stale_s = 0.0
 
 
+@pytest.mark.soak
 def test_the_pointer_leaves_a_quarantined_step_however_old_the_listing_is(
     b2: B2Server, tmp_path: Path, stale: Callable[[], None]
 ) -> None:

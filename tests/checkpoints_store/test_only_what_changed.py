@@ -101,6 +101,7 @@ def test_a_composed_step_outlives_the_step_that_it_was_made_of(b2: B2Server, tmp
     comes_back(b2, step, tmp_path)
 
 
+@pytest.mark.soak
 def test_small_equal_files_are_sent_once(b2: B2Server, tmp_path: Path) -> None:
     _, _, start = two_steps(b2, tmp_path)
     names = {e["name"] for e in since(b2, start, "b2_upload_file")}
@@ -124,6 +125,7 @@ def test_a_step_of_which_nothing_changed_sends_its_records_only(b2: B2Server, tm
     comes_back(b2, same, tmp_path)
 
 
+@pytest.mark.soak
 def test_a_composed_step_is_a_base_as_good_as_a_sent_one_on_a_pod_that_never_saw_it(
     b2: B2Server, tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_where_the_server_refuses_to_copy_everything_is_sent(
     comes_back(b2, step, tmp_path)
 
 
+@pytest.mark.soak
 def test_a_copy_whose_answer_is_lost_is_asked_for_again(b2: B2Server, tmp_path: Path) -> None:
     b2.fail("b2_copy_part", lose_answer=True, times=1)
     done, step, _ = two_steps(b2, tmp_path)

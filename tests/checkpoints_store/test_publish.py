@@ -322,6 +322,7 @@ def test_the_pointer_leaves_a_step_before_its_files_are_replaced(b2: B2Server, t
     assert latest is not None and latest.step == 40
 
 
+@pytest.mark.soak
 def test_a_kill_after_the_pointer_left_its_step_is_healed(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
     for number in (20, 40):

@@ -396,6 +396,7 @@ def _shrink(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("change", [_grow, _shrink, Path.unlink], ids=["grows", "shrinks", "vanishes"])
 def test_a_file_that_does_not_stand_still_while_it_is_sent_makes_no_step(
     store: Store, tmp_path: Path, change: Callable[[Path], None]

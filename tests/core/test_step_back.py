@@ -146,6 +146,7 @@ def test_what_no_checkpoint_causes_quarantines_no_step_however_often_it_comes(ca
     assert not world.asked(a.KeepLineage)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("cause", OWN)
 def test_one_crash_beside_this_pods_own_troubles_quarantines_no_step(cause: object) -> None:
     world = resumed_at_ten()

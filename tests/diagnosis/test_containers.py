@@ -82,6 +82,7 @@ def test_an_export_of_the_journal_is_refused_with_the_command_that_gives_text(
     assert "journalctl -o short-iso" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_junk_after_megabytes_of_junk_is_still_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "trainer.log").write_bytes(bytes(range(256)) * (3 * BLOCK_BYTES // 256))
     assert main(["diagnose", str(tmp_path / "trainer.log")]) == 1
@@ -157,6 +158,7 @@ def test_a_whole_error_without_a_newline_after_it_is_not_called_cut(
     assert "was cut" not in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_without_words_the_rest_of_a_script_is_left_to_the_script(tmp_path: Path) -> None:
     program = "import sys; from supervisor.cli.main import main; sys.exit(main())"
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} diagnose"

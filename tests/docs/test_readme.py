@@ -24,6 +24,7 @@ def test_every_section_of_a_run_file_is_on_the_page() -> None:
         assert f"**`[{section}]`**" in page
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("program", "module"), [("rl-supervisor", "main"), ("supervisorctl", "ctl")])
 def test_every_command_is_in_the_table_and_every_command_of_the_table_exists(program: str, module: str) -> None:
     code = f"import sys; from supervisor.cli.{module} import main; sys.exit(main(['--help']))"

@@ -134,6 +134,7 @@ def test_a_journal_that_is_damaged_is_a_sentence(state: Path, capsys: pytest.Cap
     assert "cannot be read: file is not a database" in told(capsys, code=1)
 
 
+@pytest.mark.soak
 def test_a_bundle_that_was_cut_off_or_garbled_is_listed_as_such(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -435,6 +435,7 @@ def test_an_unknown_price_is_not_zero(
 # ---------------------------------------------------------------- create
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [

@@ -334,6 +334,7 @@ def test_a_job_whose_machine_is_lost_is_waited_for_in_the_queue_and_goes_on_else
     assert world.book.states["otter"].faults == {}, "Slurm itself knows which machines are lost"
 
 
+@pytest.mark.soak
 def test_a_job_that_requeues_itself_before_its_wall_time_is_not_joined_by_another(
     make: Make, cluster: FakeSlurm
 ) -> None:
@@ -421,6 +422,7 @@ def test_of_several_machines_those_are_left_out_that_the_job_named(
     assert world.excluded("2") == {"n9", *unfit}
 
 
+@pytest.mark.soak
 def test_an_sbatch_that_timed_out_and_worked_is_found_by_its_label(
     make: Make, cluster: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def be_away_after_the_first_create(world: TwoPlaces, seconds: float) -> None:
     world.a.create = create  # type: ignore[method-assign]
 
 
+@pytest.mark.soak
 def test_a_pod_whose_label_is_never_shown_is_known_by_its_id() -> None:
     world = World(1, finish=2000)
     world.listed_after_s, world.without_label = [0.0], ALL
@@ -70,6 +71,7 @@ def test_a_pod_whose_label_is_never_shown_is_known_by_its_id() -> None:
     assert len(world.pods) == 1 and world.trouble == []
 
 
+@pytest.mark.soak
 def test_pods_that_are_confirmed_and_never_listed_are_two_and_then_a_persons_business() -> None:
     world = World(1, finish=2000)
     machines(world)
@@ -338,6 +340,7 @@ def test_a_pod_that_gave_the_run_back_and_rests_makes_room_for_the_next(code: in
     assert any("pod i0 has not started it again: it is destroyed." in said for said in book.said)
 
 
+@pytest.mark.soak
 def test_a_pod_that_a_person_mended_after_93_has_the_whole_patience_from_fleet_up() -> None:
     world, book, pod = train_world(2)
     run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)
@@ -526,6 +529,7 @@ def test_unfit_pods_that_are_never_listed_are_not_rented_for_ever(ends: bool) ->
     assert len(world.pods) == 4
 
 
+@pytest.mark.soak
 def test_the_time_in_which_the_store_was_away_after_fleet_up_is_no_time_to_start() -> None:
     world, book, pod = train_world(2)
     run_until(world, book, lambda: world.held.unpublished == () and max(pod.complete) == world.held.published)

@@ -83,6 +83,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.
 ZIPS = [zipped(method) for method in METHODS]
 
 
+@pytest.mark.soak
 @fuzzed(4)
 @given(data=damaged(ZIPS) | junk)
 def test_any_progress_file_is_whole_or_gives_a_reason(tmp_path: Path, data: bytes) -> None:

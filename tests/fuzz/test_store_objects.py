@@ -80,6 +80,7 @@ def of(whole: bytes) -> st.SearchStrategy[bytes]:
     return altered(json.loads(whole)).map(dumped) | damaged(whole) | junk
 
 
+@pytest.mark.soak
 @fuzzed(3)
 @given(of(MANIFEST.to_bytes()))
 def test_any_manifest_is_read_within_its_limits_or_damaged(data: bytes) -> None:
@@ -229,6 +230,7 @@ NASTY = st.sampled_from([name for name in TEXTS if name]) | st.text(max_size=20)
 paths = st.lists(NASTY | st.sampled_from(["a", "A", "b", "trainer", "x"]), min_size=1, max_size=4).map("/".join)
 
 
+@pytest.mark.soak
 @fuzzed(3)
 @given(st.lists(paths, max_size=5))
 @example(["a/b", "a"])

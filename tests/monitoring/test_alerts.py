@@ -95,12 +95,14 @@ def test_a_run_that_a_person_stopped_is_no_alert(tmp_path: Path) -> None:
     assert fired(tmp_path, often("engine-hang", 1, 0), orders=[(2 * HOUR - 60, "stop")]) == {}
 
 
+@pytest.mark.soak
 def test_a_run_that_finished_is_no_alert_although_its_daemon_is_gone(tmp_path: Path) -> None:
     pages = pages_of("healthy", 4, sets=["max_steps=40"])
     assert pages[-1] is None
     assert alerts(pages, tmp_path) == {}
 
 
+@pytest.mark.soak
 def test_starts_that_never_come_to_a_step(tmp_path: Path) -> None:
     faults: Faults = [(2 * HOUR, "job-killed", {}), *often("resume-deadlock", 40, 60)]
     found = fired(tmp_path, faults)
@@ -118,6 +120,7 @@ def test_steps_that_are_not_published(kind: str, parameters: dict[str, Any], tmp
     assert 45 < found["RunPublishesTooLate"] < 100  # three intervals of five steps of four minutes, and ten more
 
 
+@pytest.mark.soak
 def test_a_store_that_never_took_a_step(tmp_path: Path) -> None:
     """No sample of the published step: unknown is not "all is published"."""
     pages = [page and _without(page, "published_step") for page in pages_of("healthy", 4)]
@@ -128,6 +131,7 @@ def _without(page: str, name: str) -> str:
     return "\n".join(line for line in page.splitlines() if f"rl_supervisor_{name}{{" not in line)
 
 
+@pytest.mark.soak
 def test_a_disk_without_room_for_the_next_checkpoint(tmp_path: Path) -> None:
     full: Faults = [(2 * HOUR, "disk-fills", {"leaves_gb": 0.0, "growth_gb_s": 0.0, "seconds": 3 * HOUR})]
     found = fired(tmp_path, full, ["disk_gb=330"])

@@ -262,6 +262,7 @@ def test_each_machine_sends_its_own_files_and_one_manifest_commits_them(world: W
     assert again["already"] and again["sent_bytes"] == 0
 
 
+@pytest.mark.soak
 def test_machines_publish_and_fetch_through_processes_of_their_own(apart: World) -> None:
     apart.save(6)
     apart.look()
@@ -323,6 +324,7 @@ def test_a_machine_that_dies_while_it_sends_leaves_no_step_and_the_next_try_send
     assert done["sent_bytes"] < done["size_bytes"]  # n0 and n1 had sent theirs
 
 
+@pytest.mark.soak
 def test_another_step_of_that_number_is_committed_no_more_before_its_files_are_replaced(world: World) -> None:
     world.save(6)
     world.look()
@@ -420,6 +422,7 @@ def test_a_head_that_dies_anywhere_in_the_commit_has_a_whole_step_there_or_none(
 # ---------------------------------------------------------------- restoring
 
 
+@pytest.mark.soak
 def test_a_start_brings_all_of_a_step_to_each_machine_and_fetches_only_what_lacks(world: World) -> None:
     world.save(6)
     world.look()

@@ -216,6 +216,7 @@ def test_too_few_machines_make_the_allocation_unfit(stage: Stage) -> None:
     line.close()
 
 
+@pytest.mark.soak
 def test_a_start_that_waits_for_a_machine_says_so_until_it_is_there(stage: Stage) -> None:
     stage.head.nodes = stage.nodes.model_copy(update={"wait": 60})
     lines = [stage.greet("n1")[0]]

@@ -298,6 +298,7 @@ def test_the_job_and_the_store_see_nothing_of_it(child: SideChild, monkeypatch: 
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in given, "where the person passes it on"
 
 
+@pytest.mark.soak
 def test_the_daemon_imports_none_of_it() -> None:
     code = "import sys, supervisor.daemon.loop, supervisor.daemon.side_child\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

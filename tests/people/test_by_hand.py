@@ -56,6 +56,7 @@ def test_the_newest_step_comes_to_a_machine_without_a_run_file(store: Store, tmp
     assert "is in" in capsys.readouterr().out, "what is there already is not fetched again"
 
 
+@pytest.mark.soak
 def test_the_best_says_why_it_is(store: Store, tmp_path: Path, capsys: Told) -> None:
     assert run(store, "restore", "--step", "best", "--to", str(tmp_path / "to")) == 0
     why, what, *_ = capsys.readouterr().out.splitlines()
@@ -139,6 +140,7 @@ def test_verify_and_logs_need_no_run_file_either(store: Store, tmp_path: Path, c
     assert run(store, "logs", "--attempt", "7") == 1
 
 
+@pytest.mark.soak
 def test_the_logs_of_an_attempt_that_many_pods_had_are_all_shown(
     store: Store, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_publish_by_hand_beats_while_it_lasts(
     assert claims.look(store, RUN).released
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_another_pod_published_makes_no_step_here_superfluous(
     run_file: RunFile, store: Store, dry_run: bool
@@ -125,6 +126,7 @@ def test_one_503_at_the_end_of_a_publish_by_hand_still_gives_the_run_back(
     assert "It is tried again for up to 10 min" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["transient", "permanent"])
 def test_a_run_that_could_not_be_given_back_by_hand_says_what_that_costs(
     run_file: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: Any

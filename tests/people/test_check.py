@@ -317,6 +317,7 @@ def test_secrets_of_the_environment_are_masked_in_what_is_printed(
     assert "do-not-show-this" not in json.dumps(in_json(capsys, "run.toml"))
 
 
+@pytest.mark.soak
 def test_the_check_takes_no_two_seconds(here: Path) -> None:
     import resource
     import subprocess

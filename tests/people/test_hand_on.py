@@ -34,6 +34,7 @@ def a_night_with_a_root_cause(folder: Path) -> Kept:
 # ---------------------------------------------------------------- the report
 
 
+@pytest.mark.soak
 def test_the_markdown_has_the_ledgers_numbers_and_utc_times(run_file: Path, tmp_path: Path) -> None:  # noqa: F811
     world = a_bad_night(tmp_path)
     world.journal.close()
@@ -142,6 +143,7 @@ def test_a_hostile_line_is_no_markup_in_markdown_or_html() -> None:
 # ---------------------------------------------------------------- one incident
 
 
+@pytest.mark.soak
 def test_a_post_mortem_tells_what_when_why_and_what_it_cost(run_file: Path, tmp_path: Path) -> None:  # noqa: F811
     world = a_night_with_a_root_cause(tmp_path)
     keep_evidence(tmp_path / "state")
@@ -247,6 +249,7 @@ def stand_in_browser(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch)
     return browser
 
 
+@pytest.mark.soak
 def test_the_picture_is_as_high_as_the_page_is_in_the_browser(
     run_file: Path,  # noqa: F811
     tmp_path: Path,

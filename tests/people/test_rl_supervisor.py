@@ -255,6 +255,7 @@ def test_version_and_wrong_usage() -> None:
     assert "rl-supervisor diagnose LOGS" in rl().stderr, "who knows no command yet is shown them all"
 
 
+@pytest.mark.soak
 def test_a_bad_run_file_needs_a_person_when_it_is_run_and_is_a_failure_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -333,6 +333,7 @@ def test_events_are_told_with_their_time_and_followed(serve: Serve) -> None:
     interrupt(process)
 
 
+@pytest.mark.soak
 def test_a_follower_of_events_waits_while_no_daemon_answers_and_goes_on_where_it_was(serve: Serve) -> None:
     desk = FakeDesk()
     desk.say("step 1 of 1000")

@@ -109,6 +109,7 @@ def ends_as_it_was(terminal: Terminal, end: Callable[[], object]) -> None:
     assert terminal.modes == {b"25"}
 
 
+@pytest.mark.soak
 def test_a_person_chooses_a_run_and_keys_lead_to_logs_the_explanation_another_run_and_ctrl_c_out(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_a_daemon_that_goes_away_hangs_and_comes_back(serve: Serve, sockets: Pat
         assert terminal.odd == []
 
 
+@pytest.mark.soak
 def test_a_run_whose_daemon_is_not_there_yet_is_waited_for(serve: Serve, sockets: Path, tmp_path: Path) -> None:
     run_file = tmp_path / "run.toml"
     run_file.write_text(f'[run]\nid = "bs4-qwen3"\nstate_dir = "{tmp_path}/state"\n')
@@ -351,6 +353,7 @@ def test_watching_all_runs_names_each_and_json_is_a_line_each(serve: Serve) -> N
 # ---------------------------------------------------------------- lines
 
 
+@pytest.mark.soak
 def test_every_size_of_a_terminal_is_filled_exactly() -> None:
     gpus = [
         {"index": n, "used_bytes": (60 + n) * GIB, "total_bytes": 80 * GIB, "role": "trainer" if n else "inference"}

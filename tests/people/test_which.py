@@ -150,6 +150,7 @@ def test_a_home_that_cannot_be_written_hides_nothing(ground: Path) -> None:
     assert as_stranger(ground, env, "status", "mine")[0] == 3
 
 
+@pytest.mark.soak
 def test_in_the_home_of_another_user_it_says_what_may_not_be_looked_at(ground: Path) -> None:
     """As `sudo -u` and a container's USER leave HOME."""
     left_a_run(ground / "home/.local/state/rl-supervisor/roots", 0)

@@ -84,6 +84,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
+@pytest.mark.soak
 def test_memory_is_kept_by_a_stopped_process_and_freed_by_a_killed_one(
     watcher: Watcher, holder: subprocess.Popen[bytes]
 ) -> None:

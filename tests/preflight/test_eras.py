@@ -31,6 +31,7 @@ def test_each_way_to_speak_of_the_history_has_an_era() -> None:
     assert {era.dialect for era in ERAS.values()} <= spoken
 
 
+@pytest.mark.soak
 def test_the_keys_of_an_era_are_not_certain_of_the_version_that_will_run() -> None:
     for kind in eras.KINDS:
         for era in eras.load_eras()[::9]:

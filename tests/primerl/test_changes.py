@@ -25,6 +25,7 @@ def of(changes: list[Change], start: str) -> Change:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["rl", "sft"])
 @pytest.mark.parametrize("era", ERAS.values(), ids=ERAS.keys())
 def test_every_word_after_the_persons_own_is_listed_with_a_reason_in_every_era(

@@ -274,6 +274,7 @@ def test_an_ended_log_with_pieces_is_read_in_order_and_squeezing_it_twice_change
     assert [int(line) for line in last_lines(kept, 300_000)] == list(range(300_000))
 
 
+@pytest.mark.soak
 def test_the_oldest_logs_go_first_and_never_those_of_the_present_or_of_an_open_incident(tmp_path: Path) -> None:
     for attempt in range(1, 8):
         log_of(tmp_path, attempt, noise(2 * MIB), age_s=3600 * (10 - attempt))

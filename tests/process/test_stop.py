@@ -450,6 +450,7 @@ def test_who_cannot_be_looked_into_for_a_moment_is_looked_at_again(monkeypatch: 
         stale.unlink(missing_ok=True)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("told", ["brief", "hurry", "blind"])
 def test_what_only_the_next_start_would_need_costs_a_stop_in_a_hurry_no_look(
     told: str, attempt: Attempt, monkeypatch: pytest.MonkeyPatch

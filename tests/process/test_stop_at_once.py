@@ -155,6 +155,7 @@ def test_a_save_on_a_tier_is_waited_for_until_the_trainer_has_it_and_not_until_t
         away.rename(file)
 
 
+@pytest.mark.soak
 def test_a_pod_that_goes_does_not_wait_for_wandb(attempt: Attempt) -> None:
     """Its wandb-core is frozen, too: the seconds that are left are the publish's."""
     attempt.start(UPLOADER)

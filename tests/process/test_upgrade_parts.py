@@ -295,6 +295,7 @@ def test_signals_and_files_over_the_exec(tmp_path: Path, name: str) -> None:
     assert signal.Signals[name] in upgrade.HELD
 
 
+@pytest.mark.soak
 def test_a_daemon_that_was_started_without_a_stdout_is_replaced_as_well(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(

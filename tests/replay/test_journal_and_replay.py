@@ -148,6 +148,7 @@ def test_an_incident_is_exported_with_the_ten_minutes_before_it(tmp_path: Path, 
         trace.load(kept.path, 7)
 
 
+@pytest.mark.soak
 def test_incidents_outlast_the_day(tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "KEEP_S", 3000.0)
     monkeypatch.setattr(archive, "KEEP_OBSERVATIONS", 200)

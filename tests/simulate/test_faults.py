@@ -21,6 +21,7 @@ PROCESS_DEATHS = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("kind", "sentence"), PROCESS_DEATHS)
 @pytest.mark.parametrize("seed", FEW_SEEDS)
 def test_a_process_that_dies_is_noticed_in_seconds_and_the_run_resumes_from_the_newest_checkpoint(
@@ -54,6 +55,7 @@ def test_an_engine_without_liveness_is_found_hung_by_its_counters_and_a_canary()
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_one_of_four_engines_that_dies_is_a_death() -> None:
     told = after(fault("engine-one-dies", engine=2), sets=["engines=4"])
     assert told.detected_s("engine-one-dies") < 5
@@ -94,6 +96,7 @@ def test_a_trainer_that_hangs_in_a_collective_is_stopped_before_its_own_time_out
     assert told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("silent", [True, False])
 def test_an_orchestrator_that_stands_still_is_stuck_once_the_step_is_overdue(silent: bool) -> None:
     told = after(fault("orchestrator-wedge", silent=silent))
@@ -108,6 +111,7 @@ def test_an_environment_server_that_is_gone_stops_the_rollouts_and_is_found() ->
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_an_environment_server_that_lives_and_hangs_is_found() -> None:
     told = after(fault("env-hang", "6h"), hours=8)
     assert told.detected_s("env-hang") < 900
@@ -243,6 +247,7 @@ def test_a_host_that_vanishes_is_replaced() -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seconds", [60, 3600])
 def test_a_host_that_stood_still_is_no_hang(seconds: float) -> None:
     told = after(fault("clock-jump", seconds=seconds))
@@ -260,6 +265,7 @@ def test_a_daemon_that_is_killed_costs_the_run_nothing(seconds: float) -> None:
     assert told.goes_on
 
 
+@pytest.mark.soak
 def test_daemons_that_die_every_nine_minutes_beside_a_stuck_job_see_that_it_is_stuck() -> None:
     kills = [fault("daemon-kill", 9 * 60.0 * number, seconds=20) for number in range(1, 50)]
     told = after(*kills, fault("orchestrator-wedge"), hours=8)
@@ -323,6 +329,7 @@ def test_a_stop_that_takes_longer_costs_its_time_and_no_pod(kind: str) -> None:
     assert told.account.seconds[STOPPING] > 60 and told.goes_on and told.account.pods == 1
 
 
+@pytest.mark.soak
 def test_a_host_reboot_ends_the_job_and_leaves_the_disk() -> None:
     told = after(fault("host-reboot", seconds=300), hours=5)
     first, second = told.resumed_at()

@@ -28,6 +28,7 @@ def test_the_same_seed_gives_the_same_observations_byte_for_byte_and_another_see
     assert first != other
 
 
+@pytest.mark.soak
 def test_the_same_seed_gives_the_same_report() -> None:
     reports = [json.dumps(simulate(load_scenario(), 5, 2).as_json(20.0)) for _ in range(2)]
     assert reports[0] == reports[1]

@@ -61,6 +61,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.soak
 def test_a_published_step_is_fetched_by_hand_with_b2_sync(b2: B2Server, cli: Cli, folder: Path, tmp_path: Path) -> None:
     store = open_store("b2://the-bucket", b2.url, b2.environ(), streams=4)
     sources = [Source(path, str(path.relative_to(folder))) for path in folder.rglob("*") if path.is_file()]
@@ -73,6 +74,7 @@ def test_a_published_step_is_fetched_by_hand_with_b2_sync(b2: B2Server, cli: Cli
     assert back == tree(folder)
 
 
+@pytest.mark.soak
 def test_a_step_that_was_uploaded_by_hand_with_the_pointer_of_the_original_scripts_is_restored(
     b2: B2Server, cli: Cli, folder: Path, tmp_path: Path
 ) -> None:

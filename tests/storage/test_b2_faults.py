@@ -51,6 +51,7 @@ def impatient(server: B2Server, stall_s: float = 0.5) -> Store:
 # ---------------------------------------------------------------- authorization
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("times", [1, 3])  # b2sdk signs in anew once for each request
 @pytest.mark.parametrize("op", ["b2_upload_part", "b2_upload_file", "download"])
 def test_an_authorization_that_expires_again_and_again_passes(

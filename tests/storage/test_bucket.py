@@ -50,6 +50,7 @@ def without(*names: str) -> Key:
     return Key("000narrow", "K-narrow", capabilities, ("the-bucket",))
 
 
+@pytest.mark.soak
 def test_a_good_key_finds_what_the_run_has_there(tmp_path: Path, server: B2Server) -> None:
     """Asked as a person's shell does it; what the other tests here ask, they ask of the same code in this process."""
     for name in ("step_10/manifest.json", "step_10/a", "step_20/manifest.json", "step_30/a", "latest.json"):

@@ -218,6 +218,7 @@ def test_versions_of_a_name_come_newest_first_and_each_can_be_read_and_deleted(s
     assert not [f for f in store.list_versions("run/writers/gen_00007.json") if f.name == newer.name]
 
 
+@pytest.mark.soak
 def test_a_name_that_a_person_deletes_hides_its_older_versions(
     store: Store, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

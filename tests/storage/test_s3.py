@@ -192,6 +192,7 @@ def test_parts_of_other_bytes_that_a_killed_sender_left_are_sent_anew(s3: Proxy,
     assert accepted(s3) == [1, 1, 2, 3], "what is the same is not sent again"
 
 
+@pytest.mark.soak
 def test_a_last_request_that_failed_is_no_success_because_an_older_object_has_the_name(
     s3: Proxy, plain: str, three: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_a_download_that_breaks_off_goes_on_at_that_byte(s3: Proxy, plain: str) 
 # ---------------------------------------------------------------- services that know less
 
 
+@pytest.mark.soak
 def test_a_service_that_refuses_sha1_gets_md5(s3: Proxy, plain: str, three: Path) -> None:
     """B2: 400 InvalidArgument, "Unsupported header 'x-amz-checksum-algorithm' received for this API call"."""
     refuses = {"status": 400, "code": "InvalidArgument", "message": "Unsupported header", "times": 99}
@@ -287,6 +289,7 @@ def test_a_narrow_key_that_may_not_ask_still_finds_the_versions(s3: Proxy, s3_pl
     assert [f.file_id for f in store.list("run/")] == [stored.file_id]
 
 
+@pytest.mark.soak
 def test_unfinished_uploads_of_one_name_are_swept_over_the_end_of_a_page(s3: Proxy, plain: str, three: Path) -> None:
     """Three senders of the same file were killed. What is left of them is billed and seen in no listing of objects."""
     store = opened(s3, plain)

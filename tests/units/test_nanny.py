@@ -142,6 +142,7 @@ def test_who_was_well_for_ten_minutes_begins_with_the_first_wait_again() -> None
     assert nanny.next_wait(160, 600, 5) == 5
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("wished", ["0", "-1", "nan", "-inf"])
 def test_no_wish_for_the_first_wait_makes_it_spin(crib: Crib, wished: str) -> None:
     assert crib.start("sys.exit(75 if start < 4 else 0)", RL_SUPERVISOR_BACKOFF=wished, patch=SHORT).wait() == 0

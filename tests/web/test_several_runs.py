@@ -54,6 +54,7 @@ def read(address: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.soak
 def test_all_runs_of_a_pod_are_shown_and_one_with_a_mistake_hides_no_other(pod: Path) -> None:
     more = {"RL_SUPERVISOR_ETC": str(pod / "etc"), "RL_SUPERVISOR_SOCKET_DIR": str(pod / "sock")}
     environ = {**os.environ, **more, "XDG_STATE_HOME": str(pod / "home"), "XDG_CONFIG_HOME": str(pod / "home")}
