@@ -256,8 +256,7 @@ def excuse(state: State, watch: Watch | None = None, but: Container[str] = ()) -
     for role, phase, ends in _present(state, watch):
         if phase.phase not in but and not watch.over(ends, 0.0):
             return f"the {role} has been in {phase.phase} for {span(state.now - phase.t)}"
-    waits = keeps_work_waiting(state.engine, state.settings.hang)
-    if waits and "weight-update" not in but and is_paused_for_update(state):
+    if state.engine.work_since is not None and "weight-update" not in but and is_paused_for_update(state):
         return "the engine is paused for an update of its weights"
     if not state.live:
         return ""

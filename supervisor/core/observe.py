@@ -92,10 +92,12 @@ def rebase(state: State) -> State:
 
 def _job_later(job: Job, later: Callable[[float], float]) -> Job:
     """With what was seen of it at later times; what its processes did meanwhile was not seen."""
+    # An older daemon's state has the update of weights only as what its role said last.
+    update = job.update or next((one for one in job.phases.values() if one.phase == "weight-update"), None)
     return replace(
         job,
         phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in job.phases.items()},
-        update=job.update and replace(job.update, t=later(job.update.t)),
+        update=update and replace(update, t=later(update.t)),
         growth={what: replace(growth, t=later(growth.t)) for what, growth in job.growth.items()},
         work=_work_later(job.work, later),
         efforts={},

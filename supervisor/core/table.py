@@ -20,7 +20,7 @@ from supervisor.core.words import span
 
 Do = Literal["give-up", "unfit", "wait", "wait-for-room", "step-back", "engine-alone", "job-alone", "restart"]
 MOST_WAITS = 12  # their limits double from 1 to 20 min and half of each is waited on average: an hour and a half
-SERVED = 1000  # tokens or iterations: more than our own requests take in hours
+SERVED = 400  # tokens or iterations: more than our own requests take in an hour, where /liveness is not there
 WAITS_ELSEWHERE = 5  # each behind a start of ten minutes or more: an hour and a half
 FRUITLESS_STARTS = 2  # so many times ``deadlines.startup`` are spent on starts that show nothing new
 
@@ -115,7 +115,7 @@ def _no_progress(state: State, verdict: Verdict) -> bool:
 def _waits_elsewhere(state: State, verdict: Verdict) -> bool:
     """Is it neither engine nor trainer that keeps all waiting? A judge elsewhere may be away for an hour."""
     found, engine = stuck.find(state), state.engine
-    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > SERVED
+    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > (0 if engine.lively_t else SERVED)
     answers = engine.look is not None and engine.look.health == "ok" and not engine.liveness_misses
     wedged = found.cause == "orchestrator-wedged" and not found.sure
     return worked and answers and wedged and state.recovery.waits < WAITS_ELSEWHERE

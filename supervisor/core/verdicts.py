@@ -25,13 +25,7 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import why_launcher_stops
-from supervisor.core.pictures import (
-    AT_WORK_FACTOR,
-    engines_worked,
-    processes_moved,
-    sees_processes,
-    trainer_rests_since,
-)
+from supervisor.core.pictures import AT_WORK_FACTOR, processes_moved, sees_processes, trainer_rests_since
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
@@ -241,7 +235,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     # While the engine works, it may be one request's error, or of code that a model wrote, and a rollout is long.
-    patience_s = HOPELESS_S if watch.over(engines_worked(state, watch) or 0.0, HOPELESS_S) else HOPELESS_AT_WORK_S
+    patience_s = HOPELESS_S if watch.over(worked_last(state), HOPELESS_S) else HOPELESS_AT_WORK_S
     for error in state.job.errors.values():
         # Some requests of a healthy run are refused, too: it counts only while the engine is idle.
         incurable = error.deterministic or (error.signature in REFUSED and idle)
