@@ -83,7 +83,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """``SWEEP=0/4``: the first, fifth, ninth, ... of all soaks; of one with four parameters or more, of those.
+    """``SWEEP=0/5``: the first, sixth, ... of all soaks; of one with five parameters or more, of those.
 
     CI runs one such part, by its commit; `make soak` runs all. What alone guards a promise is no soak.
     """
