@@ -32,7 +32,7 @@ def left_by(before: State, state: State) -> State:
         },
         update=before.job.update and _with_known_age(before.job.update, known.update, known.since),
         count=before.engine.count,
-        worked_t=_engine(before, known).worked_t,
+        worked_t=_engine_with_known_age(before, known).worked_t,
         work=_work(before.job.work, known),
     )
     return replace(state, left=left)
@@ -50,7 +50,7 @@ def put_back(state: State, watch: Watch) -> State:
         state,
         left=None,
         progress=progress,
-        engine=_engine(state, left),
+        engine=_engine_with_known_age(state, left),
         attempt=replace(
             state.attempt, started=left.started if state.attempt.started == left.since else state.attempt.started
         ),
@@ -77,7 +77,7 @@ def _explained_times(state: State, left: Left) -> tuple[tuple[float, float], ...
     return spans
 
 
-def _engine(state: State, left: Left) -> EngineMemory:
+def _engine_with_known_age(state: State, left: Left) -> EngineMemory:
     """With the time when it last worked. Its counter goes on while no daemon looks: the same number is a proof."""
     engine = state.engine
     if (engine.worked_t, engine.count) != (left.since, left.count):

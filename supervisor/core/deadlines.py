@@ -176,13 +176,13 @@ def _explained_s(
 
 def explained_until_now(state: State, role: str, phase: Phase) -> tuple[tuple[float, float], ...]:
     """``state.explained`` with ``phase``, which is over now. That it was told to be over shows that it was no hang."""
-    ends = min(state.now, _ends(state, role, phase))
+    ends = min(state.now, _find_end(state, role, phase))
     if ends <= phase.t or phase.over or phase.phase == "download":
         return state.job.explained
     return with_span(state.job.explained, phase.t, ends)
 
 
-def _ends(state: State, role: str, phase: Phase) -> float:
+def _find_end(state: State, role: str, phase: Phase) -> float:
     """Until when this phase can explain silence: an update of weights only until the engine makes tokens."""
     update = state.job.update if phase.phase == "weight-update" else None
     ends = phase.t + excuse_limit(state, role, phase.phase)
@@ -222,7 +222,7 @@ def _present(state: State, watch: Watch) -> Iterator[tuple[str, Phase, float]]:
     """The phases that may explain silence now, with their roles and the time until which each does."""
     for name, phase in state.job.phases.items():
         role = name.partition("/")[0]
-        ends = _ends(state, role, phase)
+        ends = _find_end(state, role, phase)
         if ends > phase.t and current(state, phase):
             if phase.phase == "eval" and role != "trainer":  # the trainer validates without the engine
                 ends = min(ends, _evaluation_end(state, phase, watch))
@@ -310,11 +310,6 @@ def is_paused_for_update(state: State) -> bool:
     learned_s = UPDATE_S if times is None or times.count < LEARNED_FROM or doubted else PAUSE_LONGEST * times.longest_s
     limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= update.t + PAUSED_BY_S else 0.0))
     return since <= update.t + 2 * hang_s and max(engine.counted_t - since, state.now - update.t - PAUSED_BY_S) < limit
-
-
-def keeps_work_waiting(engine: EngineMemory, hang_s: float) -> bool:
-    """Does work wait for an engine that has not answered from within since it stands still? Else it is idle."""
-    return engine.work_since is not None and engine.lively_t <= engine.moved_t + hang_s / 2
 
 
 def save_of_trainer(state: State) -> Phase | None:

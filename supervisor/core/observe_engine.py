@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import explained_s, keeps_work_waiting
+from supervisor.core.deadlines import explained_s
 from supervisor.core.evolve import replace, settle
 from supervisor.core.observe_job import note_updated
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
@@ -74,11 +74,16 @@ def _note_count(state: State, old: EngineMemory, engine: EngineMemory, fact: f.E
     if engine.count is not None and ours and 0 < count - engine.count <= CANARY_COUNT:
         return new
     still_s = max(1.0, engine.counted_t - engine.moved_t)  # a pause that no look saw is a short one
-    note_updated(state, still_s, waited=keeps_work_waiting(old, state.settings.hang))
+    note_updated(state, still_s, waited=_keeps_work_waiting(old, state.settings.hang))
     idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
     if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
         settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))
     return replace(new, worked_t=now)
+
+
+def _keeps_work_waiting(engine: EngineMemory, hang_s: float) -> bool:
+    """Does work wait for an engine that has not answered from within since it stands still? Else it is idle."""
+    return engine.work_since is not None and engine.lively_t <= engine.moved_t + hang_s / 2
 
 
 def _note_work(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:

@@ -351,9 +351,9 @@ def _phase_seen(state: State, fact: f.PhaseSeen) -> State:
     phase = Phase(fact.phase, fact.step, state.now, fact.text, timed=state.live)
     update, engine = state.job.update, state.engine
     if fact.phase == "weight-update":
-        soon_s = state.now - update.t if update is not None else UPDATED_S
-        if soon_s < UPDATED_S and max(engine.moved_t, engine.lively_t) > state.now - soon_s:  # a step takes seconds
-            settle(state, books=state.books.with_time(ENGINE_UPDATE, soon_s))
+        # In steps of seconds the next one comes before it is known that tokens are made behind its pause.
+        if update is not None and state.now - update.t < UPDATED_S and max(engine.moved_t, engine.lively_t) > update.t:
+            settle(state, books=state.books.with_time(ENGINE_UPDATE, state.now - update.t))
         update = phase
     settle(state, job=replace(state.job, phases={**state.job.phases, fact.role: phase}, update=update))
     return state

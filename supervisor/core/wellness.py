@@ -43,7 +43,7 @@ def troubles(state: State, now: float, wall: float, tolerance: Tolerance) -> tup
         leaving.word(state),
         _why_not_training(state, now),
         _why_paused(state, now),
-        "" if fencing.may_write(state) else fencing.note(state).rstrip(".") or "this pod does not hold the run",
+        _why_not_holding(state),
         publish_lag(state, wall, tolerance),
         _why_nothing_saved(state, wall, tolerance),
         _disk(state),
@@ -74,6 +74,10 @@ def _why_paused(state: State, now: float) -> str:
     if not state.orders.paused or now - state.orders.paused_t <= PAUSED_S:
         return ""
     return f"the supervisor has been paused for {span(now - state.orders.paused_t)}"
+
+
+def _why_not_holding(state: State) -> str:
+    return "" if fencing.may_write(state) else fencing.note(state).rstrip(".") or "this pod does not hold the run"
 
 
 def publish_lag(state: State, wall: float, tolerance: Tolerance) -> str:

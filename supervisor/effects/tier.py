@@ -237,6 +237,7 @@ class Tier:
             self._transfers.cancel("drain", "The pod is about to go, and a newer step comes first.")
 
     def _run_loop(self) -> None:
+        killed = True  # perhaps: what the daemon before was deleting is looked for once
         while not self._ended.wait(LOOK_S):
             job = self._run.job
             if job is None or self._run.observed or self._folder is None:
@@ -244,6 +245,9 @@ class Tier:
             try:
                 if self._lock.acquire(blocking=False):
                     try:
+                        if killed and _is_own(self._folder):
+                            move_aside.finish_deletions(self._folder)
+                            killed = False
                         self._step_on(job)
                     finally:
                         self._lock.release()
@@ -254,10 +258,7 @@ class Tier:
 
     def _step_on(self, job: Job) -> None:
         part, folder = job.tiered_part(), self._folder
-        if isinstance(part, str) or folder is None or not _is_own(folder):
-            return
-        move_aside.finish_deletions(folder)  # of a daemon that was killed
-        if (folder / "checkpoints").is_symlink():
+        if isinstance(part, str) or folder is None or not _is_own(folder) or (folder / "checkpoints").is_symlink():
             return
         self._tell_lost(part)
         _link_weights(folder, part)

@@ -94,33 +94,19 @@ def test_nothing_that_the_orchestrator_does_amid_an_update_of_weights_ends_it(
     assert not world.asked(a.Stop), world.said("verdict")
 
 
-@pytest.mark.parametrize("after_s", [20, 60, 90, 120])
-def test_a_daemon_that_comes_amid_an_update_of_weights_knows_of_it(after_s: int) -> None:
+@pytest.mark.parametrize(("after_s", "told"), [(20, True), (60, True), (90, True), (120, True), (60, False)])
+def test_a_daemon_that_comes_amid_an_update_of_weights_knows_of_it(after_s: int, told: bool) -> None:
+    """Not ``told``: the daemon before was an older one, whose state had it only as the role's last word."""
     world = begun()
     for number in range(1, 3):
         update(world, number, 150)
     update(world, 3, after_s)
+    if not told:
+        world.state = replace(world.state, job=replace(world.state.job, update=None))
     number = world.state.attempt.number
     world.see(f.DaemonStarted("next", world.settings, "boot", number))
     world.see(f.AttemptAdopted(number, world.state.attempt.resume_step, world.pid))
     for second in range(after_s + 5, 301, 5):
-        world.t += 5
-        missed = second % 15 == 0
-        world.engine(iterations=world.state.engine.count, running=64.0, liveness="timeout" if missed else "unknown")
-    assert not world.asked(a.Stop), world.said("verdict")
-
-
-def test_a_daemon_that_knows_no_update_of_weights_but_the_roles_last_word_takes_it_from_there() -> None:
-    """It was upgraded amid an update: the state of the one before has no such field."""
-    world = begun()
-    for number in range(1, 8):
-        update(world, number, 150)
-    update(world, 8, 60)
-    world.state = replace(world.state, job=replace(world.state.job, update=None))
-    number = world.state.attempt.number
-    world.see(f.DaemonStarted("next", world.settings, "boot", number))
-    world.see(f.AttemptAdopted(number, world.state.attempt.resume_step, world.pid))
-    for second in range(65, 151, 5):
         world.t += 5
         missed = second % 15 == 0
         world.engine(iterations=world.state.engine.count, running=64.0, liveness="timeout" if missed else "unknown")

@@ -5,6 +5,7 @@ Asserted each time: the process is the same, the job is the same, and its steps 
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -279,13 +280,13 @@ def test_a_job_that_ends_while_one_program_turns_into_the_other_is_judged_by_its
     installed.add("daemon/loop.py", HOLD.format(hold=str(hold), variable=VARIABLE))
     asking = begin_upgrade(pod)
     pod.wait_for(lambda: held(pod), "the new program is there, and waits")
+    (launcher,) = {start["pid"] for start in pod.practice.starts()}
+    os.kill(launcher, signal.SIGKILL)  # first, or it says of a child that was killed before it that it failed
     pod.practice.end_all()
     pod.wait_for_here(lambda: not pod.practice.alive(), "the job has ended by itself")
     hold.unlink()
     assert asking.wait(60) == 0, pod.story()
-    pod.wait_for(
-        lambda: pod.said_so("verdict", "The job ended with "), "its status is told"
-    )  # a signal, or what that makes of it
+    pod.wait_for(lambda: pod.said_so("verdict", "The job ended with signal 9"), "its status is told")
     pod.wait_for(lambda: pod.sentences("incident-closed"), "it goes on")
     first, second = pod.resume_steps()
     assert first is None and second is not None, "--fresh was for the first start alone"

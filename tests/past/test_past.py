@@ -20,12 +20,12 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.codec import decode
 from supervisor.core.decide import decide
-from supervisor.core.phases import ENGINE_UPDATE, STEP
 from supervisor.core.state import State
 from supervisor.journal import trace
 from supervisor.journal.journal import Journal
 from supervisor.journal.replay_trace import replay
 from tests.checkpoints_store.conftest import tree
+from tests.core.test_flat_state import learned_then
 from tests.e2e.rig import Pod
 from tests.people.test_report import Answer
 
@@ -70,8 +70,7 @@ def deeds(actions: Iterable[a.Action]) -> list[a.Action]:
         if isinstance(one, a.Stop):
             one = replace(one, at_once=False)
         if isinstance(one, a.KeepRecords):
-            phases = {name: times for name, times in one.learned.phases.items() if name not in (ENGINE_UPDATE, STEP)}
-            one = replace(one, learned=replace(one.learned, phases=phases))
+            one = replace(one, learned=learned_then(one.learned))
         if not isinstance(one, a.Say):
             done.append(one)
     return done
