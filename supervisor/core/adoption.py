@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from supervisor.core.deadlines import FRESH_S, excuse_limit, with_span
 from supervisor.core.evolve import replace
+from supervisor.core.observe_job import last_update
 from supervisor.core.state import EngineMemory, Left, Phase, State, Work
 from supervisor.core.watch import Watch
 
@@ -30,7 +31,7 @@ def left_by(before: State, state: State) -> State:
             role: _with_known_age(phase, known.phases.get(role), known.since)
             for role, phase in before.job.phases.items()
         },
-        update=before.job.update and _with_known_age(before.job.update, known.update, known.since),
+        update=(update := last_update(before.job)) and _with_known_age(update, known.update, known.since),
         count=before.engine.count,
         worked_t=_engine_with_known_age(before, known).worked_t,
         work=_work(before.job.work, known),

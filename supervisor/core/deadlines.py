@@ -208,7 +208,8 @@ def excuse_limit(state: State, role: str, phase: str) -> float:
             return min(settings.checkpoint_save, max(SAVE_FLOOR_S, 5 * times.longest_s))
         case "weight-update":
             # At log level "info" no line says that it is over: only how long the engine stands still is learned.
-            return 3 * settings.hang
+            # Where no counter was ever read, nothing tells how much of a step it took.
+            return 3 * settings.hang if state.engine.count is not None or state.engines else -1.0
         case "eval":
             # Short ones say nothing of the long one that comes once a day: it ends by the engine's idleness.
             longest_s = times.longest_s if times is not None else 0.0
@@ -308,7 +309,7 @@ def is_paused_for_update(state: State) -> bool:
     # After a hang, which may have been none, what was learned counts for nothing: ended in each, a job makes no step.
     doubted = any(one.signature == "engine-hang" for one in state.recovery.failures)
     learned_s = UPDATE_S if times is None or times.count < LEARNED_FROM or doubted else PAUSE_LONGEST * times.longest_s
-    limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= update.t + PAUSED_BY_S else 0.0))
+    limit = min(UPDATE_S, max(2 * hang_s, learned_s if since <= update.t + PAUSED_BY_S or doubted else 0.0))
     return since <= update.t + 2 * hang_s and max(engine.counted_t - since, state.now - update.t - PAUSED_BY_S) < limit
 
 

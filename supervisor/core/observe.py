@@ -11,6 +11,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core import machines, observe_engine, observe_job, observe_steps
 from supervisor.core.evolve import replace
+from supervisor.core.observe_job import last_update
 from supervisor.core.phases import merge_learned
 from supervisor.core.state import (
     EngineMemory,
@@ -92,8 +93,7 @@ def rebase(state: State) -> State:
 
 def _job_later(job: Job, later: Callable[[float], float]) -> Job:
     """With what was seen of it at later times; what its processes did meanwhile was not seen."""
-    # An older daemon's state has the update of weights only as what its role said last.
-    update = job.update or next((one for one in job.phases.values() if one.phase == "weight-update"), None)
+    update = last_update(job)
     return replace(
         job,
         phases={role: replace(phase, t=later(phase.t), timed=False) for role, phase in job.phases.items()},
@@ -147,7 +147,7 @@ def suspend(state: State, seconds: float) -> State:
             moved_t=later(engine.moved_t),
             worked_t=later(engine.worked_t),
             counted_t=later(engine.counted_t),
-            lively_t=later(engine.lively_t),
+            lively_t=later(engine.lively_t) if engine.lively_t else 0.0,  # it may have no /liveness
             work_since=later_if(engine.work_since),
             bad_since=later_if(engine.bad_since),
             slow_since=later_if(engine.slow_since),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import isnan
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import explained_s
+from supervisor.core.deadlines import explained_s, knows_counters
 from supervisor.core.evolve import replace, settle
 from supervisor.core.observe_job import note_updated
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
 from supervisor.core.state import EngineMemory, EngineUnit, State, Work
+from supervisor.core.watch import Watch
 
 CANARY_COUNT = 3  # tokens or iterations that a one-token request of ours may take
 CANARY_AFTER = 0.5  # of hang_s: so long counters stand still before the sensor asks for one
@@ -21,6 +22,10 @@ def observe_engine(state: State, fact: f.EngineLook) -> State:
     old = state.engines.get(fact.place, EngineMemory()) if fact.host else state.engine
     new = _note_health(state, replace(old, look=fact, look_t=state.now), fact)
     new = _note_answers(new, fact, state.now)
+    known, silent_s = knows_counters(old, Watch(state.now)), state.now - max(old.moved_t, old.lively_t)
+    if fact.liveness == "ok" and (old.work_since is None or not known):
+        # It answers from within. That ends an update where it has no tokens to make, or none can be counted.
+        note_updated(state, silent_s, waited=not known and silent_s >= state.settings.hang)
     new = _note_count(state, old, new, fact)
     if fact.canary == "ok":
         new = replace(new, canary_misses=0, moved_t=state.now)  # it made a token for us, whatever its counters say
@@ -67,18 +72,28 @@ def _note_count(state: State, old: EngineMemory, engine: EngineMemory, fact: f.E
     if count == engine.count:
         return replace(engine, counted_t=now)
     # Backwards means a restarted engine: a new base, and no proof of standing still either.
-    new = replace(engine, counted_t=now, count=count, moved_t=now, canary_misses=0)
+    began_anew = engine.count is None or count < engine.count
+    new = replace(
+        engine, counted_t=now, count=count, moved_t=now, canary_misses=0, ours=0.0 if began_anew else engine.ours
+    )
     # Tokens may be our own canary's where it was time for one, or one was answered; else they are the job's.
     answered = old.look is not None and old.look.canary == "ok"
     ours = answered or now - engine.moved_t >= state.settings.hang * CANARY_AFTER
-    if engine.count is not None and ours and 0 < count - engine.count <= CANARY_COUNT:
-        return new
+    if engine.count is not None and ours and 0 < count - engine.count <= CANARY_COUNT and not _made_many(old, fact):
+        return replace(new, ours=engine.ours + count - engine.count)
     still_s = max(1.0, engine.counted_t - engine.moved_t)  # a pause that no look saw is a short one
     note_updated(state, still_s, waited=_keeps_work_waiting(old, state.settings.hang))
     idle_s = now - engine.worked_t - explained_s(state, engine.worked_t)
-    if engine.count is not None and idle_s >= state.settings.hang and state.live and not fact.host:
+    # Of one whose counters could not be read meanwhile, it is not known that it rested.
+    if knows_counters(old, Watch(now)) and idle_s >= state.settings.hang and state.live and not fact.host:
         settle(state, books=state.books.with_time(ENGINE_IDLE, idle_s))
     return replace(new, worked_t=now)
+
+
+def _made_many(old: EngineMemory, fact: f.EngineLook) -> bool:
+    """Do its tokens, where they are counted as well, show that few iterations answered many requests?"""
+    before, after = old.look and old.look.generation_tokens, fact.generation_tokens
+    return before is not None and after is not None and after - before > CANARY_COUNT
 
 
 def _keeps_work_waiting(engine: EngineMemory, hang_s: float) -> bool:

@@ -19,6 +19,7 @@ from supervisor.core.state import (
     GpuMemory,
     GpuTrouble,
     Growth,
+    Job,
     Machine,
     Phase,
     Process,
@@ -391,7 +392,7 @@ def note_updated(state: State, still_s: float, *, waited: bool) -> None:
     if update is None or (age_s := state.now - update.t) < UPDATED_S or still_s < age_s - PAUSED_BY_S:
         return
     paused_s = min(still_s, age_s)
-    if update.until is not None and paused_s < state.settings.hang / 2:
+    if update.until is not None and (paused_s < state.settings.hang / 2 or not waited):
         return
     # Before its pause, the engine may have made tokens for a while.
     update = replace(update, until=update.until or state.now)
@@ -457,3 +458,9 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ErrorSeen: _error_seen,
     f.FreshStartSeen: _fresh_start_seen,
 }
+
+
+def last_update(job: Job) -> Phase | None:
+    """The newest update of weights. An older daemon's state has it only as what its role said last."""
+    said = [one for one in job.phases.values() if one.phase == "weight-update"]
+    return job.update or max(said, key=lambda one: one.t, default=None)

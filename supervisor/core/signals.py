@@ -163,7 +163,7 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
         lively = engine.lively_t > engine.moved_t + hang_s / 2 and engine.canary_misses < BAD_CANARIES
         if frozen_s >= hang_s and waits_s >= hang_s and not lively:
             signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
-        else:
+        elif frozen_s < hang_s:
             for index, unit in engine.units.items():
                 still_s = unit.t - unit.moved_t
                 # While the others move: a unit without requests of its own may be idle for as long as it likes.

@@ -148,6 +148,7 @@ class EngineMemory:
     counted_t: float = 0.0  # last time a counter could be read
     moved_t: float = 0.0  # last time a counter moved (or was re-based)
     worked_t: float = 0.0  # last time it moved by more than our own canary explains
+    ours: float = 0.0  # what our own canaries moved it by
     liveness_misses: int = 0
     lively_t: float = 0.0  # last time that /liveness, which goes through the engine itself, was answered
     canary_misses: int = 0

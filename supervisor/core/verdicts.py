@@ -25,7 +25,13 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import why_launcher_stops
-from supervisor.core.pictures import AT_WORK_FACTOR, processes_moved, sees_processes, trainer_rests_since
+from supervisor.core.pictures import (
+    AT_WORK_FACTOR,
+    engines_worked,
+    processes_moved,
+    sees_processes,
+    trainer_rests_since,
+)
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
@@ -235,7 +241,12 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     # While the engine works, it may be one request's error, or of code that a model wrote, and a rollout is long.
-    patience_s = HOPELESS_S if watch.over(worked_last(state), HOPELESS_S) else HOPELESS_AT_WORK_S
+    # An engine that is up and whose counters cannot be read is not known to rest.
+    unread = engines_worked(state, watch) is None and any(
+        one.ever_ok for one in (state.engine, *state.engines.values())
+    )
+    rests = watch.over(worked_last(state), HOPELESS_S) and not unread
+    patience_s = HOPELESS_S if rests else HOPELESS_AT_WORK_S
     for error in state.job.errors.values():
         # Some requests of a healthy run are refused, too: it counts only while the engine is idle.
         incurable = error.deterministic or (error.signature in REFUSED and idle)

@@ -58,6 +58,7 @@ def test_every_old_field_has_its_place(kept: dict[str, Any]) -> None:
         if field == "engine":
             assert (now["look"].pop("host"), now["look"].pop("index")) == ("", 0)
             value.pop("ok_t")  # nothing read it
+            assert now.pop("ours") == 0.0  # came later
         if field == "gpus":
             for one in now.values():
                 one.pop("slowed_since"), one.pop("power_low_w"), one["gpu"].pop("host")
