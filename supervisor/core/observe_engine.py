@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 
 from supervisor.core import facts as f
-from supervisor.core.deadlines import explained_s, knows_counters
+from supervisor.core.deadlines import PAUSED_BY_S, explained_s, knows_counters
 from supervisor.core.evolve import replace, settle
 from supervisor.core.observe_job import note_updated
 from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP
@@ -22,10 +22,8 @@ def observe_engine(state: State, fact: f.EngineLook) -> State:
     old = state.engines.get(fact.place, EngineMemory()) if fact.host else state.engine
     new = _note_health(state, replace(old, look=fact, look_t=state.now), fact)
     new = _note_answers(new, fact, state.now)
-    known, silent_s = knows_counters(old, Watch(state.now)), state.now - max(old.moved_t, old.lively_t)
-    if fact.liveness == "ok" and (old.work_since is None or not known):
-        # It answers from within. That ends an update where it has no tokens to make, or none can be counted.
-        note_updated(state, silent_s, waited=not known and silent_s >= state.settings.hang)
+    if fact.liveness == "ok":
+        _note_answer_in_update(state, old)
     new = _note_count(state, old, new, fact)
     if fact.canary == "ok":
         new = replace(new, canary_misses=0, moved_t=state.now)  # it made a token for us, whatever its counters say
@@ -65,6 +63,17 @@ def _note_answers(engine: EngineMemory, fact: f.EngineLook, now: float) -> Engin
     return engine
 
 
+def _note_answer_in_update(state: State, old: EngineMemory) -> None:
+    """It answers from within. That ends an update where it has no tokens to make, or where none can be counted."""
+    update, hang_s = state.job.update, state.settings.hang
+    known, silent_s = knows_counters(old, Watch(state.now)), state.now - max(old.moved_t, old.lively_t)
+    if update is None or (known and old.work_since is not None):
+        return
+    # An idle one answers before its pause as well, which may be long in coming.
+    if not known or silent_s >= hang_s or state.now - update.t >= PAUSED_BY_S:
+        note_updated(state, silent_s, waited=silent_s >= hang_s)
+
+
 def _note_count(state: State, old: EngineMemory, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:
     count, now = fact.iterations if fact.iterations is not None else fact.generation_tokens, state.now
     if count is None or isnan(count):  # no number differs from itself for ever
@@ -92,13 +101,14 @@ def _note_count(state: State, old: EngineMemory, engine: EngineMemory, fact: f.E
 
 def _made_many(old: EngineMemory, fact: f.EngineLook) -> bool:
     """Do its tokens, where they are counted as well, show that few iterations answered many requests?"""
-    before, after = old.look and old.look.generation_tokens, fact.generation_tokens
+    before, after = old.look.generation_tokens if old.look is not None else None, fact.generation_tokens
     return before is not None and after is not None and after - before > CANARY_COUNT
 
 
 def _keeps_work_waiting(engine: EngineMemory, hang_s: float) -> bool:
-    """Does work wait for an engine that has not answered from within since it stands still? Else it is idle."""
-    return engine.work_since is not None and engine.lively_t <= engine.moved_t + hang_s / 2
+    """Does work wait for an engine that does not answer from within while it stands still? Else it is idle."""
+    silent = engine.lively_t <= engine.moved_t + hang_s / 2 or engine.counted_t - engine.lively_t >= hang_s / 2
+    return engine.work_since is not None and silent
 
 
 def _note_work(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:

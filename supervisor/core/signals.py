@@ -163,13 +163,13 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
         lively = engine.lively_t > engine.moved_t + hang_s / 2 and engine.canary_misses < BAD_CANARIES
         if frozen_s >= hang_s and waits_s >= hang_s and not lively:
             signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
-        elif frozen_s < hang_s:
+        elif frozen_s < hang_s or any(unit.busy_since is None for unit in engine.units.values()):
             for index, unit in engine.units.items():
                 still_s = unit.t - unit.moved_t
-                # While the others move: a unit without requests of its own may be idle for as long as it likes.
+                # While others move, or have nothing to do: that all stand together is a pause.
                 if unit.busy_since is not None and still_s >= hang_s and unit.t - unit.busy_since >= hang_s:
                     of = f"engine {index} of {len(engine.units)}"
-                    signals.append(Signal("counters", f"{of} made no token for {span(still_s)} while the others do"))
+                    signals.append(Signal("counters", f"{of} made no token for {span(still_s)} though it has requests"))
                     break
     if not is_counting or frozen_s >= hang_s / 2 or signals:
         if engine.liveness_misses >= BAD_LOOKS:

@@ -25,9 +25,9 @@ from supervisor.core.deadlines import (
 )
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import why_launcher_stops
+from supervisor.core.machines import rest_since
 from supervisor.core.pictures import (
     AT_WORK_FACTOR,
-    engines_worked,
     processes_moved,
     sees_processes,
     trainer_rests_since,
@@ -234,6 +234,15 @@ def _both(signals: list[Signal]) -> str:
     return "; ".join(s.sentence.rstrip(".") for s in signals[:3])
 
 
+def _may_work_unseen(state: State, watch: Watch) -> bool:
+    """Does work wait for an engine that is up, of which no counter can be read, and whose GPUs are not seen to rest?"""
+    cold = rest_since(state, "inference")
+    return (cold is None or not watch.over(cold, HOPELESS_S)) and any(
+        one.ever_ok and one.work_since is not None and not knows_counters(one, watch)
+        for one in (state.engine, *state.engines.values())
+    )
+
+
 def _hopeless(state: State, watch: Watch) -> Verdict | None:
     """An error that no restart cures is repeated, no rollout ends, and no step was ever made by this attempt."""
     if state.progress.step is not None or not state.job.errors:
@@ -241,11 +250,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
     look = state.engine.look
     idle = look is not None and look.running is not None and not (look.running or look.waiting)
     # While the engine works, it may be one request's error, or of code that a model wrote, and a rollout is long.
-    # An engine that is up and whose counters cannot be read is not known to rest.
-    unread = engines_worked(state, watch) is None and any(
-        one.ever_ok for one in (state.engine, *state.engines.values())
-    )
-    rests = watch.over(worked_last(state), HOPELESS_S) and not unread
+    rests = watch.over(worked_last(state), HOPELESS_S) and not _may_work_unseen(state, watch)
     patience_s = HOPELESS_S if rests else HOPELESS_AT_WORK_S
     for error in state.job.errors.values():
         # Some requests of a healthy run are refused, too: it counts only while the engine is idle.

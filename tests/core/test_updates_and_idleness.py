@@ -16,7 +16,11 @@ WORKS, SPINS, RESTS = (520.0, 100.0), (210.0, 100.0), (120.0, 5.0)
 
 
 class Run(World):
-    """A run of which all sensors look each five seconds. Its engine works, is paused or hung, or idles."""
+    """A run of which all sensors look each five seconds.
+
+    Its engine works, idles, stands (it answers from within), or is silent: paused or hung while work waits, or
+    taking weights while none does.
+    """
 
     def __init__(self, *, counts: bool = True, engines: int = 0, inflight: int | None = 64) -> None:
         super().__init__()
@@ -45,10 +49,10 @@ class Run(World):
     ) -> None:
         self.looks += 1
         counts = self.counts if counts is None else counts
-        busy = does != "idles"
+        busy = does not in ("idles", "takes weights")
         if does == "works":
             self.made += made
-        silent = does in ("paused", "hung")
+        silent = does in ("paused", "hung", "takes weights")
         running = (64.0 if busy else 0.0) if running is None else running
         count, n = self.made if counts else None, self.engines_n
         self.see(
@@ -267,3 +271,60 @@ def test_answers_of_one_token_are_work_although_each_takes_few_iterations() -> N
         step(number, 240)
     step(61, 700)
     assert not world.asked(a.Stop), world.said("verdict")
+
+
+def test_an_idle_engine_that_answers_before_its_pause_has_not_been_updated() -> None:
+    """Of twelve broadcasts of 135 s, no request saw one; a request sees the next one."""
+    world = Run()
+    for number in range(1, 13):
+        world.update_line(number)
+        world.go(15, "idles")
+        world.go(135, "takes weights")
+        world.go(90, "works")
+        world.end_step(number, 240)
+    assert world.longest_s("engine/update") >= 120
+    world.update_line(13)
+    world.go(15, "stands")
+    assert world.go(150, "paused") >= 150 and not world.asked(a.Stop), world.said("verdict")
+
+
+def test_pauses_that_an_engine_answers_in_at_first_are_learned() -> None:
+    """Requests under way are ended, it is paused, and after 45 s it takes the weights: at each of fifty steps."""
+    world = Run()
+    for number in range(1, 51):
+        world.update_line(number)
+        world.go(15, "works")
+        world.go(45, "stands")
+        world.go(105, "paused")
+        world.go(60, "works")
+        world.end_step(number, 225)
+        if number % 5 == 0:
+            world.checkpoint(number)
+    assert world.longest_s("engine/update") >= 120 and not world.asked(a.Stop), world.said("verdict")
+
+
+def test_one_of_several_engines_hangs_also_while_the_others_have_nothing_to_do() -> None:
+    """The server answers from within: it asks another one."""
+    world = run(12, engines=4)
+    made, began = world.made / 4, world.t
+    counts = tuple(f.EngineCount(index, made, 16.0 if index == 2 else 0.0, 0.0) for index in range(4))
+    look = f.EngineLook("http://127.0.0.1:8000", "ok", "ok", iterations=4 * made, running=16.0, waiting=0.0)
+    while world.t < began + 200 and not world.asked(a.Stop):
+        world.t += 5
+        world.see(replace(look, connections=16, engines=counts))
+        world.see(f.WorkSeen(64, 0, 256))
+    assert world.asked(a.Stop) and "engine 2 of 4 made no token" in world.said("verdict")[-1]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_start_that_waits_for_nothing_of_its_engine_is_hopeless_in_minutes(counts: bool) -> None:
+    """Whether or not its counters can be read: its GPUs rest, and none is connected to it."""
+    world = Run(counts=counts)
+    world.trainer, began = RESTS, world.t
+    while world.t < began + 900 and world.state.mode != "gave-up":
+        world.t += 5
+        world.look("idles")
+        if int(world.t - began) % 30 == 0:
+            missing = "No module named 'numpy'"
+            world.see(f.ErrorSeen("orchestrator", "module-missing", missing, deterministic=True))
+    assert world.asked(a.Stop) and world.t < began + 600, world.said("verdict")
