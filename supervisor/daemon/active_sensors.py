@@ -29,7 +29,7 @@ from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuSensor, merge_plans
 from supervisor.sensors.growing import GrowthSensor
 from supervisor.sensors.host import HostSensor
-from supervisor.sensors.logs import CountedLogs, LastLines, end_positions
+from supervisor.sensors.logs import LastLines, LogSensor, end_positions
 from supervisor.sensors.processes import (
     TITLE_LENGTH,
     Identity,
@@ -74,7 +74,7 @@ class ActiveSensors:
         self._number: int | None = None
         self._prepared: tuple[int, list[dict[str, str | int]]] = (0, [])
         self._watcher: ProcessWatcher | None = None
-        self._logs: CountedLogs | None = None
+        self._logs: LogSensor | None = None
         self._configs: ConfigWatch | None = None
         self._began_wall, self.run_file_note = time.time(), ""
         self._plan: GpuPlan | None = None
@@ -147,7 +147,7 @@ class ActiveSensors:
         positions = [position for position in positions if not str(position.get("path")).startswith(engines)]
         started = min((one.started_wall for one in found if one.started_wall), default=None)
         since = started and started - 1.0
-        logs = CountedLogs(job.log_sources(folder), job, positions=positions, since_wall=since, late=late)
+        logs = LogSensor(job.log_sources(folder), job, positions=positions, since_wall=since, late=late)
         following = self._start_sensor(logs, min(LOG_INTERVAL_S, supervision.sample))
         exits = _Exits(attempt, components, look, logs, following)
         watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
@@ -353,7 +353,7 @@ class _Exits:
     attempt: int
     components: Sequence[str]
     look: Callable[[str], ShimState]
-    logs: CountedLogs
+    logs: LogSensor
     following: Looker
     last: dict[str, LastLines] = field(default_factory=dict)
 

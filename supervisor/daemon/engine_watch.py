@@ -7,10 +7,10 @@ from pathlib import Path
 
 from supervisor.base.records import dataclass
 from supervisor.core import facts as f
-from supervisor.jobs.base import LogSource, literal
+from supervisor.jobs.base import Job, LogSource, literal
 from supervisor.process.launch import ShimState
 from supervisor.sensors.base import Looker, Sensor
-from supervisor.sensors.logs import CountedLogs, LastLines, Parser
+from supervisor.sensors.logs import LastLines, LogSensor
 
 
 class EngineWatch:
@@ -20,7 +20,7 @@ class EngineWatch:
         self,
         engine: int,
         log: Path,
-        parser: Parser,
+        job: Job,
         look: Callable[[], ShimState],
         start: Callable[[Sensor], Looker],
         *,
@@ -30,7 +30,7 @@ class EngineWatch:
         self.engine = engine
         self.log = log
         mine = [position for position in positions if position.get("path") == str(log)]
-        self._logs = _EngineLog([LogSource("inference", str(literal(log)))], parser, positions=mine, late=not mine)
+        self._logs = _EngineLog([LogSource("inference", str(literal(log)))], job, positions=mine, late=not mine)
         following = start(self._logs)
         self._lookers = [following, start(_End(engine, look, self._logs, following))]
 
@@ -45,7 +45,7 @@ class EngineWatch:
         self._logs.close()
 
 
-class _EngineLog(CountedLogs):
+class _EngineLog(LogSensor):
     name = "engine-log"
 
 
@@ -55,7 +55,7 @@ class _End:
 
     engine: int
     look_at_it: Callable[[], ShimState]
-    logs: CountedLogs
+    logs: LogSensor
     following: Looker
     last: LastLines | None = None
     told: bool = False

@@ -112,12 +112,6 @@ class Looker:
                 thread.join(max(0.0, until - time.monotonic()))
         return not self._worker.is_alive()
 
-    @property
-    def overdue_s(self) -> float:
-        """For how long the outstanding look has been past its deadline; 0 when all is well."""
-        with self._changed:
-            return max(0.0, self._clock() - self._since - self._deadline_s) if self._since is not None else 0.0
-
     # ------------------------------------------------------------ the thread that looks
 
     def _look_until_ended(self) -> None:

@@ -7,27 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from supervisor.base.records import dataclass
 from supervisor.core.facts import Fact, LocalStep, LocalSteps
-from supervisor.jobs.base import StepCheck
+from supervisor.jobs.base import Job, StepCheck
 from supervisor.sensors.base import Clock
 
 RECHECK_S = 60.0  # an incomplete step with unchanged files is checked again after this
-
-
-class Steps(Protocol):
-    """The methods of ``jobs.base.Job`` that know where steps are."""
-
-    def steps(self) -> Sequence[int]:
-        """Step numbers with any folder."""
-
-    def check_step(self, step: int) -> StepCheck:
-        """Is it complete?"""
-
-    def step_trees(self, step: int) -> Sequence[Path]:
-        """Folders of a step."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +46,7 @@ class CheckpointSensor:
 
     def __init__(
         self,
-        job: Steps,
+        job: Job,
         *,
         quiet_s: float = 20.0,
         heartbeat_s: float = 60.0,
@@ -75,7 +61,6 @@ class CheckpointSensor:
         self._memories: dict[int, _Memory] = {}
         self._said: LocalSteps | None = None
         self._said_at = 0.0
-        self._used_bytes: int | None = None
 
     def look(self) -> Sequence[Fact]:
         now = self._clock()
@@ -84,7 +69,6 @@ class CheckpointSensor:
         except OSError as error:
             fact = LocalSteps(reason=f"the checkpoint folders could not be listed: {error}")
         else:
-            self._used_bytes = sum(step.size_bytes for step in fact.steps)
             self._memories = {step.step: self._memories[step.step] for step in fact.steps}
         if fact == self._said and now - self._said_at < self._heartbeat_s:
             return ()
@@ -94,10 +78,6 @@ class CheckpointSensor:
     def unknown(self, reason: str) -> Sequence[Fact]:
         self._said = None
         return (LocalSteps(reason=reason),)
-
-    def used_bytes(self) -> int | None:
-        """Size of all local steps at the last look that succeeded. Safe in any thread."""
-        return self._used_bytes
 
     def _step(self, step: int, now: float) -> LocalStep:
         tree = _look_at(self._job.step_trees(step))

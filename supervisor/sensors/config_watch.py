@@ -20,8 +20,6 @@ class ConfigWatch:
     core already believes that they differ.
     """
 
-    name = "config"
-
     def __init__(self, snapshots: Mapping[Path, Path], reported: Collection[str] = ()) -> None:
         self._snapshots = dict(snapshots)
         self._hashes: dict[Path, bytes] = {}
@@ -36,9 +34,6 @@ class ConfigWatch:
                 self._reported ^= {path}
                 facts.append(ConfigChanged(str(path), same=not differs))
         return sorted(facts, key=lambda fact: fact.path)
-
-    def unknown(self, reason: str) -> Sequence[Fact]:
-        return ()
 
     def _differs(self, path: Path) -> bool | None:
         try:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from supervisor.core.facts import Fact, Growing
-from supervisor.jobs.base import Grows, GrowthKind
+from supervisor.jobs.base import GrowthKind, Job
 
 KINDS: tuple[GrowthKind, ...] = ("download", "rollouts", "checkpoint")
 MOST_FILES = 20_000  # beyond it a kind is not measured: a look must stay cheap
 BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own blocks are (stat(2))
-
-
-class Grower(Protocol):
-    """The method of ``jobs.base.Job`` that knows where phases write."""
-
-    def growing_trees(self, what: GrowthKind) -> Grows | None:
-        """What to measure at this moment."""
 
 
 class GrowthSensor:
@@ -37,7 +29,7 @@ class GrowthSensor:
 
     name = "growing"
 
-    def __init__(self, job: Grower, *, wanted: Callable[[GrowthKind], bool] = lambda what: True) -> None:
+    def __init__(self, job: Job, *, wanted: Callable[[GrowthKind], bool] = lambda what: True) -> None:
         self._job = job
         self._wanted = wanted
         self._last: dict[GrowthKind, tuple[int, int]] = {}

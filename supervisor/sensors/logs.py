@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from supervisor.base.secrets import mask_secrets
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
-from supervisor.jobs.base import LogSource
+from supervisor.jobs.base import Job, LogSource
 from supervisor.sensors.base import Clock
 from supervisor.sensors.folder_events import FolderEvents
 from supervisor.sensors.follow import Follower, Position, ends
@@ -26,16 +25,6 @@ FIRST, LAST = 4, 4
 TOLD_BYTES = 500_000  # less than that is passed over without a word
 LAST_LINES_S = 10.0  # a log on a dead mount must not hide that the job ended
 LONGEST_S = 60.0  # that its last lines are waited for while they are being read
-
-
-class Parser(Protocol):
-    """The two methods of ``jobs.base.Job`` that know how a job speaks."""
-
-    def parse_line(self, role: Role, line: str) -> Sequence[Fact]:
-        """Facts in one line."""
-
-    def parse_metrics(self, role: Role, record: Mapping[str, object]) -> Sequence[Fact]:
-        """Facts in one record."""
 
 
 class LogSensor:
@@ -57,7 +46,7 @@ class LogSensor:
     def __init__(
         self,
         sources: Sequence[LogSource],
-        parser: Parser,
+        job: Job,
         *,
         positions: Iterable[Mapping[str, object]] = (),
         since_wall: float | None = None,
@@ -68,7 +57,7 @@ class LogSensor:
         known = [position for data in positions if (position := Position.from_json(data)) is not None]
         self._late = late
         self._follower = Follower(sources, known, since_wall, late=late)
-        self._parser = parser
+        self._job = job
         self._discover_s = discover_s
         self._clock = clock
         self._events = FolderEvents()
@@ -77,6 +66,8 @@ class LogSensor:
         self._read: list[Position] = known
         self._confirmed: list[Position] = known
         self._closed = False
+        self.looks = 0  # that saw everything and have posted all facts, so that an end can wait for them
+        self.posted_at = float("-inf")  # of any look, on the monotonic clock
 
     def look(self) -> Sequence[Fact]:
         with self._lock:
@@ -109,6 +100,9 @@ class LogSensor:
     def note_posted(self) -> None:
         """The facts of the last look have been handed on (called by the ``Looker``)."""
         self._confirmed = self._read
+        self.posted_at = time.monotonic()
+        if not self.behind:
+            self.looks += 1
 
     @property
     def behind(self) -> bool:
@@ -137,35 +131,22 @@ class LogSensor:
     def _parse(self, source: LogSource, line: bytes) -> Sequence[Fact]:
         if source.kind == "text":
             text = line.decode(errors="replace")
-            facts = self._parser.parse_line(source.role, text)
+            facts = self._job.parse_line(source.role, text)
             # Only the few lines that say something are masked, and whole: a fact quotes the beginning of its line, and
             # half a secret has no shape.
             safe = mask_secrets(text) if facts else text
-            return facts if safe == text else self._parser.parse_line(source.role, safe) or facts
+            return facts if safe == text else self._job.parse_line(source.role, safe) or facts
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             return ()  # cut at the cap, or no JSON: metrics files are written by the job, which may write anything
-        return self._parser.parse_metrics(source.role, record) if isinstance(record, dict) else ()
-
-
-class CountedLogs(LogSensor):
-    """Counts the looks that saw everything and have posted all facts, so that an end can wait for them."""
-
-    looks = 0
-    posted_at = float("-inf")  # of any look, on the monotonic clock
-
-    def note_posted(self) -> None:
-        super().note_posted()
-        self.posted_at = time.monotonic()
-        if not self.behind:
-            self.looks += 1
+        return self._job.parse_metrics(source.role, record) if isinstance(record, dict) else ()
 
 
 class LastLines:
     """Have the last lines of a process that had ended been read? They say why."""
 
-    def __init__(self, logs: CountedLogs) -> None:
+    def __init__(self, logs: LogSensor) -> None:
         logs.note_end_of_writer()
         self._logs = logs
         self._since = time.monotonic()

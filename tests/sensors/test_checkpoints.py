@@ -72,12 +72,10 @@ def test_complete_and_incomplete_steps_with_their_sizes(job: PlainJob) -> None:
     write(job, 10, "deep/er/model.pt", b"x" * 100)
     write(job, 20, "model.pt", age_s=10)
     world = World(job)
-    assert world.sensor.used_bytes() is None
     assert world.steps() == (
         LocalStep(10, "complete", "", 105, NOW - 3600),
         LocalStep(20, "incomplete", "optimizer.pt is missing", 5, NOW - 10),
     )
-    assert world.sensor.used_bytes() == 110
 
 
 def test_a_step_is_being_written_until_it_has_been_quiet(job: PlainJob) -> None:
@@ -159,7 +157,6 @@ def test_steps_are_told_of_on_change_and_on_a_heartbeat(job: PlainJob) -> None:
     assert world.look() is not None
     shutil.rmtree(job.folder / "step_10")
     assert world.steps() == ()
-    assert world.sensor.used_bytes() == 0
 
 
 def test_folders_that_cannot_be_listed_are_unknown_and_not_empty(job: PlainJob) -> None:

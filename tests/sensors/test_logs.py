@@ -19,7 +19,7 @@ from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, Phas
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Looker
 from supervisor.sensors.folder_events import FolderEvents
-from supervisor.sensors.logs import CountedLogs, LastLines, LogSensor, end_positions, tail
+from supervisor.sensors.logs import LastLines, LogSensor, end_positions, tail
 from tests.sensors.support import Inbox, until
 
 
@@ -310,7 +310,7 @@ def test_the_last_lines_are_waited_for_while_they_are_being_read(
     monkeypatch.setattr("supervisor.sensors.logs.time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
     log = tmp_path / "trainer.log"
     append(log, (b"x" * 4000 + b"\n") * 800 + b"Step 9\n")
-    sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
+    sensor = LogSensor([LogSource("trainer", str(log))], Parser())
     last, told = LastLines(sensor), list[Fact]()
     for _ in range(7):  # of half a megabyte, on a pod that has little time for it
         now += 4.0
@@ -331,7 +331,7 @@ def test_last_lines_that_nobody_can_read_or_that_do_not_end_hide_no_end(
     monkeypatch.setattr("supervisor.sensors.logs.time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
     log = tmp_path / "trainer.log"
     append(log, (b"x" * 4000 + b"\n") * 3000)
-    sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
+    sensor = LogSensor([LogSource("trainer", str(log))], Parser())
     last = LastLines(sensor)
     now = 11.0
     assert last.are_read(), "no look comes back"
@@ -382,7 +382,7 @@ def test_of_more_than_can_be_news_only_the_end_is_read_and_a_person_is_told(
 def test_a_look_that_left_lines_unread_does_not_count_as_having_seen_the_last_ones(tmp_path: Path) -> None:
     log = tmp_path / "trainer.log"
     append(log, (b"x" * 4000 + b"\n") * 200 + b"Step 1\n")
-    sensor = CountedLogs([LogSource("trainer", str(log))], Parser())
+    sensor = LogSensor([LogSource("trainer", str(log))], Parser())
     sensor.look()
     sensor.note_posted()
     assert sensor.looks == 0
