@@ -39,7 +39,6 @@ from supervisor.sensors.processes import (
     process_sensors,
     read_title,
 )
-from supervisor.sensors.usage import held_bytes
 
 LOG_INTERVAL_S = 1.0
 SCAN_PROCESSES_S = 3.0
@@ -89,6 +88,8 @@ class ActiveSensors:
 
     def watch_pod(self, job: Job | None) -> None:
         """Look at GPUs, host and disk; called again once the job is known."""
+        from supervisor.checkpoints.completeness import folder_size  # every job loads it
+
         self._stop_sensors(self._pod)
         file = self._run_file
         plan = merge_plans(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
@@ -96,7 +97,8 @@ class ActiveSensors:
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir
         home = (folder / job.place(0, "x")).parents[1] if job else folder  # perhaps a volume of its own
-        disk = self._room() or DiskSensor(home, capacity_bytes=capacity, used_bytes=lambda: held_bytes(folder))
+        used = lambda: folder_size([folder.resolve()])[0]  # noqa: E731 - it may be a link to a volume
+        disk = self._room() or DiskSensor(home, capacity_bytes=capacity, used_bytes=used)
         scan_s = file.supervision.scan
         self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own

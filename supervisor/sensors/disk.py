@@ -23,9 +23,9 @@ class DiskSensor:
     created on it, and deleting a step frees both.
 
     With ``capacity_bytes`` (a quota; a shared volume reports the whole cluster's space) the total is that, and free is
-    the smaller of what the volume has free and what ``used_bytes()`` leaves of the capacity. ``used_bytes`` is what is
-    known of the run's own files without walking through them (``CheckpointSensor.used_bytes``): other files below the
-    quota are not seen, so leave room for them. Where it returns None, only the volume's own free space counts.
+    the smaller of what the volume has free and what ``used_bytes()`` leaves of the capacity. ``used_bytes`` counts the
+    run's own files: other files below the quota are not seen, so leave room for them. Where it returns None, only the
+    volume's own free space counts.
     """
 
     name = "disk"
