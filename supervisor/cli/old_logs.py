@@ -30,7 +30,7 @@ def read_log(state_dir: Path, attempt: int | None, role: str, lines: int) -> dic
         known = f"there are {roles}" if roles else "it has none, or they were deleted (`logs.max_mb`)"
         raise NotThereError(f"There is no log of {role!r} of attempt {attempt}; {known}.")
     try:
-        text = "".join(f"{line}\n" for line in attempt_logs.last_lines(log, lines))
+        text = "".join(f"{line}\n" for line in attempt_logs.last_lines(log.pieces, lines))
     except OSError as error:
         raise UnclearError(f"{log.pieces[-1]} cannot be read: {error.strerror}.") from None
     return {"role": role, "attempt": attempt, "path": str(log.pieces[-1]), "text": text}

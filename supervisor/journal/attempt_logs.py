@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -127,12 +127,14 @@ def _log_of_role(
 # ---------------------------------------------------------------- its lines
 
 
-def last_lines(log: AttemptLog, count: int) -> list[str]:
-    """The last ``count`` lines, without their ends. Raises OSError when nothing of it can be read; a compressed piece
-    that is damaged counts up to the damage."""
+def last_lines(pieces: Sequence[Path], count: int) -> list[str]:
+    """The last ``count`` lines of a log, without their ends. ``pieces``: its files, oldest part first.
+
+    Raises OSError when nothing of it can be read; a compressed piece that is damaged counts up to the damage.
+    """
     found: list[bytes] = []
     problem: OSError | None = None
-    for path in reversed(log.pieces):
+    for path in reversed(pieces):
         if len(found) >= count:
             break
         try:

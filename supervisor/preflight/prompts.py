@@ -16,7 +16,6 @@ from supervisor.journal.attempt_folders import attempts
 from supervisor.preflight.reading import sources
 from supervisor.preflight.site import Refused
 from supervisor.preflight.subject import Subject
-from supervisor.sensors.logs import tail
 
 MEASURED_WITH_TOOLS = 1300
 """Tokens of a prompt with tool definitions, the smallest that was seen in the measured run (1297 to about 1500)."""
@@ -103,7 +102,7 @@ def find_refused_prompts(state_dir: Path | None, own: Sequence[Path]) -> tuple[R
     if state_dir is not None:
         for number in reversed(attempts(state_dir)[-LATEST_ATTEMPTS:]):
             logs = [one for one in attempt_logs.logs_of(state_dir, number) if one.role in _ROLES]
-            lines = ((str(one.pieces[-1]), attempt_logs.last_lines(one, LINES)) for one in logs)
+            lines = ((str(one.pieces[-1]), attempt_logs.last_lines(one.pieces, LINES)) for one in logs)
             if found := _refused_lengths(lines):
                 return found
     return _refused_lengths(_read_logs(own))
@@ -113,7 +112,7 @@ def _read_logs(paths: Sequence[Path]) -> Iterator[tuple[str, list[str]]]:
     for path in paths:
         with suppress(OSError):
             if path.is_file():  # a FIFO would be read for ever
-                yield str(path), tail(path, LINES)
+                yield str(path), attempt_logs.last_lines((path,), LINES)
 
 
 def _refused_lengths(logs: Iterable[tuple[str, list[str]]]) -> tuple[Refused, ...]:

@@ -1,13 +1,11 @@
-"""Log lines and metric records of the job, turned into facts by the job's own parsers; and a log's end for people."""
+"""Log lines and metric records of the job, turned into facts by the job's own parsers."""
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from supervisor.base.secrets import mask_secrets
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
@@ -225,25 +223,3 @@ def _telling_order(found: tuple[LogSource, bytes]) -> tuple[bool, bool]:
 def end_positions(sources: Sequence[LogSource]) -> list[dict[str, str | int]]:
     """Where the log files end at this moment, in the form of ``LogSensor.positions``."""
     return [position.as_json() for position in ends(sources)]
-
-
-def tail(path: Path, lines: int = 100, *, limit_bytes: int = 1 << 20) -> list[str]:
-    """The last ``lines`` lines of a text file, without line ends and with their colours; a half-written last one too.
-
-    Reads from the end, at most ``limit_bytes``, so that a log of gigabytes costs nothing. Raises OSError.
-    """
-    with path.open("rb") as file:
-        start = file.seek(0, os.SEEK_END)
-        data = b""
-        # One line end more than lines, so that the first line is whole.
-        while start > 0 and data.count(b"\n") <= lines and len(data) < limit_bytes:
-            size = min(64 << 10, start, limit_bytes - len(data))
-            start -= size
-            file.seek(start)
-            data = file.read(size) + data
-    found = data.split(b"\n")
-    if found[-1] == b"":
-        found.pop()
-    if start > 0 and len(found) <= lines:
-        found = found[1:] or found  # cut by the limit: the first is the end of a line
-    return [line.removesuffix(b"\r").decode(errors="replace") for line in found[-lines:]] if lines > 0 else []

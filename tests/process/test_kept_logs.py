@@ -14,6 +14,8 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
@@ -24,6 +26,7 @@ from supervisor.effects.log_round import do
 from supervisor.effects.log_upkeep import Order, plan
 from supervisor.effects.move_aside import ASIDE, delete_set_aside
 from supervisor.jobs.base import LogSource
+from supervisor.journal import attempt_logs
 from supervisor.journal.attempt_folders import folder_of, read_index
 from supervisor.journal.attempt_logs import last_lines, logs_of
 
@@ -68,7 +71,7 @@ class Job:
 
 
 def said(state_dir: Path, attempt: int, role: str) -> list[list[str]]:
-    return [last_lines(log, 9) for log in logs_of(state_dir, attempt) if log.role == role]
+    return [last_lines(log.pieces, 9) for log in logs_of(state_dir, attempt) if log.role == role]
 
 
 def start(state_dir: Path, job: Job, attempt: int, text: str, doomed: tuple[Path, ...] = ()) -> list[str]:
@@ -215,7 +218,7 @@ def test_of_a_file_that_a_command_appends_to_only_the_attempts_own_end_is_copied
         file.write("second\n")
     keep_earlier(state, 3)
     begin(folder_of(state, 3), source)
-    (lines,) = [last_lines(one, 999) for one in logs_of(state, 1)]
+    (lines,) = [last_lines(one.pieces, 999) for one in logs_of(state, 1)]
     assert lines == [f"line {number:03d}" for number in range(389, 500)], "at most so much, from a whole line on"
     assert said(state, 2, "job") == [["second"]]
     keep_earlier(state, 3)
@@ -250,3 +253,36 @@ def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
     assert keep_earlier(state, 2) == []
     assert target.read_text() == "a person's\n"
     assert (tmp_path / "outputs/logs/trainer.log").is_symlink()
+
+
+# ---------------------------------------------------------------- the end of a log
+
+
+def test_the_last_lines_with_their_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"".join(b"line %d\r\n" % n for n in range(20_000)) + b"\x1b[32mgreen\x1b[0m\nhalf")
+    assert last_lines([log], 3) == ["line 19999", "\x1b[32mgreen\x1b[0m", "half"]
+    assert len(last_lines([log], 15_000)) == 15_000
+    assert last_lines([log], 0) == []
+    for name in ("PLAIN_BYTES", "BLOCK_BYTES"):
+        monkeypatch.setattr(attempt_logs, name, 20)
+    assert last_lines([log], 5) == ["\x1b[32mgreen\x1b[0m", "half"]
+    with log.open("ab") as file:
+        file.write(b"x" * 3_000_000)
+    for name in ("PLAIN_BYTES", "BLOCK_BYTES"):
+        monkeypatch.setattr(attempt_logs, name, 1000)
+    assert last_lines([log], 2) == ["x" * 1000]
+    with pytest.raises(FileNotFoundError):
+        last_lines([tmp_path / "none"], 100)
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=30).filter(lambda line: not set(line) & set(b"\0\r\n")), max_size=30), st.data())
+def test_the_end_of_any_log_is_the_end_of_its_lines(lines: list[bytes], data: st.DataObject) -> None:
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"rl-supervisor-tail-{os.getpid()}"
+    count = data.draw(st.integers(1, 40))
+    try:
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        assert last_lines([path], count) == [line.decode(errors="replace") for line in lines][-count:]
+    finally:
+        path.unlink()

@@ -134,8 +134,8 @@ def test_a_log_that_grows_without_end_stays_small_and_no_reader_misses_or_repeat
     assert shown.inode == inode
     assert numbers((followed + shown.text).encode().splitlines()) == list(range(job.lines))
     (kept,) = logs_of(tmp_path, 1)
-    assert [int(line[:10]) for line in last_lines(kept, job.lines)] == list(range(job.lines))
-    assert [int(line[:10]) for line in last_lines(kept, 5)] == list(range(job.lines))[-5:]
+    assert [int(line[:10]) for line in last_lines(kept.pieces, job.lines)] == list(range(job.lines))
+    assert [int(line[:10]) for line in last_lines(kept.pieces, 5)] == list(range(job.lines))[-5:]
 
 
 def test_a_daemon_that_was_away_for_long_begins_behind_the_hole_and_with_a_whole_line(
@@ -175,7 +175,7 @@ def test_a_round_that_was_killed_between_its_piece_and_its_hole_keeps_no_line_tw
     killed.unlink()
     rotate(log, MIB)
     (kept,) = logs_of(tmp_path, 1)
-    assert [int(line) for line in last_lines(kept, 300_000)] == list(range(300_000))
+    assert [int(line) for line in last_lines(kept.pieces, 300_000)] == list(range(300_000))
     assert len(kept.pieces) == 3
 
 
@@ -199,7 +199,7 @@ def test_where_no_hole_can_be_punched_the_log_is_begun_anew_and_that_is_told(
     job.write()
     job.written()
     (kept,) = logs_of(tmp_path, 1)
-    lines = last_lines(kept, before + job.lines)
+    lines = last_lines(kept.pieces, before + job.lines)
     assert [int(line[:10]) for line in lines] == list(range(before + BATCH)), "here nobody wrote meanwhile"
 
 
@@ -211,7 +211,7 @@ def test_what_comes_faster_than_it_can_be_compressed_is_given_up_oldest_first(
     told = rotate(log, MIB)
     assert "grows faster than it can be compressed" in told
     (kept,) = logs_of(tmp_path, 1)
-    found = [int(line) for line in last_lines(kept, 500_000)]
+    found = [int(line) for line in last_lines(kept.pieces, 500_000)]
     assert found == list(range(500_000))[-len(found) :]
     assert 2 * MIB / 11 < len(found) < 2.5 * MIB / 11
     assert log.stat().st_blocks * 512 < MIB
@@ -241,7 +241,7 @@ def test_logs_of_ended_attempts_are_compressed_once_nobody_writes_them_any_more(
     (tmp_path / "of-a-person").write_text("mine\n")
     mtime = old.stat().st_mtime
     order = Order(str(tmp_path), 3)
-    assert {log.role: last_lines(log, 9) for log in logs_of(tmp_path, 1)}["inference"] == ["engine"]
+    assert {log.role: last_lines(log.pieces, 9) for log in logs_of(tmp_path, 1)}["inference"] == ["engine"]
     for task in plan(order):
         do(task, order)
     assert plan(order) == []
@@ -253,7 +253,7 @@ def test_logs_of_ended_attempts_are_compressed_once_nobody_writes_them_any_more(
     assert abs(Path(f"{old}.gz").stat().st_mtime - mtime) < 1, "it is as old as its last line"
     assert (dying.read_bytes(), present.read_bytes()) == (b"still\n", b"now\n")
     assert (tmp_path / "of-a-person").read_text() == "mine\n"
-    found = {log.role: (log.state, last_lines(log, 1)) for log in logs_of(tmp_path, 1) if log.name != "sft.log"}
+    found = {log.role: (log.state, last_lines(log.pieces, 1)) for log in logs_of(tmp_path, 1) if log.name != "sft.log"}
     assert found == {
         "launcher": ("compressed", ["two"]),
         "trainer": ("compressed", ["loss"]),
@@ -271,7 +271,7 @@ def test_an_ended_log_with_pieces_is_read_in_order_and_squeezing_it_twice_change
     log.write_bytes(b"\0" * (len(text) - len(rest)) + rest)  # as if it had been killed before it removed the plain one
     squeeze(log, target)
     (kept,) = logs_of(tmp_path, 1)
-    assert [int(line) for line in last_lines(kept, 300_000)] == list(range(300_000))
+    assert [int(line) for line in last_lines(kept.pieces, 300_000)] == list(range(300_000))
 
 
 @pytest.mark.soak

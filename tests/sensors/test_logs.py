@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
@@ -12,14 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import LogSource
 from supervisor.sensors.base import Looker
 from supervisor.sensors.folder_events import FolderEvents
-from supervisor.sensors.logs import LastLines, LogSensor, end_positions, tail
+from supervisor.sensors.logs import LastLines, LogSensor, end_positions
 from tests.sensors.support import Inbox, until
 
 
@@ -204,34 +201,6 @@ def test_without_inotify_the_files_are_found_all_the_same(tmp_path: Path, monkey
     append(tmp_path / "a.log", "Step 1\n")
     assert sensor.look() == [StepDone("trainer", 1)]
     sensor.close()
-
-
-# ---------------------------------------------------------------- the end of a log
-
-
-def test_the_last_lines_with_their_colours(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    append(log, "".join(f"line {n}\r\n" for n in range(20_000)) + "\x1b[32mgreen\x1b[0m\nhalf")
-    assert tail(log, 3) == ["line 19999", "\x1b[32mgreen\x1b[0m", "half"]
-    assert len(tail(log, 15_000)) == 15_000
-    assert tail(log, 0) == []
-    assert tail(log, 5, limit_bytes=20) == ["\x1b[32mgreen\x1b[0m", "half"]
-    append(log, b"x" * 3_000_000)
-    assert tail(log, 2, limit_bytes=1000) == ["x" * 1000]
-    with pytest.raises(FileNotFoundError):
-        tail(tmp_path / "none")
-
-
-@settings(deadline=None)
-@given(st.lists(st.binary(max_size=30).filter(lambda line: not set(line) & set(b"\r\n")), max_size=30), st.data())
-def test_the_end_of_any_log_is_the_end_of_its_lines(lines: list[bytes], data: st.DataObject) -> None:
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"rl-supervisor-tail-{os.getpid()}"
-    count = data.draw(st.integers(1, 40))
-    try:
-        path.write_bytes(b"".join(line + b"\n" for line in lines))
-        assert tail(path, count) == [line.decode(errors="replace") for line in lines][-count:]
-    finally:
-        path.unlink()
 
 
 class Errors(Parser):
