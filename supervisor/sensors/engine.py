@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+from supervisor.base.beside import Beside
 from supervisor.core.facts import EngineLook, Fact
 from supervisor.jobs.base import Engine
 from supervisor.sensors.base import Clock
@@ -63,8 +65,8 @@ class EngineSensor:
         self._clock = clock
         self.page: tuple[float, bytes] | None = None  # /metrics as it was last read (Unix time), also of a dead engine
         self._own_ports = _Ports()
-        self._liveness = _Question(lambda: self._ask("/liveness", liveness_timeout_s), "ask-liveness")
-        self._canary = _Question(lambda: self._ask_canary(canary_timeout_s), "ask-canary")
+        self._liveness = _Question(lambda: self._ask("/liveness", liveness_timeout_s))
+        self._canary = _Question(lambda: self._ask_canary(canary_timeout_s))
         self._forget_process()
 
     def look(self) -> Sequence[Fact]:
@@ -180,37 +182,30 @@ class EngineSensor:
 
 
 class _Question:
-    """A question that is asked in a thread of its own, one at a time, because its answer may take long."""
+    """A question that is asked beside the looks, one at a time, because its answer may take long."""
 
-    def __init__(self, ask_it: Callable[[], Answer], name: str) -> None:
+    def __init__(self, ask_it: Callable[[], Answer]) -> None:
         self._ask_it = ask_it
-        self._name = name
-        self._thread: threading.Thread | None = None
-        self._answer: Answer | None = None
+        self._asked: Beside[Answer] | None = None
         self._dropped = False
 
     def begin(self) -> bool:
         """Ask, unless the last question is still open."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._asked is not None and self._asked.hangs:
             return False
-        self._answer, self._dropped = None, False
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        self._asked, self._dropped = Beside(self._ask_it), False
         return True
 
     def take(self) -> Answer | None:
         """The answer, once; None while there is none."""
-        if self._thread is None or self._thread.is_alive():
+        if self._asked is None or self._asked.hangs:
             return None
-        answer, self._answer, self._thread = self._answer, None, None
-        return None if self._dropped else answer
+        asked, self._asked = self._asked, None
+        return None if self._dropped else asked.result(None)
 
     def drop(self) -> None:
         """The answer to an open question is of no interest any more."""
         self._dropped = True
-
-    def _run(self) -> None:
-        self._answer = self._ask_it()
 
 
 class _Ports:
@@ -224,26 +219,20 @@ class _Ports:
         with self._lock:
             return set(self._open.values())
 
-    def one(self) -> _OnePort:
-        return _OnePort(self)
+    @contextmanager
+    def one(self) -> Iterator[Callable[[int], None]]:
+        """Takes the port of a connection, which counts until the end of the context."""
+        connection = object()
 
-    def put(self, key: object, port: int | None) -> None:
-        with self._lock:
-            if port is None:
-                self._open.pop(key, None)
-            else:
-                self._open[key] = port
+        def take_port(port: int) -> None:
+            with self._lock:
+                self._open[connection] = port
 
-
-class _OnePort:
-    def __init__(self, ports: _Ports) -> None:
-        self._ports = ports
-
-    def __enter__(self) -> Callable[[int], None]:
-        return lambda port: self._ports.put(self, port)
-
-    def __exit__(self, *_: object) -> None:
-        self._ports.put(self, None)
+        try:
+            yield take_port
+        finally:
+            with self._lock:
+                self._open.pop(connection, None)
 
 
 def _first_model(listing: bytes) -> str | None:
