@@ -215,11 +215,8 @@ class Follower:
         self._sources = list(sources)
         self._since_wall = since_wall
         self._tails: dict[tuple[int, int], Tail] = {}
-        self._places: dict[int, Position] = {}
-        self._orphans: list[Position] = []
-        for position in positions:
-            self._places[position.inode] = position
-            self._orphans.append(position)
+        self._orphans = list(positions)
+        self._places = {position.inode: position for position in self._orphans}
         self.behind = False  # the last read left something unread
         self.ended = False  # no process writes any more, and what the last lines say is waited for
         self._late = late

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from supervisor.base.records import dataclass
 from supervisor.core.facts import EMPTY_BYTES, Fact, Gpu, GpuLook, Remark
@@ -147,7 +147,7 @@ class GpuSensor:
         devices = {uuid: self._device(uuid, *present[uuid], roles[uuid]) for uuid in present if uuid in roles}
         for device in devices.values():
             if _is_split(nvml, device.handle):
-                _give_up(
+                raise _UnusableError(
                     f"GPU {device.index} is split by MIG, and memory of MIG devices is not looked at: "
                     "switch MIG off on the run's GPUs, or go without GPU memory as a signal"
                 )
@@ -174,7 +174,7 @@ class GpuSensor:
             except _MissingError as error:
                 missing.append(str(error))
         if missing and not found and not self._absent:
-            _give_up("; ".join(missing))
+            raise _UnusableError("; ".join(missing))
         self._notes += [f"[gpus]: {sentence}; the others are looked at." for sentence in missing]
         inference = {found[name] for name in self._plan.inference if name in found}
         trainer = {found[name] for name in self._plan.trainer if name in found}
@@ -186,7 +186,7 @@ class GpuSensor:
     def _uuid(self, name: str, present: Mapping[str, tuple[Any, int]], dumb: str) -> str:
         """UUID of the GPU that a person called ``name``."""
         if name.startswith("MIG-"):
-            _give_up(f"{name} is a MIG device, and memory of MIG devices is not looked at")
+            raise _UnusableError(f"{name} is a MIG device, and memory of MIG devices is not looked at")
         known = self._uuids.get(name)
         if known is not None:
             if known not in present:
@@ -234,7 +234,9 @@ class GpuSensor:
             else:
                 sure = False
         if not gpus and not lost:
-            _give_up("; ".join(f"GPU {self._devices[u].index} cannot be read (NVML: {e})" for u, e in errors.items()))
+            raise _UnusableError(
+                "; ".join(f"GPU {self._devices[u].index} cannot be read (NVML: {e})" for u, e in errors.items())
+            )
         if not sure:
             return None
         self._lost = {uuid: self._lost.get(uuid, sentence) for uuid, sentence in lost.items()}
@@ -313,10 +315,6 @@ class _LostError(Exception):
 
 class _MissingError(Exception):
     """A GPU that a person named has never been there."""
-
-
-def _give_up(sentence: str) -> NoReturn:
-    raise _UnusableError(sentence)
 
 
 def _is_split(nvml: Any, handle: Any) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from supervisor.base import http
 from supervisor.base.own_child import OwnChild
+from supervisor.base.proc_stat import start_ticks
 from supervisor.core import facts as f
 
 WORDS_LIMIT = 4 << 10  # bytes that are read of a file or of a command's output
@@ -71,16 +72,12 @@ def _within_json(text: str, wall: float) -> float | None:
 
 
 def process_one_began() -> float | None:
-    """When this machine or container was started, in Unix time; None where process 1 cannot be seen.
-
-    Field 22 of proc(5)'s stat, in ticks since the host was started.
-    """
-    try:
-        ticks = int(Path("/proc/1/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-    return time.time() - age_s if age_s >= 0 else None
+    """When this machine or container was started, in Unix time; None where process 1 cannot be seen."""
+    with contextlib.suppress(OSError):
+        ticks = start_ticks(1)
+        age_s = -1.0 if ticks is None else time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time() - age_s if age_s >= 0 else None
+    return None
 
 
 class Trigger:
