@@ -40,7 +40,7 @@ class Attached:
         return proc_stat.is_this_boot(self.boot_id) and alive(self.process)
 
 
-def write_record(folder: Path, component: str, process: Identity, title: str, captured: Path | None = None) -> Attached:
+def write_record(folder: Path, component: str, process: Identity, title: str, captured: Path | None = None) -> None:
     """Take ``process`` into the attempt's ``folder`` as ``component``. Raises SupervisorError when it has ended.
 
     ``captured``: the plain file that its output goes to, if any; it then stands where a shim would have captured it.
@@ -48,7 +48,6 @@ def write_record(folder: Path, component: str, process: Identity, title: str, ca
     if not alive(process):
         raise SupervisorError(f"Process {process[0]} has ended: there is nothing to attach to.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-    record = Attached(component, process, proc_stat.boot_id(), started_wall(process[1]), title)
     if captured is not None:
         link = folder / f"{component}.log"
         link.unlink(missing_ok=True)
@@ -56,12 +55,11 @@ def write_record(folder: Path, component: str, process: Identity, title: str, ca
     data: dict[str, object] = {
         "pid": process[0],
         "start_ticks": process[1],
-        "boot_id": record.boot_id,
-        "started_wall": record.started_wall,
+        "boot_id": proc_stat.boot_id(),
+        "started_wall": started_wall(process[1]),
         "title": title,
     }
     shim_records.write_atomically(str(folder / f"{component}{ENDING}"), data)
-    return record
 
 
 def read_records(folder: Path) -> list[Attached]:

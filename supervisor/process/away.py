@@ -32,8 +32,7 @@ def write_record(folder: Path, component: str, state: ShimState, *, durable: boo
     """
     if state.place is None or not COMPONENT_NAME.fullmatch(component):
         raise ValueError(f"{component!r} is no component of another machine")
-    known = {name: value for name, value in asdict(state).items() if name in _FIELDS}
-    path, data = folder / f"{component}{ENDING}", {**known, "place": asdict(state.place)}
+    path, data = folder / f"{component}{ENDING}", {**to_message(state), "place": asdict(state.place)}
     if durable:
         shim_records.write_atomically(str(path), data)
         return

@@ -25,6 +25,7 @@ from typing import IO, Literal
 
 from supervisor.base import proc_stat
 from supervisor.base.errors import ConfigError, SupervisorError, TryAgainError
+from supervisor.base.own_child import NEVER
 from supervisor.base.records import dataclass
 from supervisor.base.secrets import mask_texts, remember_environment
 from supervisor.jobs.base import Component, Place
@@ -48,7 +49,6 @@ UNWRITTEN = "the exit record is not written yet (is the disk full or slow?)"
 HANDSHAKE_S = 30.0  # a shim answers within 0.1 s; a pod that swaps may take its time
 MEMORY = Path("/dev/shm")  # noqa: S108
 SHIM_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-KNOWN_BY = (NANNY,)  # by it the nanny knows the shims of its own run; the job is not given it
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ShimState:
     place: Place | None = None  # where it runs, in a run over several machines
 
 
-def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwanted: Event | None = None) -> Launched:
+def launch(component: Component, attempt_dir: Path, how: How, run_id: str, unwanted: Event = NEVER) -> Launched:
     """Start ``component`` under a shim of its own; returns once it runs.
 
     The markers ``RL_SUPERVISOR_RUN`` and ``RL_SUPERVISOR_ATTEMPT`` are added to its environment. ``unwanted``: when
@@ -305,7 +305,8 @@ def shim_argv(spec: Path, label: str, *options: str) -> list[str]:
 
 def start_forked(spec: Path, label: str, environment: dict[str, str], complaints: IO[bytes]) -> None:
     """Start a shim that leaves us: the first process forks and ends, init (or the next subreaper) has the second."""
-    known = {name: os.environ[name] for name in KNOWN_BY if name in os.environ}
+    # By it the nanny knows the shims of its own run; the job is not given it.
+    known = {NANNY: os.environ[NANNY]} if NANNY in os.environ else {}
     try:
         first = subprocess.Popen(
             shim_argv(spec, label, "--detach"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Event
 
 from supervisor.base.errors import TryAgainError
+from supervisor.base.own_child import NEVER
 from supervisor.base.records import dataclass
 from supervisor.base.socket_paths import login_name
 from supervisor.process.strangers import describe_stranger, open_links
@@ -47,7 +48,7 @@ def wait_until_free(
     patience_s: float = PATIENCE_S,
     *,
     hosts: Mapping[int, str] | None = None,
-    unwanted: Event | None = None,
+    unwanted: Event = NEVER,
 ) -> None:
     """Until no process listens on ``ports``. TryAgainError names who does when patience (seconds) ends.
 
@@ -57,7 +58,7 @@ def wait_until_free(
     """
     until = time.monotonic() + patience_s
     while found := listeners(ports, hosts):
-        if unwanted is not None and unwanted.is_set():
+        if unwanted.is_set():
             raise TryAgainError(f"{component} was to be stopped again while it waited for {_port_words(found)}")
         if time.monotonic() >= until:
             who = "; ".join(describe_listener(listener) for listener in with_pids(found))
@@ -65,10 +66,7 @@ def wait_until_free(
                 f"{component} needs {_port_words(found)} of this machine, and after {patience_s:.0f} s of waiting "
                 f"{who}. It is not this run's, so it is left alone: end it, or give this run another port"
             )
-        if unwanted is None:
-            time.sleep(min(POLL_S, patience_s))
-        else:
-            unwanted.wait(min(POLL_S, patience_s))
+        unwanted.wait(min(POLL_S, patience_s))
 
 
 def listeners(ports: Iterable[int], hosts: Mapping[int, str] | None = None) -> list[Listener]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Event
 
+from supervisor.base.own_child import NEVER
 from supervisor.base.records import dataclass
 from supervisor.jobs.base import StopRules
 from supervisor.process import own_cgroup, segments, strangers, transient
@@ -67,7 +68,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     gpu_free: Callable[[], bool | None],
     gpu_wait_s: float,
     *,
-    hurry: Event | None = None,
+    hurry: Event = NEVER,
     known: Iterable[Identity] = (),
     also: Iterable[Path] = (),
     gpu_pids: Callable[[], Iterable[int]] = tuple,
@@ -97,7 +98,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     if at_once := at_once and rules.at_once_s is not None:
         signals = [(rules.signals[0][0], rules.at_once_s)]
     for signum, patience_s in signals:
-        if not tree.jobs() or (hurry is not None and hurry.is_set()) or time.monotonic() >= end_of_patience:
+        if not tree.jobs() or hurry.is_set() or time.monotonic() >= end_of_patience:
             break
         until = min(time.monotonic() + patience_s, end_of_patience)
         _ask_to_end(tree, signum, until, hurry, uploads_until=end_of_patience if at_once else None)
@@ -109,7 +110,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
     for folder in tree.cgroups:
         own_cgroup.remove_group(folder)
 
-    brief = brief or (hurry is not None and hurry.is_set())
+    brief = brief or hurry.is_set()
     removed = segments.remove_stale(began_wall, ours, brief=brief)
     free = _wait_for_gpus(gpu_free, 0.0 if brief else gpu_wait_s, hurry)
     holders: tuple[str, ...] = ()
@@ -126,7 +127,7 @@ def stop_attempt(  # noqa: PLR0917 (everything that a stop hangs on, in the orde
 
 
 def _ask_to_end(
-    tree: Belongings, signum: int, until: float, hurry: Event | None, *, uploads_until: float | None = None
+    tree: Belongings, signum: int, until: float, hurry: Event, *, uploads_until: float | None = None
 ) -> None:
     """Send one signal and wait until everything is gone or patience ends.
 
@@ -156,10 +157,8 @@ def _ask_to_end(
                 send_signal(process.identity, signal.SIGTERM if is_part else signum)
             if process.state == "T":
                 send_signal(process.identity, signal.SIGCONT)  # a stopped process gets nothing but SIGKILL
-        if hurry is not None and hurry.wait(poll):
+        if hurry.wait(poll):
             return
-        if hurry is None:
-            time.sleep(poll)
         poll = min(poll * 1.5, LAST_POLL_S)
 
 
@@ -243,7 +242,7 @@ def _end_shims(tree: Belongings) -> list[Process]:
     return _kill_all(tree, time.monotonic() + LEAST_KILL_S)[1] if tree.jobs() else []
 
 
-def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float, hurry: Event | None) -> bool | None:
+def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float, hurry: Event) -> bool | None:
     """Until the GPUs' memory is back or the limit; a driver that gives no answer at all is not waited for long."""
     begun = time.monotonic()
     heard = False
@@ -253,7 +252,6 @@ def _wait_for_gpus(gpu_free: Callable[[], bool | None], limit_s: float, hurry: E
             return True
         heard = heard or free is not None
         waited = time.monotonic() - begun
-        in_a_hurry = hurry is not None and hurry.is_set()
-        if waited >= limit_s or in_a_hurry or (not heard and waited >= GPU_SILENCE_S):
+        if waited >= limit_s or hurry.is_set() or (not heard and waited >= GPU_SILENCE_S):
             return free
         time.sleep(min(LAST_POLL_S, limit_s))
