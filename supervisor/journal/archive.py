@@ -173,7 +173,8 @@ def _rows_as_trace(db: sqlite3.Connection, first: int, last: int) -> Iterator[st
         (first, last),
     ):
         pairs = [list(pair) for pair in json.loads(fields).items()]
-        text = _dump_json({"@": "Say", "level": level, "event": event, "sentence": sentence, "fields": pairs})
+        say = {"@": "Say", "level": level, "event": event, "sentence": sentence, "fields": pairs}
+        text = json.dumps(say, separators=(",", ":"))
         said[number] = text
         by_observation.setdefault(observation, []).append(text)
     decisions: dict[int, list[str]] = {}
@@ -199,7 +200,3 @@ def _in_order(actions: list[str], said: dict[int, str], sentences: list[str]) ->
         text if number is None else said.get(number, '{"@":"Say","level":"","event":"","sentence":""}')
         for text, number in zip(actions, named, strict=True)
     ]
-
-
-def _dump_json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))

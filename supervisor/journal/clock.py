@@ -14,7 +14,7 @@ class Clock:
 
     def __init__(self, journal: Journal) -> None:
         """Take up the journal's epoch, or make a new one after a reboot."""
-        self.boot_id = boot_id()
+        self.boot_id = proc_stat.boot_id() or "unknown"
         last = journal.last_time()
         kept = journal.get("epoch") if journal.get("boot_id") == self.boot_id else None
         epoch = _parse_finite(kept)
@@ -46,8 +46,3 @@ def _parse_finite(text: str | None) -> float | None:
 
 def _read_boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def boot_id() -> str:
-    """Identity of this boot of the kernel."""
-    return proc_stat.boot_id() or "unknown"

@@ -239,7 +239,7 @@ class Journal:
 
     def _replay_from_snapshot(self) -> tuple[State | None, int]:
         """From the newest snapshot from which it can be done; None where no way leads anywhere."""
-        for number, text in chain(self._snapshots_with_numbers(), [(0, _dump_json(State()))]):
+        for number, text in chain(self._snapshots_with_numbers(), [(0, dump(State()))]):
             try:
                 state = decode(_load_json(text))
             except (KeyError, TypeError, ValueError):
@@ -340,7 +340,7 @@ class Journal:
             for seen in (observation,) if self._tick is None else (self._tick, observation):
                 cursor = db.execute(
                     "INSERT INTO observations (t, wall, source, fact) VALUES (?, ?, ?, ?)",
-                    (seen.t, seen.wall, seen.source, _dump_json(seen.fact)),
+                    (seen.t, seen.wall, seen.source, dump(seen.fact)),
                 )
                 number = cursor.lastrowid or 0
             for event in events:
@@ -350,7 +350,7 @@ class Journal:
                 )
             numbers = iter(events)
             for action in actions:
-                text = f'{{"said":{next(numbers).id}}}' if isinstance(action, Say) else _dump_json(action)
+                text = f'{{"said":{next(numbers).id}}}' if isinstance(action, Say) else dump(action)
                 db.execute(
                     "INSERT INTO actions (observation, wall, action) VALUES (?, ?, ?)",
                     (number, observation.wall, text),
@@ -419,7 +419,7 @@ class Journal:
             "SELECT COALESCE((SELECT MAX(id) FROM observations), "
             "(SELECT last FROM chunks ORDER BY first DESC LIMIT 1), 0)"
         ).fetchone()[0]
-        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, _dump_json(state)))
+        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (last, dump(state)))
         if rebased:
             self._db.execute("INSERT OR IGNORE INTO rebased VALUES (?)", (last,))
         return last
@@ -510,7 +510,8 @@ class Journal:
         self._db.close()
 
 
-def _dump_json(value: Any) -> str:
+def dump(value: Any) -> str:
+    """The one JSON text of a core value, by which decisions are compared byte for byte."""
     return json.dumps(encode(value), separators=(",", ":"))
 
 

@@ -22,7 +22,8 @@ from supervisor.core.decide import decide
 from supervisor.core.evolve import replace as evolve
 from supervisor.core.observe_only import held_back
 from supervisor.core.state import State
-from supervisor.journal.trace import Line, Trace, dump
+from supervisor.journal.journal import dump
+from supervisor.journal.trace import Line, Trace
 from supervisor.journal.trace_lines import TraceError
 
 SOURCE = "replay"  # of observations that are in no trace

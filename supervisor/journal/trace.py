@@ -24,6 +24,7 @@ from supervisor.core.actions import Action
 from supervisor.core.codec import CLASSES, decode, encode
 from supervisor.core.settings import with_new_names
 from supervisor.core.state import State
+from supervisor.journal.journal import dump
 from supervisor.journal.trace_lines import FORMAT, VERSION, TraceError, journal_lines
 
 KINDS = {name: cls for name, cls in CLASSES.items() if issubclass(cls, f.Fact) and cls is not f.Fact}
@@ -75,11 +76,6 @@ class Trace:
         """Versions of the daemons that recorded it, as far as it tells."""
         started = [line.observation.fact for line in self.lines if isinstance(line.observation.fact, f.DaemonStarted)]
         return sorted({fact.version for fact in started})
-
-
-def dump(value: Any) -> str:
-    """The one JSON text of a core value, by which decisions are compared byte for byte."""
-    return json.dumps(encode(value), separators=(",", ":"))
 
 
 def load(path: Path, incident: int | None = None) -> Trace:

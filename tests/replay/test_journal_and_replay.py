@@ -20,7 +20,7 @@ from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
 from supervisor.journal import archive, journal, trace, trace_lines
-from supervisor.journal.journal import Journal
+from supervisor.journal.journal import Journal, dump
 from supervisor.journal.replay_trace import Turn, replay
 from tests.core.test_model import Pod
 from tests.core.world import World
@@ -103,7 +103,7 @@ def test_a_journal_of_the_version_before_is_replayed_too(tmp_path: Path) -> None
         kept._db.execute(f"DROP TABLE {table}")
     kept._db.execute("""DELETE FROM actions WHERE action LIKE '{"said"%'""")
     turns = turns_of(kept.path)
-    ordered = [t for t in turns if t.differs and sorted(t.recorded or ()) != sorted(map(trace.dump, t.actions))]
+    ordered = [t for t in turns if t.differs and sorted(t.recorded or ()) != sorted(map(dump, t.actions))]
     assert turns
     assert not ordered, "sentences stand before the actions there, and nothing else differs"
     with pytest.raises(trace_lines.TraceError, match="kept no list of incidents"):
