@@ -16,7 +16,7 @@ from supervisor.core import facts as f
 from supervisor.core.state import State
 from supervisor.daemon.engine_watch import EngineWatch
 from supervisor.effects.own_engine import COMPONENT, engine_dir, look_at
-from supervisor.jobs.base import GpuPlan, GrowthKind, Job, LogSource
+from supervisor.jobs.base import GpuPlan, GrowthKind, Job, LogSource, gpus_of_run_file
 from supervisor.process.attached import HOW
 from supervisor.process.attempts import read_snapshot
 from supervisor.process.launch import ShimState
@@ -26,7 +26,7 @@ from supervisor.sensors.config_watch import ConfigWatch
 from supervisor.sensors.disk import DiskSensor
 from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.engine import EngineSensor
-from supervisor.sensors.gpu import GpuSensor, merge_plans
+from supervisor.sensors.gpu import GpuSensor
 from supervisor.sensors.growing import GrowthSensor
 from supervisor.sensors.host import HostSensor
 from supervisor.sensors.logs import LastLines, LogSensor, end_positions
@@ -92,7 +92,7 @@ class ActiveSensors:
 
         self._stop_sensors(self._pod)
         file = self._run_file
-        plan = merge_plans(job.gpus() if job else GpuPlan(), file.gpus.inference, file.gpus.trainer)
+        plan = job.gpus() if job else gpus_of_run_file(file)
         self._plan = plan if job else None
         capacity = int(file.disk.capacity_gb * 1e9) if file.disk.capacity_gb else None
         folder = job.output_dir if job else file.output_dir

@@ -57,6 +57,10 @@ class StartRequest:
     tier: Path | None = None  # where the trainer's part of the steps goes; None: to the run's own folder
 
 
+ANY_START = StartRequest("check", 0, None, {}, "check", Path("/"))
+"""For what is the same in each start: may one be made at all, and where do downloads arrive?"""
+
+
 @dataclass(frozen=True)
 class Change:
     """Something that a start is given beside the person's own configuration.
@@ -231,6 +235,11 @@ class GpuPlan:
     def is_shared(self) -> bool:
         """True when engine and trainer live on one GPU."""
         return bool(set(self.inference) & set(self.trainer))
+
+
+def gpus_of_run_file(run: RunFile) -> GpuPlan:
+    """What its [gpus] says, empty where that is left to the trainer's configuration."""
+    return GpuPlan([str(gpu) for gpu in run.gpus.inference], [str(gpu) for gpu in run.gpus.trainer])
 
 
 @dataclass(frozen=True)

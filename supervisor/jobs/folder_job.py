@@ -10,6 +10,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
 from supervisor.jobs.base import (
+    ANY_START,
     Component,
     EngineRole,
     Grows,
@@ -57,8 +58,7 @@ class FolderJob:
     def growing_trees(self, what: GrowthKind) -> Grows | None:
         """Downloads and checkpoints; of rollouts these jobs say nothing."""
         if what == "download":
-            request = StartRequest("look", 0, None, {}, "look", Path("/"))
-            return Grows(arriving_folders(self.job_variables(request), self.folder))
+            return Grows(arriving_folders(self.job_variables(ANY_START), self.folder))
         return self.folders.growing_trees() if what == "checkpoint" else None
 
     def tiered_part(self) -> str:

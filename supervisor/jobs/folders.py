@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from supervisor.base.errors import ConfigError
@@ -137,8 +137,3 @@ class StepFolders:
             if number > lowest
         ]
         return list(dict.fromkeys(trees))
-
-
-def either(globs: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Markers that are all wanted, each by itself."""
-    return tuple((glob,) for glob in globs)

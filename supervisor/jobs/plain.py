@@ -13,6 +13,7 @@ from supervisor.base.escapes import plain
 from supervisor.config.settings import Plain, RunFile
 from supervisor.core.facts import Fact, FinishSeen, Role, StepDone
 from supervisor.jobs.base import (
+    ANY_START,
     Change,
     Component,
     Engine,
@@ -20,12 +21,13 @@ from supervisor.jobs.base import (
     JobFacts,
     LogSource,
     StartRequest,
+    gpus_of_run_file,
     literal,
     note_choice,
 )
 from supervisor.jobs.environment import job_environment, open_files, set_variables
 from supervisor.jobs.folder_job import REFUSED, FolderJob
-from supervisor.jobs.folders import StepFolders, StepPath, either
+from supervisor.jobs.folders import StepFolders, StepPath
 from supervisor.jobs.wandb_client import wandb_variables
 
 LONGEST = 4096  # characters of a line that the person's expressions are tried on: their cost is not ours to bound
@@ -58,7 +60,7 @@ class PlainJob(FolderJob):
             output_dir=run.output_dir,
             main=StepPath.parse(self.plain.checkpoint, "[job.plain] checkpoint"),
             also=tuple(StepPath.parse(path, "[job.plain] also") for path in self.plain.also),
-            markers=either(self.plain.markers),
+            markers=tuple((glob,) for glob in self.plain.markers),
             quiet_s=run.supervision.quiet,
         )
 
@@ -97,7 +99,7 @@ class PlainJob(FolderJob):
         if not self.plain.markers:
             found.append("[job.plain] markers is empty, so half a checkpoint would count as whole: name a file of it.")
         try:
-            self.job_variables(StartRequest("check", 0, None, {}, "check", Path("/")))
+            self.job_variables(ANY_START)
         except ConfigError as error:
             found.append(str(error))
         return found
@@ -109,6 +111,11 @@ class PlainJob(FolderJob):
         if problems := self.problems():
             raise ConfigError("\n".join(problems))
         words = self.plain.start if request.step is None else self.plain.resume
+        values = self._values_of_holes(request)
+        argv = [self._fill_word(word, values, request.configs) for word in (*words, *self.run.job.args)]
+        return [Component("job", argv, self.folder, self.job_variables(request), self.run.job.nofile)]
+
+    def _values_of_holes(self, request: StartRequest) -> dict[str, str]:
         values = {
             "{run_id}": request.run_id,
             "{output_dir}": str(self.output_dir),
@@ -116,8 +123,7 @@ class PlainJob(FolderJob):
         }
         if request.step is not None:
             values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
-        argv = [self._fill_word(word, values, request.configs) for word in (*words, *self.run.job.args)]
-        return [Component("job", argv, self.folder, self.job_variables(request), self.run.job.nofile)]
+        return values
 
     def _fill_word(self, word: str, values: Mapping[str, str], copies: Mapping[Path, Path]) -> str:
         word = fill_holes(word, values)
@@ -159,7 +165,7 @@ class PlainJob(FolderJob):
 
     def gpus(self) -> GpuPlan:
         """The run file's word; a plain command has no configuration that we could read."""
-        return GpuPlan([str(gpu) for gpu in self.run.gpus.inference], [str(gpu) for gpu in self.run.gpus.trainer])
+        return gpus_of_run_file(self.run)
 
     def engine(self) -> Engine | None:
         """The engine that the run file names, if any."""

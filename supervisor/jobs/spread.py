@@ -42,14 +42,7 @@ class SpreadJob(PlainJob):
         """The components, trainer 0 first. Raises ConfigError while there are problems."""
         if problems := self.problems():
             raise ConfigError("\n".join(problems))
-        values = {
-            "{run_id}": request.run_id,
-            "{output_dir}": str(self.output_dir),
-            "{wandb_id}": request.wandb_id,
-            "{attempt}": str(request.attempt),
-        }
-        if request.step is not None:
-            values |= {"{step}": str(request.step), "{checkpoint}": str(self.folders.folder(request.step))}
+        values = {**self._values_of_holes(request), "{attempt}": str(request.attempt)}
         env = self.job_variables(request)
         found = []
         for one, index, name in self._number_components():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from supervisor.base.records import dataclass
 from supervisor.config.settings import RunFile
-from supervisor.jobs.base import GpuPlan, StartRequest
+from supervisor.jobs.base import GpuPlan, StartRequest, gpus_of_run_file
 from supervisor.jobs.environment import ONE_WANDB_RUN
 from supervisor.primerl import configs
 from supervisor.primerl.configs import Settings, Source
@@ -344,7 +344,7 @@ def gpu_plan(
 ) -> GpuPlan:
     """Which GPU does what: the run file's word, else what the trainer's configuration (or the era's default) says."""
     if run.gpus.inference or run.gpus.trainer:
-        return GpuPlan([str(gpu) for gpu in run.gpus.inference], [str(gpu) for gpu in run.gpus.trainer])
+        return gpus_of_run_file(run)
     seen = [name.strip() for name in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if sft:
         count = settings.number("deployment.num_train_gpus", "deployment.num_gpus") or (len(seen) or 1)

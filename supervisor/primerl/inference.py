@@ -102,15 +102,12 @@ def _weights_words(run: RunFile, dialect: Dialect, settings: Settings, both: Set
             "is configured: one half of such a process group cannot restart without the other. Set "
             f'weight_broadcast.type = "filesystem" in {settings.where}, and in {file} if it names one.'
         )
-    if settings.has("trainer.model.lora") and not _is_true(both, "inference.enable_lora", "inference.vllm.enable_lora"):
+    enabled = (both.get(path) is True for path in ("inference.enable_lora", "inference.vllm.enable_lora"))
+    if settings.has("trainer.model.lora") and not any(enabled):
         yield (
             "The run trains LoRA adapters, and `rl` no longer tells the inference server: set enable_lora = true and "
             f"max_lora_rank in {file}{VLLM_TABLE}."
         )
-
-
-def _is_true(settings: Settings, *paths: str) -> bool:
-    return any(settings.get(path) is True for path in paths)
 
 
 def _gpus_of_engine(run: RunFile, both: Settings) -> Iterator[str]:
@@ -153,8 +150,8 @@ def _addresses_words(run: RunFile, dialect: Dialect, settings: Settings, both: S
             f"The orchestrator asks port {', '.join(map(str, asked))}, and {file} makes the inference server listen on "
             f'{port}. Set {client}.base_url in {settings.where} to "http://localhost:{port}/v1".'
         )
-    if dialect.router and not _needs_no_router(both):
-        engine = both.number("inference.backend_port") or port + 100
+    if has_router(dialect, both):
+        engine = port_behind_router(both, port)
         if _parse_ports(settings.get(f"{client}.admin_base_url")) != [engine]:
             yield (
                 "The orchestrator would send its weight updates to the router, since `rl` without [inference] does not "
@@ -163,9 +160,15 @@ def _addresses_words(run: RunFile, dialect: Dialect, settings: Settings, both: S
             )
 
 
-def _needs_no_router(both: Settings) -> bool:
-    inference = both.get("inference")
-    return isinstance(inference, Mapping) and inference.get("router") == "None"
+def has_router(dialect: Dialect, both: Settings) -> bool:
+    """Does a router listen before the engine? Not where the person switched it off (``router = "None"``)."""
+    table = both.get("inference")
+    return dialect.router and not (isinstance(table, Mapping) and table.get("router") == "None")
+
+
+def port_behind_router(both: Settings, port: int) -> int:
+    """The engine's own; ``port`` is the router's (backend_port in configs/inference.py, 9551e20fa)."""
+    return both.number("inference.backend_port") or port + 100
 
 
 def _parse_ports(value: object) -> list[int]:

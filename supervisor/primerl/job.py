@@ -12,6 +12,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import Fact, Role
 from supervisor.jobs.base import (
+    ANY_START,
     Change,
     Component,
     Engine,
@@ -40,10 +41,8 @@ from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.layout import Layout
 from supervisor.primerl.revision import revision
 
-DEFAULT_PORT = 8000
 NCCL_PORT = 29501
 PARTS = ("", "trainer.", "orchestrator.")  # where a setting of the weights' way may stand
-ROUTER_GAP = 100  # the engine's port above the router's (backend_port in configs/inference.py, 9551e20fa)
 DEFAULT_ASYNC_LEVEL = 2  # trainer/rl/config.py up to 8518c157c
 
 # From 2026-04-01 the launcher takes its tree down: it joins its threads 5 s each, then gives each child 60 s.
@@ -186,7 +185,7 @@ class PrimeRlJob:
         if self.sft and any(source.table for source in self.sources):
             found.append("SFT takes one configuration: use [job] config, not the three separate files.")
         try:
-            self._environment_of_start(StartRequest("check", 0, None, {}, "check", Path("/")))
+            self._environment_of_start(ANY_START)
         except ConfigError as error:
             found.append(str(error))
         return found
@@ -320,19 +319,13 @@ class PrimeRlJob:
             return Engine(own.rstrip("/"), self.dialect.liveness, None, name)
         if self.sft or not settings.has("inference"):
             return None
-        port = settings.number("inference.server.port") or DEFAULT_PORT
+        port = settings.number("inference.server.port") or inference.DEFAULT_PORT
         host = settings.get("inference.server.host")
         host = host if isinstance(host, str) and host not in ("0.0.0.0", "::", "localhost") else "127.0.0.1"  # noqa: S104
-        router = self.dialect.router and (settings.has("inference.router") or not self._no_router())
-        if not router:
+        if not inference.has_router(self.dialect, settings):
             return Engine(f"http://{host}:{port}", self.dialect.liveness, None, name)
-        engine_port = settings.number("inference.backend_port") or port + ROUTER_GAP
+        engine_port = inference.port_behind_router(settings, port)
         return Engine(f"http://{host}:{engine_port}", self.dialect.liveness, f"http://{host}:{port}", name)
-
-    def _no_router(self) -> bool:
-        """Did the person switch the router off (``router = "None"``)?"""
-        table = self.everything.get("inference")
-        return isinstance(table, Mapping) and table.get("router") == "None"
 
     def log_sources(self, attempt_dir: Path) -> Sequence[LogSource]:
         """The captured output, the components' files, and metrics.jsonl where this era writes it."""
@@ -373,11 +366,7 @@ class PrimeRlJob:
     def growing_trees(self, what: GrowthKind) -> Grows | None:
         """Downloads, rollouts and checkpoints, by this era's layout."""
         if what == "download":
-            return Grows(
-                arriving_folders(
-                    self._environment_of_start(StartRequest("look", 0, None, {}, "look", Path("/"))), self.folder
-                )
-            )
+            return Grows(arriving_folders(self._environment_of_start(ANY_START), self.folder))
         return self.layout.growing_rollouts() if what == "rollouts" else self.layout.growing_checkpoint()
 
     def tiered_part(self) -> TieredPart | str:

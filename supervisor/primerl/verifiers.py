@@ -18,6 +18,7 @@ from supervisor.base.escapes import plain
 from supervisor.config.settings import RunFile
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, PhaseSeen, Role, StepDone
 from supervisor.jobs.base import (
+    ANY_START,
     Change,
     Component,
     Engine,
@@ -25,6 +26,7 @@ from supervisor.jobs.base import (
     JobFacts,
     LogSource,
     StartRequest,
+    gpus_of_run_file,
     literal,
     note_choice,
 )
@@ -129,7 +131,7 @@ class VerifiersJob(FolderJob):
         ):
             found.append("[gpus] needs both `inference` and `trainer` here, or neither.")
         try:
-            self.job_variables(StartRequest("check", 0, None, {}, "check", Path("/")))
+            self.job_variables(ANY_START)
         except ConfigError as error:
             found.append(str(error))
         return found
@@ -233,7 +235,7 @@ class VerifiersJob(FolderJob):
     def gpus(self) -> GpuPlan:
         """The run file's word, else the engine's GPUs first and the trainer's after them."""
         if self.run.gpus.inference or self.run.gpus.trainer:
-            return GpuPlan([str(gpu) for gpu in self.run.gpus.inference], [str(gpu) for gpu in self.run.gpus.trainer])
+            return gpus_of_run_file(self.run)
         first = self.settings.number("inference.gpus") or 0
         second = self.settings.number("trainer.gpus") or 0
         numbers = [str(number) for number in range(first + second)]

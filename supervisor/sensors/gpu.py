@@ -395,11 +395,3 @@ def _sentence(nvml: Any, error: Any) -> str:
         nvml.NVML_ERROR_NO_PERMISSION: "no permission to talk to the driver: see the modes of /dev/nvidia*",
     }
     return helps.get(error.value, f"NVML failed: {error}")
-
-
-def merge_plans(plan: GpuPlan, inference: Sequence[int | str], trainer: Sequence[int | str]) -> GpuPlan:
-    """The job's own plan, overruled by what a person wrote in ``[gpus]``."""
-    return GpuPlan(
-        inference=[str(name) for name in inference] or plan.inference,
-        trainer=[str(name) for name in trainer] or plan.trainer,
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.base.errors import ConfigError
-from supervisor.jobs.base import TieredPart
+from supervisor.jobs.base import GpuPlan, TieredPart
 from supervisor.primerl import open_job
 from supervisor.primerl.renames import oldest_name, renames
 from tests.primerl.eras import ERAS, Era
@@ -285,6 +285,13 @@ def test_without_gpus_in_the_run_file_the_configuration_says_who_has_which(
 ) -> None:
     plan = job_of(tmp_path, commit, config=config).gpus()
     assert (list(plan.inference), list(plan.trainer)) == (inference, trainer)
+
+
+@pytest.mark.parametrize("commit", ["be0e3d131", "559b44772"])
+def test_the_run_file_overrules_the_configuration(tmp_path: Path, commit: str) -> None:
+    config = "inference_gpu_ids = [0]\n" + CONFIG + "[deployment]\nnum_train_gpus = 2\n"
+    job = job_of(tmp_path, commit, config=config, gpus={"inference": [2, "GPU-0abc"], "trainer": [1]})
+    assert job.gpus() == GpuPlan(["2", "GPU-0abc"], ["1"])
 
 
 # ---------------------------------------------------------------- what is refused

@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.settings import Gpus
 from supervisor.jobs.base import GpuPlan
-from supervisor.sensors.gpu import merge_plans
 from tests.practice import gpus as practice
 from tests.practice.nvml.build import NoCompilerError, build, compiler
 from tests.practice.processes import start_ticks
@@ -539,10 +537,3 @@ def test_mig_is_unknown_and_not_zero(start: Start, states: States) -> None:
     states.set("ok", "mig", "ok")
     assert start(GpuPlan(["1"]), **states.env).look(0)["reason"].startswith("GPU 1 is split by MIG")
     assert start(GpuPlan(["0"]), **states.env).look(0)["reason"] == ""
-
-
-def test_the_run_file_overrules_the_jobs_own_plan() -> None:
-    plan = GpuPlan(["0"], ["1"])
-    assert merge_plans(plan, [], []) == plan
-    written = Gpus(inference=[2, "GPU-0abc"], trainer=[])
-    assert merge_plans(plan, written.inference, written.trainer) == GpuPlan(["2", "GPU-0abc"], ["1"])
