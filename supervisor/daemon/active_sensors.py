@@ -100,14 +100,14 @@ class ActiveSensors:
         used = lambda: folder_size([folder.resolve()])[0]  # noqa: E731 - it may be a link to a volume
         disk = self._room() or DiskSensor(home, capacity_bytes=capacity, used_bytes=used)
         scan_s = file.supervision.scan
-        self._pod = [self._start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
+        self._pod = [self.start_sensor(disk, min(5.0, scan_s), deadline_s=20.0)]
         if file.nodes is None:  # else each machine's agent looks at its own
             host = HostSensor(lambda: [(one.pid, one.role) for one in self._state().job.processes_here()])
-            self._pod.append(self._start_sensor(host, min(HOST_S, scan_s), deadline_s=20.0))
-            self._pod.append(self._start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0))
+            self._pod.append(self.start_sensor(host, min(HOST_S, scan_s), deadline_s=20.0))
+            self._pod.append(self.start_sensor(GpuSensor(plan), file.supervision.sample, deadline_s=10.0))
         if job is not None:
             steps = CheckpointSensor(job, quiet_s=file.supervision.quiet)
-            self._steps = self._start_sensor(steps, SCANS_WITHOUT_CALL * file.supervision.scan, deadline_s=60.0)
+            self._steps = self.start_sensor(steps, SCANS_WITHOUT_CALL * file.supervision.scan, deadline_s=60.0)
             self._pod.append(self._steps)
 
     # ------------------------------------------------------------ one attempt
@@ -150,14 +150,14 @@ class ActiveSensors:
         started = min((one.started_wall for one in found if one.started_wall), default=None)
         since = started and started - 1.0
         logs = LogSensor(job.log_sources(folder), job, positions=positions, since_wall=since, late=late)
-        following = self._start_sensor(logs, min(LOG_INTERVAL_S, supervision.sample))
+        following = self.start_sensor(logs, min(LOG_INTERVAL_S, supervision.sample))
         exits = _Exits(attempt, components, look, logs, following)
         watcher, scanner = process_sensors(attempt, roots, job.classify_process, exits, known=seen)
         self._watcher, self._scanner, self._logs, self._number = watcher, scanner, logs, attempt
         self._sources = job.log_sources(folder)
         self._attempt = [
-            self._start_sensor(watcher, supervision.sample),
-            self._start_sensor(scanner, max(supervision.sample, min(SCAN_PROCESSES_S, 3 * supervision.sample))),
+            self.start_sensor(watcher, supervision.sample),
+            self.start_sensor(scanner, max(supervision.sample, min(SCAN_PROCESSES_S, 3 * supervision.sample))),
             following,
         ]
         engine = job.engine()
@@ -169,11 +169,11 @@ class ActiveSensors:
                 work_waits=lambda: (work := self._state().job.work) is not None and work.inflight > 0,
             )
             self._engine_sensor = sensor
-            self._attempt.append(self._start_sensor(sensor, supervision.engine_sample))
+            self._attempt.append(self.start_sensor(sensor, supervision.engine_sample))
         growth = GrowthSensor(job, wanted=lambda what: self._may_grow(what, attempt))
-        self._attempt.append(self._start_sensor(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
+        self._attempt.append(self.start_sensor(growth, min(GROWTH_S, supervision.scan), deadline_s=60.0))
         if self._run_file.nodes is None:
-            self._attempt.append(self._start_sensor(EffortSensor(self._all_processes), EFFORT_S))
+            self._attempt.append(self.start_sensor(EffortSensor(self._all_processes), EFFORT_S))
         snapshot = read_snapshot(folder)
         self._configs = ConfigWatch(snapshot, self._state().orders.config_changed) if snapshot else None
 
@@ -230,7 +230,7 @@ class ActiveSensors:
             engine_dir(state_dir, engine) / f"{COMPONENT}.log",
             job,
             lambda: look_at(state_dir, engine),
-            lambda sensor: self._start_sensor(sensor, min(LOG_INTERVAL_S, sample)),
+            lambda sensor: self.start_sensor(sensor, min(LOG_INTERVAL_S, sample)),
             positions=positions,
         )
         if self._scanner is not None:
@@ -336,7 +336,8 @@ class ActiveSensors:
 
     # ------------------------------------------------------------ lookers
 
-    def _start_sensor(self, sensor: Sensor, interval_s: float, deadline_s: float = 15.0) -> Looker:
+    def start_sensor(self, sensor: Sensor, interval_s: float, deadline_s: float = 15.0) -> Looker:
+        """Have it look from now on; what it says goes to the loop."""
         name = sensor.name
         looker = Looker(sensor, lambda fact: self._post(fact, name), interval_s=interval_s, deadline_s=deadline_s)
         looker.start()

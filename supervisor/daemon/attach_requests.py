@@ -12,7 +12,7 @@ from supervisor.api.protocol import Reply
 from supervisor.base.errors import ConfigError, SupervisorError
 from supervisor.core import facts as f
 from supervisor.daemon.inbox import Loop
-from supervisor.daemon.person_process import command_line, first_component, output_file
+from supervisor.daemon.person_process import command_words, first_component, output_file, shown_command
 from supervisor.effects import kept_logs
 from supervisor.effects.run_context import RunContext
 from supervisor.process import attached
@@ -61,7 +61,8 @@ class AttachRequests:
         take_snapshot(folder, job.config_files(), None)
         kept_logs.begin(folder, job.log_sources(folder))
         name = first_component(job, folder)
-        attached.write_record(folder, name, process, command_line(process[0]), output_file(process[0]))
+        title = shown_command(command_words(process[0]))
+        attached.write_record(folder, name, process, title, output_file(process[0]))
         return number
 
     def ask(self, words: list[str]) -> Reply:

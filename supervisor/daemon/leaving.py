@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.config.settings import RunFile
@@ -14,7 +15,7 @@ from supervisor.core.upkeep import ENDED_WITHIN_S
 from supervisor.effects.transfers import Moving
 from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors.base import Looker, Sensor
-from supervisor.sensors.leaving import SIGNALS, SLURM_JOB, CommandSource, FileSource, PageSource, PublishSensor, Trigger
+from supervisor.sensors.leaving import SIGNALS, SLURM_JOB, FileSource, PublishSensor, Trigger, ask_command, ask_page
 
 if TYPE_CHECKING:
     from supervisor.sensors.slurm import SlurmSensor
@@ -33,14 +34,14 @@ class LeavingWatch:
         self,
         run_file: RunFile,
         environ: Mapping[str, str],
-        post: Callable[[f.Fact, str], None],
+        start: Callable[[Sensor, float, float], Looker],
         state: Callable[[], State],
         moving: Callable[[], Moving | None],
     ) -> None:
-        """``moving`` is how far the publish under way is."""
+        """``start`` has a sensor look, with its interval and deadline; ``moving``: how far the publish under way is."""
         self._about = run_file.leaving
         self._environ = environment_of_commands(environ)
-        self._post, self._state, self._moving = post, state, moving
+        self._start, self._state, self._moving = start, state, moving
         self._lookers: list[Looker] = []
         self._follows = False
         self._slurm: SlurmSensor | None = None
@@ -73,20 +74,14 @@ class LeavingWatch:
         if about.file is not None:
             self._ask_source("file", FileSource(about.file))
         if about.url is not None:
-            self._ask_source("url", PageSource(about.url, about.url_matches, about.url_headers))
+            self._ask_source("url", partial(ask_page, about.url, about.url_matches, about.url_headers))
         if about.command:
-            self._ask_source("command", CommandSource(about.command, self._environ))
+            self._ask_source("command", partial(ask_command, about.command, self._environ))
         if self._slurm is not None:
-            self._look_for_notice(self._slurm, self._slurm.interval_s, deadline_s=self._slurm.deadline_s)
+            self._lookers.append(self._start(self._slurm, self._slurm.interval_s, self._slurm.deadline_s))
 
     def _ask_source(self, name: str, source: Callable[[], tuple[str, str] | None]) -> None:
-        self._look_for_notice(Trigger(name, source, self._about.within_s), ASK_S, deadline_s=30.0)
-
-    def _look_for_notice(self, sensor: Sensor, interval_s: float, deadline_s: float) -> None:
-        name = sensor.name
-        looker = Looker(sensor, lambda fact: self._post(fact, name), interval_s=interval_s, deadline_s=deadline_s)
-        looker.start()
-        self._lookers.append(looker)
+        self._lookers.append(self._start(Trigger(name, source, self._about.within_s), ASK_S, 30.0))
 
     # ------------------------------------------------------------ once it is so
 
@@ -94,7 +89,7 @@ class LeavingWatch:
         """Tell the core how far the publish is from now on; called after each decision."""
         if not self._follows and self._state().leave.exit_at is not None:
             self._follows = True
-            self._look_for_notice(PublishSensor(self._moving_bytes), MOVES_S, deadline_s=15.0)
+            self._lookers.append(self._start(PublishSensor(self._moving_bytes), MOVES_S, 15.0))
 
     def _moving_bytes(self) -> f.PublishMoves | None:
         moving, step = self._moving(), self._state().busy.publish

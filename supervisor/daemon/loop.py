@@ -170,7 +170,11 @@ class Daemon:
         )
         store, claiming = self.effects.store, self.effects.store.claiming
         self.leaving = LeavingWatch(
-            run_file, environ, self.post, lambda: self.state, lambda: store.transfers.moving.get("publish")
+            run_file,
+            environ,
+            self.sensors.start_sensor,
+            lambda: self.state,
+            lambda: store.transfers.moving.get("publish"),
         )
         self.heartbeat = Heartbeat(
             run_file, self.post, lambda: self.state, self.clock.now, store.put_heartbeat, holds=lambda: claiming.holds

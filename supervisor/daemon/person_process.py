@@ -24,11 +24,6 @@ def first_component(job: Job, folder: Path) -> str:
     return names[0].stem if names else "job"
 
 
-def command_line(pid: int) -> str:
-    """The process's command line for people."""
-    return shown_command(command_words(pid))
-
-
 def shown_command(words: Sequence[str]) -> str:
     """A command line for people."""
     return printable(" ".join(mask_command(words).split()))

@@ -160,51 +160,38 @@ class FileSource:
         return ""
 
 
-class PageSource:
+def ask_page(url: str, matches: str | None, headers: Mapping[str, str]) -> Asked:
     """A page that answers with status 200, and with a text that matches where a pattern is given."""
-
-    def __init__(self, url: str, matches: str | None, headers: Mapping[str, str]) -> None:
-        self._url = url
-        self._matches = re.compile(matches) if matches else None
-        self._headers = dict(headers)
-
-    def __call__(self) -> Asked:
-        try:
-            page = http.ask(self._url, headers=self._headers, timeout_s=PAGE_TIMEOUT_S)
-        except http.NoAnswerError as error:
-            raise TriggerError(f"leaving.url: {error}") from error
-        if page.status in (401, 403) or page.status >= 500:
-            raise TriggerError(f"leaving.url answers with status {page.status}")
-        if page.status != 200:
-            return None
-        if self._matches is not None and not self._matches.search(page.text):
-            return None
-        return "the page of leaving.url says so", page.text
+    try:
+        page = http.ask(url, headers=headers, timeout_s=PAGE_TIMEOUT_S)
+    except http.NoAnswerError as error:
+        raise TriggerError(f"leaving.url: {error}") from error
+    if page.status in (401, 403) or page.status >= 500:
+        raise TriggerError(f"leaving.url answers with status {page.status}")
+    if page.status != 200:
+        return None
+    if matches and not re.search(matches, page.text):
+        return None
+    return "the page of leaving.url says so", page.text
 
 
-class CommandSource:
+def ask_command(words: Sequence[str], environ: Mapping[str, str]) -> Asked:
     """A command that ends with exit code 0 when the pod goes."""
-
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._words = list(words)
-        self._environ = dict(environ)
-
-    def __call__(self) -> Asked:
-        named = self._words[0]
-        try:
-            with OwnChild(self._words, environ=self._environ, cwd=Path("/"), umask=0o022) as child:
-                code = child.wait(time.monotonic() + COMMAND_TIMEOUT_S)
-                child.kill()
-                output = child.answer(WORDS_LIMIT)
-        except (OSError, ValueError) as error:
-            raise TriggerError(f"{named} cannot be run: {getattr(error, 'strerror', None) or error}") from error
-        if code is None:
-            raise TriggerError(f"{named} did not end within {COMMAND_TIMEOUT_S:g} s")
-        if code in (126, 127):
-            raise TriggerError(f"{named} ended with exit code {code}, which says that it cannot be run")
-        if code != 0:
-            return None
-        return f"{named} says so", output.decode(errors="replace")
+    named = words[0]
+    try:
+        with OwnChild(words, environ=environ, cwd=Path("/"), umask=0o022) as child:
+            code = child.wait(time.monotonic() + COMMAND_TIMEOUT_S)
+            child.kill()
+            output = child.answer(WORDS_LIMIT)
+    except (OSError, ValueError) as error:
+        raise TriggerError(f"{named} cannot be run: {getattr(error, 'strerror', None) or error}") from error
+    if code is None:
+        raise TriggerError(f"{named} did not end within {COMMAND_TIMEOUT_S:g} s")
+    if code in (126, 127):
+        raise TriggerError(f"{named} ended with exit code {code}, which says that it cannot be run")
+    if code != 0:
+        return None
+    return f"{named} says so", output.decode(errors="replace")
 
 
 class PublishSensor:

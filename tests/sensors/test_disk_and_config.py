@@ -79,7 +79,7 @@ def test_the_volume_of_the_steps_is_watched_where_it_is_mounted_below_the_output
     monkeypatch.setattr(os, "statvfs", lambda path: full if Path(path) == tmp_path / "out" / "ckpt" else room)
     watched: list[Sensor] = []
     sensors = ActiveSensors(run, lambda fact, source: None, Path, lambda: State(Settings("r")), lambda: None)
-    monkeypatch.setattr(sensors, "_start_sensor", lambda sensor, *rest, **more: watched.append(sensor))
+    monkeypatch.setattr(sensors, "start_sensor", lambda sensor, *rest, **more: watched.append(sensor))
     sensors.watch_pod(PlainJob(run, {}))
     (disk,) = (one for one in watched if isinstance(one, DiskSensor))
     assert disk.measure() == DiskLook(str(tmp_path / "out" / "ckpt"), 4096 * 1000, 0)

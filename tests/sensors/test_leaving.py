@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from supervisor.base import http
 from supervisor.core import facts as f
 from supervisor.jobs.environment import environment_of_commands
 from supervisor.sensors import leaving
-from supervisor.sensors.leaving import CommandSource, FileSource, PageSource, PublishSensor, Trigger, within
+from supervisor.sensors.leaving import FileSource, PublishSensor, Trigger, ask_command, ask_page, within
 
 
 class Notices:
@@ -182,7 +183,7 @@ def test_a_pipe_is_not_waited_for_and_a_path_through_a_file_is_told_once(tmp_pat
 
 
 def test_a_page_that_answers_two_hundred_at_last(notices: Notices) -> None:
-    trigger = Trigger("url", PageSource(notices.url, None, {}), None)
+    trigger = Trigger("url", partial(ask_page, notices.url, None, {}), None)
     assert looks(trigger, 2) == [], "404 is Amazon's way to say that all is well"
     at = datetime.fromtimestamp(time.time() + 100, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     notices.status, notices.text = 200, json.dumps({"action": "terminate", "time": at})
@@ -193,7 +194,7 @@ def test_a_page_that_answers_two_hundred_at_last(notices: Notices) -> None:
 
 def test_a_page_whose_text_has_to_match_and_that_wants_a_header(notices: Notices) -> None:
     notices.status, notices.text = 200, "FALSE"
-    trigger = Trigger("url", PageSource(notices.url, "TRUE", {"Metadata-Flavor": "Google"}), 30.0)
+    trigger = Trigger("url", partial(ask_page, notices.url, "TRUE", {"Metadata-Flavor": "Google"}), 30.0)
     assert looks(trigger) == []
     notices.text = "TRUE"
     assert looks(trigger) == [f.LeaveSoon(30.0, "the page of leaving.url says so")]
@@ -201,7 +202,7 @@ def test_a_page_whose_text_has_to_match_and_that_wants_a_header(notices: Notices
 
 
 def test_a_page_that_is_down_is_told_once_and_again_when_it_is_back(notices: Notices) -> None:
-    trigger = Trigger("url", PageSource(notices.url, None, {}), None)
+    trigger = Trigger("url", partial(ask_page, notices.url, None, {}), None)
     notices.status = 500
     (told,) = failures(looks(trigger, 3))
     assert told == ("Cannot read the preemption notice (leaving.url): leaving.url answers with status 500. Will retry.")
@@ -214,7 +215,7 @@ def test_nobody_listens_there() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    told = looks(Trigger("url", PageSource(f"http://127.0.0.1:{port}/secret-key", None, {}), None), 2)
+    told = looks(Trigger("url", partial(ask_page, f"http://127.0.0.1:{port}/secret-key", None, {}), None), 2)
     assert len(told) == 1 and "nothing listens there" in failures(told)[0]
     assert "secret-key" not in failures(told)[0]
 
@@ -239,7 +240,7 @@ def test_what_is_no_page_is_told_without_its_address(url: str) -> None:
 
 
 def command(*words: str, environ: dict[str, str] | None = None) -> Trigger:
-    return Trigger("command", CommandSource(words, environ or {"PATH": os.defpath}), None)
+    return Trigger("command", partial(ask_command, words, environ or {"PATH": os.defpath}), None)
 
 
 def test_a_command_that_ends_with_zero_says_that_the_pod_goes(tmp_path: Path) -> None:
