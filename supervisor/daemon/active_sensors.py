@@ -368,7 +368,9 @@ class _Exits:
                 found.append(f.Remark("shim-gone", f"{name} runs on, though {one.reason}.", "warning"))
             if one.state not in ("exited", "lost"):
                 continue
-            if self._lines_are_read(name):
+            if name not in self.last:
+                self.last[name] = LastLines(self.logs, self.following)
+            if self.last[name].are_read():
                 fact = f.ComponentExited(self.attempt, name, one.exit_code, one.signal, lost=one.state == "lost")
                 if (place := one.place) is not None:
                     age_s = time.time() - one.ended_wall if one.ended_wall is not None else 0.0
@@ -377,15 +379,6 @@ class _Exits:
             else:
                 found.append(None)
         return found
-
-    def _lines_are_read(self, name: str) -> bool:
-        if name not in self.last:
-            self.last[name] = LastLines(self.logs)
-        if self.last[name].are_read():
-            return True
-        if not self.logs.behind:  # else it goes on by itself, and rests in between
-            self.following.wake()
-        return False
 
 
 def _root_of_output(found: ShimState) -> Identity | None:

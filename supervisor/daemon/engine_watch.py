@@ -65,9 +65,8 @@ class _End:
         if self.told or (one := self.look_at_it()).state not in ("exited", "lost"):
             return ()
         if self.last is None:
-            self.last = LastLines(self.logs)
+            self.last = LastLines(self.logs, self.following)
         if not self.last.are_read():
-            self.following.wake()
             return ()
         self.told = True
         return (f.EngineExited(self.engine, one.exit_code, one.signal, lost=one.state == "lost"),)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from supervisor.base.secrets import mask_secrets
 from supervisor.core.facts import ErrorSeen, Fact, FinishSeen, LinesMissed, PhaseSeen, Remark, Role, StepDone
 from supervisor.jobs.base import Job, LogSource
-from supervisor.sensors.base import Clock
+from supervisor.sensors.base import Clock, Looker
 from supervisor.sensors.folder_events import FolderEvents
 from supervisor.sensors.follow import Follower, Position, ends
 
@@ -144,19 +144,22 @@ class LogSensor:
 class LastLines:
     """Have the last lines of a process that had ended been read? They say why."""
 
-    def __init__(self, logs: LogSensor) -> None:
+    def __init__(self, logs: LogSensor, following: Looker) -> None:
+        """``following`` is what calls ``logs``."""
         logs.note_end_of_writer()
-        self._logs = logs
+        self._logs, self._following = logs, following
         self._since = time.monotonic()
         self._wanted = logs.looks + 2  # the look under way may have begun before the end
 
     def are_read(self) -> bool:
-        """Yes, or they are waited for no longer: they cannot be read, or there are too many."""
-        if self._logs.looks >= self._wanted:
-            return True
+        """Yes, or they are waited for no longer: they cannot be read, or there are too many. No: they are looked at."""
         now = time.monotonic()
         moved = max(self._since, self._logs.posted_at)
-        return now - moved > LAST_LINES_S or now - self._since > LONGEST_S
+        if self._logs.looks >= self._wanted or now - moved > LAST_LINES_S or now - self._since > LONGEST_S:
+            return True
+        if not self._logs.behind:  # else it goes on by itself, and rests in between
+            self._following.wake()
+        return False
 
 
 def few(facts: list[Fact]) -> list[Fact]:

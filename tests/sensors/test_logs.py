@@ -280,7 +280,7 @@ def test_the_last_lines_are_waited_for_while_they_are_being_read(
     log = tmp_path / "trainer.log"
     append(log, (b"x" * 4000 + b"\n") * 800 + b"Step 9\n")
     sensor = LogSensor([LogSource("trainer", str(log))], Parser())
-    last, told = LastLines(sensor), list[Fact]()
+    last, told = LastLines(sensor, Looker(sensor, Inbox(), interval_s=600)), list[Fact]()
     for _ in range(7):  # of half a megabyte, on a pod that has little time for it
         now += 4.0
         told += sensor.look()
@@ -301,10 +301,10 @@ def test_last_lines_that_nobody_can_read_or_that_do_not_end_hide_no_end(
     log = tmp_path / "trainer.log"
     append(log, (b"x" * 4000 + b"\n") * 3000)
     sensor = LogSensor([LogSource("trainer", str(log))], Parser())
-    last = LastLines(sensor)
+    last = LastLines(sensor, Looker(sensor, Inbox(), interval_s=600))
     now = 11.0
     assert last.are_read(), "no look comes back"
-    last = LastLines(sensor)
+    last = LastLines(sensor, Looker(sensor, Inbox(), interval_s=600))
     passed = [fact for fact in sensor.look() if isinstance(fact, Remark)]
     assert passed, "nobody waits for twelve megabytes of somebody who has ended: the newest eight are read"
     while not last.are_read():
