@@ -49,7 +49,7 @@ def _bytes_of_copies(subject: Subject, facts: ModelFacts | None) -> Interval:
         return Interval(0, 0)
     copy = disk_estimate.hf_copy(facts)
     total = Interval(0, 0)
-    if not _said_off(subject, "ckpt.weights") and not _unknown_key(subject, "ckpt.weights"):
+    if not _weights_off(subject) and not _weights_unknown(subject):
         gone = has(subject, _WEIGHTS_GONE)
         total += Interval(0 if gone is not False else copy.low, 0 if gone else copy.high)
     if subject.kind == "rl" and estimate_inputs.adapter(subject) is None and has(subject, _BROADCASTS) is not False:
@@ -58,18 +58,16 @@ def _bytes_of_copies(subject: Subject, facts: ModelFacts | None) -> Interval:
     return total
 
 
-def _said_off(subject: Subject, path: str) -> bool:
-    for one in (path, f"trainer.{path}"):
-        said, value = estimate_inputs.look_up_setting(subject, one)
-        if said and (value is None or value is False):
-            return True
-    return False
+def _weights_off(subject: Subject) -> bool:
+    return any(
+        estimate_inputs.read_switch(subject, path, True) is False for path in ("ckpt.weights", "trainer.ckpt.weights")
+    )
 
 
-def _unknown_key(subject: Subject, path: str) -> bool:
-    """Does the very version that is installed not know this key?"""
+def _weights_unknown(subject: Subject) -> bool:
+    """Does the very version that is installed not know that key?"""
     schema = subject.schema
-    return schema is not None and schema.exact and schema.get(of_trainer(subject, path)) is None
+    return schema is not None and schema.exact and schema.get(of_trainer(subject, "ckpt.weights")) is None
 
 
 def disk_space(subject: Subject) -> Iterator[Finding]:
@@ -107,8 +105,8 @@ def disk_space(subject: Subject) -> Iterator[Finding]:
         yield Finding("disk-tight" if kept is not None else "disk-full-before-end", told, where, _disk_remedy(subject))
     elif count is not None and count > 1 and (kept is None or room < count * size.low):
         told = (
-            f"{place}, {each}, and the run writes {count}: {_check_between(_times_in_words(size, count))} if none "
-            "were deleted"
+            f"{place}, {each}, and the run writes {count}: "
+            f"{_check_between(Interval(size.low * count, size.high * count))} if none were deleted"
         )
         if room < count * size.low:
             told += f", so it would be full after {int(room // size.high)}; {why}"
@@ -153,10 +151,6 @@ def _disk_remedy(subject: Subject) -> str:
     if run is not None and not run.store.url:
         return "Set [store] url, so that published checkpoints may be deleted here, or give the run a larger volume."
     return ""
-
-
-def _times_in_words(size: Interval, count: int) -> Interval:
-    return Interval(size.low * count, size.high * count)
 
 
 def _gb_in_words(size: float) -> str:

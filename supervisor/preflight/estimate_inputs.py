@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from supervisor.preflight.memory_estimate import EngineSetup, Lora, TrainerSetup
 from supervisor.preflight.models import ModelFacts
-from supervisor.preflight.reading import degree, first, has, lora, number, of_trainer, switched_on
+from supervisor.preflight.reading import TENSOR, degree, first, has, lora, number, of_trainer, switched_on
 from supervisor.preflight.subject import Subject
 
 # c5afcaa2e: activation checkpointing, offloading of its inputs and of the optimizer's state became the default.
@@ -40,7 +40,6 @@ CONTEXT = (
     "max_model_len",  # of all parts, until 2025; what later versions do with it is no reason for an error here
 )
 _EAGER = ("inference.vllm.enforce_eager", "inference.model.enforce_eager", "inference.enforce_eager")
-_TENSOR = ("inference.vllm.tensor_parallel_size", "inference.parallel.tp")
 # Settings of vLLM with which its memory is another matter.
 _UNUSUAL = ("cpu_offload_gb", "pipeline_parallel_size", "kv_cache_memory_bytes", "num_gpu_blocks_override",
             "swap_space", "speculative_config", "enable_expert_parallel", "hf_overrides", "quantization")  # fmt: skip
@@ -60,7 +59,7 @@ def trainer_memory(subject: Subject) -> Memory | None:
     """The trainer's setup; None where something that it hangs on is odd or not known."""
     gpus = len(set(subject.plan.trainer))
     width = _read_width(subject)
-    moments = _MOMENTS.get(str(subject.settings.get(of_trainer(subject, "optim.type")) or "adamw"))
+    moments = moments_kept(subject)
     if not gpus or width is None or moments is None or subject.settings.has(of_trainer(subject, "model.debug")):
         return None
     replicas = degree(subject, of_trainer(subject, "model.dp_replicate"))
@@ -70,37 +69,34 @@ def trainer_memory(subject: Subject) -> Memory | None:
     if tokens > SANE or (adapter is not None and adapter.rank > SANE):
         return None
     checkpointing, every = _read_checkpointing(subject)
-    offload = _read_switch(subject, of_trainer(subject, "model.ac_offloading"), has(subject, _ALL_SAVING))
+    offload = read_switch(subject, of_trainer(subject, "model.ac_offloading"), has(subject, _ALL_SAVING))
     if offload is True:
         checkpointing = True  # prime-rl switches the one on with the other
     fused = _fused_head(subject, tokens)
-    full = _read_switch(subject, of_trainer(subject, "model.full_offload"), False) is True
+    full = read_switch(subject, of_trainer(subject, "model.full_offload"), False) is True
     # With full offload the optimizer's own default is off in every configuration that prime-rl accepts.
     optim = (
         False
         if full
-        else _read_switch(subject, of_trainer(subject, "model.optim_cpu_offload"), has(subject, _ALL_SAVING))
+        else read_switch(subject, of_trainer(subject, "model.optim_cpu_offload"), has(subject, _ALL_SAVING))
     )
-    common: dict[str, Any] = {
-        "gpus": max(gpus // replicas, 1),
-        "tokens": max(tokens // cp, 1),
-        "width": width,
-        "moments": moments,
-        "lora": adapter,
-        "every": every,
-        "logit_bytes": 16.0 if subject.kind == "rl" else 18.0,
-        "fsdp_cpu_offload": subject.settings.is_on(of_trainer(subject, "model.fsdp_cpu_offload")) is True,
-        "full_offload": full,
-    }
     low = TrainerSetup(
-        **common,
+        gpus=max(gpus // replicas, 1),
+        tokens=max(tokens // cp, 1),
+        width=width,
+        moments=moments,
+        lora=adapter,
         checkpointing=checkpointing is not False,
+        every=every,
         offload_inputs=offload is not False,
         fused_head=fused if fused is not None else 1024,
+        logit_bytes=16.0 if subject.kind == "rl" else 18.0,
+        fsdp_cpu_offload=subject.settings.is_on(of_trainer(subject, "model.fsdp_cpu_offload")) is True,
         optim_cpu_offload=optim is not False,
+        full_offload=full,
     )
-    high = TrainerSetup(
-        **common,
+    high = replace(
+        low,
         checkpointing=checkpointing is True,
         offload_inputs=offload is True,
         fused_head=fused or 0,
@@ -137,7 +133,7 @@ def trains(subject: Subject, facts: ModelFacts) -> bool:
 
 def trained_width(subject: Subject) -> int | None:
     """Bytes of a weight in a checkpoint, None where the dtype is odd. Masters of full offload are float32."""
-    full = _read_switch(subject, of_trainer(subject, "model.full_offload"), False) is True
+    full = read_switch(subject, of_trainer(subject, "model.full_offload"), False) is True
     return 4 if full else _read_width(subject)
 
 
@@ -170,7 +166,7 @@ def engine_setup(subject: Subject) -> EngineSetup | None:
         return None
     context = first(subject, *CONTEXT)
     length = number(subject, *CONTEXT)
-    copies = degree(subject, *_TENSOR)
+    copies = degree(subject, *TENSOR)
     if copies > SANE or (context is not None and (length is None or not 0 < length.value <= SANE)):
         return None  # "auto" or -1: vLLM takes what fits
     model = subject.model
@@ -207,7 +203,7 @@ def look_up_setting(subject: Subject, path: str) -> tuple[bool, Any]:
     return True, None if node == "None" else node
 
 
-def _read_switch(subject: Subject, path: str, default: bool | None) -> bool | None:
+def read_switch(subject: Subject, path: str, default: bool | None) -> bool | None:
     """A table or a truth value that switches something on."""
     there, value = look_up_setting(subject, path)
     if not there:
@@ -217,7 +213,7 @@ def _read_switch(subject: Subject, path: str, default: bool | None) -> bool | No
 
 def _read_checkpointing(subject: Subject) -> tuple[bool | None, int]:
     path = of_trainer(subject, "model.ac")
-    on = _read_switch(subject, path, has(subject, _ALL_SAVING))
+    on = read_switch(subject, path, has(subject, _ALL_SAVING))
     if on and subject.settings.get(f"{path}.mode") == "selective":
         return None, 1
     return on, degree(subject, f"{path}.freq")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import product
@@ -31,12 +31,11 @@ def gpu_memory(subject: Subject) -> Iterator[Finding]:
     asked = estimate_inputs.trainer_memory(subject) if estimate_inputs.trains(subject, facts) else None
     need = _memory_of_trainer(facts, asked) if asked else None
     engine = estimate_inputs.engine_setup(subject) if subject.kind == "rl" else None
-    shared = _smallest_gpu(subject, sorted(set(subject.plan.inference) & set(subject.plan.trainer)))
     found = list(_check_engine(subject, facts, engine)) if engine else []
-    if need and asked and not found and engine and shared is not None:
-        if engine.utilization < HOPELESS_UTILIZATION:  # beyond that, ``sharing`` has said so
-            found += _check_shared(subject, asked, engine, shared)
-    elif need and asked and not subject.plan.is_shared:
+    if need and asked and subject.plan.is_shared:
+        if not found and engine and engine.utilization < HOPELESS_UTILIZATION:  # beyond that, ``sharing`` has said so
+            found += _check_shared(subject, facts, asked, need, engine)
+    elif need and asked:
         found += _check_alone(subject, facts, asked, need)
     yield from found
     if need and not found:
@@ -102,14 +101,16 @@ def _list_in_words(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
-def _check_shared(subject: Subject, asked: estimate_inputs.Memory, engine: EngineSetup, gpu: Gpu) -> Iterator[Finding]:
-    if subject.model is None:
+def _check_shared(
+    subject: Subject, facts: ModelFacts, asked: estimate_inputs.Memory, need: Estimate, engine: EngineSetup
+) -> Iterator[Finding]:
+    gpu = _smallest_gpu(subject, sorted(set(subject.plan.inference) & set(subject.plan.trainer)))
+    if gpu is None:
         return
-    need = _memory_of_trainer(subject.model, asked)
     taken = memory.engine(gpu.total_bytes, engine)
     both = need.total + taken.total
     fit = memory.fits(both, gpu.total_bytes)
-    if fit == "yes" or (fit == "unsure" and not subject.model.plain):
+    if fit == "yes" or (fit == "unsure" and not facts.plain):
         return
     told = (
         f"Trainer and engine share {_gpu_by_name(gpu)}, which has {gib(gpu.total_bytes)} GiB, and need an estimated "
@@ -117,7 +118,7 @@ def _check_shared(subject: Subject, asked: estimate_inputs.Memory, engine: Engin
         f"together: the engine takes {gib(taken.total.low)} (gpu_memory_utilization = {engine.utilization:g}), the "
         f"trainer {need.total} ({need.formula()})."
     )
-    remedy = _shared_remedy(subject, subject.model, asked, engine, gpu)
+    remedy = _shared_remedy(subject, facts, asked, engine, gpu)
     where = subject.where(*_spelling_of_share(subject))
     yield Finding("shared-gpu-out-of-memory" if fit == "no" else "shared-gpu-memory-tight", told, where, remedy)
 
@@ -186,10 +187,10 @@ def _spelling_of_share(subject: Subject) -> tuple[str, ...]:
     return (newer, older) if has(subject, _VLLM_TABLE) else (older, newer)
 
 
-def _smallest_gpu(subject: Subject, names: object) -> Gpu | None:
+def _smallest_gpu(subject: Subject, names: Sequence[str]) -> Gpu | None:
     """The smallest of the GPUs with these names; None where one of them is not known."""
     there = {key: gpu for gpu in subject.site.gpus or () for key in (str(gpu.index), gpu.uuid)}
-    found = [there.get(str(name)) for name in names] if isinstance(names, (list, tuple)) else []
+    found = [there.get(name) for name in names]
     if not found or any(gpu is None or gpu.total_bytes <= 0 for gpu in found):
         return None
     return min((gpu for gpu in found if gpu is not None), key=lambda gpu: gpu.total_bytes)

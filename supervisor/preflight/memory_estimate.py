@@ -40,9 +40,6 @@ class Interval:
     def __add__(self, other: Interval) -> Interval:
         return Interval(self.low + other.low, self.high + other.high)
 
-    def holds(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
     def __str__(self) -> str:
         return f"{gib(self.low)} to {gib(self.high)} GiB"
 
@@ -95,7 +92,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class TrainerSetup:
-    """What the trainer was told. None: it is not known which, and both are reckoned with."""
+    """What the trainer was told."""
 
     gpus: int = 1
     """GPUs over which FSDP shards, without replicas."""
@@ -106,18 +103,18 @@ class TrainerSetup:
     moments: int = 2
     """Numbers that the optimizer keeps for each trained parameter: 2 for AdamW."""
     lora: Lora | None = None
-    checkpointing: bool | None = False
+    checkpointing: bool = False
     every: int = 1
     """Each how-manieth layer is checkpointed."""
-    offload_inputs: bool | None = False
+    offload_inputs: bool = False
     """Inputs of checkpointed layers go to the CPU."""
-    fused_head: int | None = 0
+    fused_head: int = 0
     """Tokens of a chunk of the fused output layer; 0: all logits are made at once."""
     logit_bytes: float = 16.0
     """Bytes of all copies of one logit: counted for RL (rl/train.py); 18 for the cross entropy of SFT, by the slope of
     prime-rl's own benchmarks over the sequence length."""
     fsdp_cpu_offload: bool = False
-    optim_cpu_offload: bool | None = False
+    optim_cpu_offload: bool = False
     full_offload: bool = False
 
 
