@@ -177,7 +177,7 @@ def _check_practice_modes(subject: Subject) -> Iterator[Finding]:
 
 def _engine_layout(subject: Subject) -> Iterator[Finding]:
     gpus, tensor = len(subject.plan.inference), degree(subject, *TENSOR)
-    if not gpus or not subject.settings.has("inference") or _own_role(subject) or elsewhere(subject):
+    if not gpus or not subject.settings.has("inference") or subject.serves_apart or elsewhere(subject):
         return
     where = subject.where(*TENSOR) if number(subject, *TENSOR) else _gpus_at(subject, "inference")
     weight = _if_counted(subject, "inference")
@@ -253,10 +253,6 @@ def _gpus_at(subject: Subject, part: str) -> Where:
         return subject.run_where("gpus", part)
     deployed = "num_infer_gpus" if part == "inference" else "num_train_gpus"
     return subject.where(f"{part}_gpu_ids", f"deployment.{deployed}", f"{part}_gpus")
-
-
-def _own_role(subject: Subject) -> bool:
-    return subject.run_file is not None and subject.run_file.recovery.inference == "own-role"
 
 
 def _first_path(subject: Subject, paths: Sequence[str]) -> str:

@@ -65,7 +65,8 @@ def _start_of_job(subject: Subject) -> Component | None:
     if run is None or subject.kind not in ("rl", "sft") or not command.interpreter(run).exists():
         return None  # without an environment `uv run` would make one
     flag = _flag_of_version(subject)
-    if not flag or (subject.dialect and subject.dialect.parser == "pydantic-settings" and _split_command(subject)):
+    split = any(text.table for text in subject.texts)
+    if not flag or (subject.dialect and subject.dialect.parser == "pydantic-settings" and split):
         return None  # that parser writes split files anew into the folder it runs in
     try:
         job = open_job(run, subject.site.environ or os.environ)
@@ -88,17 +89,13 @@ def _flag_of_version(subject: Subject) -> list[str]:
     return ["--dump-config", "{scratch}/configs"] if any(DUMP.search(text) for text in texts) else []
 
 
-def _split_command(subject: Subject) -> bool:
-    return any(text.table for text in subject.texts)
-
-
 # ---------------------------------------------------------------- what it said
 
 
 def _translate_answer(subject: Subject, answer: ask_program.Answer) -> Iterator[Finding]:
     refused = refusals(answer.text)
     for one in refused:
-        yield from _finding_of_answer(subject, one)
+        yield _finding_of_answer(subject, one)
     if not refused:
         lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
         last = lines[-1][:300] if lines else "it said nothing"
@@ -106,34 +103,20 @@ def _translate_answer(subject: Subject, answer: ask_program.Answer) -> Iterator[
         yield Finding("dry-run-failed", f"The dry run of prime-rl ended with {how}: {last.rstrip('.')}.")
 
 
-def _finding_of_answer(subject: Subject, one: Refusal) -> Iterator[Finding]:
-    if one.kind == "value":
-        place = _place_of_key(subject, one.path) if one.path else _mentioned_key(subject, one.told)
+def _finding_of_answer(subject: Subject, one: Refusal) -> Finding:
+    if one.kind == "words":
+        place = subject.run_where("job", "args") if subject.args else Where()
+        return Finding("dry-run-refused", f"prime-rl refuses the command line: {one.told}.", place)
+    place = _place_of_key(subject, one.path) if one.path else _mentioned_key(subject, one.told)
+    if one.kind in ("value", "file"):
         name = ".".join(str(part) for part in one.path)
-        yield Finding("dry-run-refused", f"prime-rl refuses {name or 'the configuration'}: {one.told}.", place)
-    elif one.kind == "words":
-        yield Finding(
-            "dry-run-refused",
-            f"prime-rl refuses the command line: {one.told}.",
-            subject.run_where("job", "args") if subject.args else Where(),
-        )
-    elif one.kind == "file":
-        yield Finding(
-            "dry-run-refused", f"prime-rl refuses the configuration: {one.told}.", _mentioned_key(subject, one.told)
-        )
-    elif _GPU.search(one.told) or _NETWORK.search(one.told) or one.error in _ELSEWHERE:
+        return Finding("dry-run-refused", f"prime-rl refuses {name or 'the configuration'}: {one.told}.", place)
+    if _GPU.search(one.told) or _NETWORK.search(one.told) or one.error in _ELSEWHERE:
         # It was run without a GPU, and what it reached is unknown: a start may do better.
-        yield Finding("dry-run-failed", f"The dry run of prime-rl ended with {one.error}: {one.told}.")
-    elif one.kind == "import":
-        yield Finding(
-            "dry-run-import", f"prime-rl cannot be started: {one.error}: {one.told}.", _mentioned_key(subject, one.told)
-        )
-    else:
-        yield Finding(
-            "dry-run-refused",
-            f"prime-rl refuses the configuration: {one.error}: {one.told}.",
-            _mentioned_key(subject, one.told),
-        )
+        return Finding("dry-run-failed", f"The dry run of prime-rl ended with {one.error}: {one.told}.")
+    if one.kind == "import":
+        return Finding("dry-run-import", f"prime-rl cannot be started: {one.error}: {one.told}.", place)
+    return Finding("dry-run-refused", f"prime-rl refuses the configuration: {one.error}: {one.told}.", place)
 
 
 def _place_of_key(subject: Subject, path: tuple[str | int, ...]) -> Where:

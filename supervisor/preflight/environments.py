@@ -170,12 +170,7 @@ def there(subject: Subject) -> Iterator[Finding]:
         if module is not None:
             yield from _check_arguments(subject, one, *(_signature_of_loader(packages, module) or ()))
         elif packages.whole and packages.has("verifiers") and (by_itself is False or not one.from_hub):
-            yield Finding(
-                "environment-missing",
-                f'The environment "{one.id}" is not installed for {python}: there is no module {one.modules[-1]}.',
-                where(subject, one),
-                _install_hint(one, python),
-            )
+            yield _report_missing(subject, one, python)
 
 
 def installs(subject: Subject, packages: Packages) -> bool | None:
@@ -204,12 +199,15 @@ def _takes_no_version(subject: Subject) -> bool:
     )
 
 
-def _install_hint(one: Named, python: Path) -> str:
-    if one.from_hub:
-        return f"`prime env install {one.id}` in the job's environment; in [setup] commands it is done on each new pod."
-    return (
-        f"Install its package: `uv pip install --python {python} PACKAGE` (or `-e FOLDER`), also in [setup] commands."
+def _report_missing(subject: Subject, one: Named, python: Path) -> Finding:
+    told = f'The environment "{one.id}" is not installed for {python}: there is no module {one.modules[-1]}.'
+    remedy = (
+        f"`prime env install {one.id}` in the job's environment; in [setup] commands it is done on each new pod."
+        if one.from_hub
+        else f"Install its package: `uv pip install --python {python} PACKAGE` (or `-e FOLDER`), also in [setup] "
+        "commands."
     )
+    return Finding("environment-missing", told, where(subject, one), remedy)
 
 
 def _signature_of_loader(packages: Packages, module: str) -> tuple[list[str], bool, list[str]] | None:
@@ -280,7 +278,7 @@ def slow_findings(
         for one in list_environments(subject)
         if by_itself is False or not one.from_hub or any(map(packages.has, one.modules))
     ]
-    looks = [partial(_all_of, subject, one, python, timeout_s, unwanted) for one in asked]
+    looks = [partial(_ask_environment, subject, one, python, timeout_s, unwanted) for one in asked]
     return [finding for found in side_by_side(looks, AT_ONCE) for finding in found]
 
 
@@ -290,15 +288,9 @@ def patience(subject: Subject, timeout_s: float = 60.0) -> float:
     return (rounds + 1) * timeout_s
 
 
-def _all_of(
-    subject: Subject, one: Named, python: Path, timeout_s: float, unwanted: threading.Event | None
-) -> list[Finding]:
-    return list(_ask_environment(subject, one, python, timeout_s, unwanted))
-
-
 def _ask_environment(
     subject: Subject, one: Named, python: Path, timeout_s: float, unwanted: threading.Event | None
-) -> Iterator[Finding]:
+) -> list[Finding]:
     folder = subject.run_file.job.dir if subject.run_file else None
     words = [str(python), "-c", _ASK, MARK, *one.modules]
     place = where(subject, one)
@@ -306,36 +298,26 @@ def _ask_environment(
     try:
         answer = ask_program.ask(words, cwd=folder or Path("/"), env=env, timeout_s=timeout_s, unwanted=unwanted)
     except OSError as error:
-        yield Finding("environment-not-asked", f"{python} cannot be run ({error.strerror}).", place)
-        return
+        return [Finding("environment-not-asked", f"{python} cannot be run ({error.strerror}).", place)]
     if answer.code is None:
-        yield Finding(
-            "environment-slow", f'Importing "{one.id}" took more than {timeout_s:g} s and was given up.', place
-        )
-        return
+        told = f'Importing "{one.id}" took more than {timeout_s:g} s and was given up.'
+        return [Finding("environment-slow", told, place)]
     said = _answer_in_output(answer.text)
     if said is None:
         last = (answer.text.strip().splitlines() or ["it said nothing"])[-1][:300]
         how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
-        yield Finding("environment-import", f'Importing "{one.id}" ended with {how}: {last}.', place)
-    elif "missing" in said:
-        yield Finding(
-            "environment-missing",
-            f'The environment "{one.id}" is not installed for {python}: there is no module {one.modules[-1]}.',
-            place,
-            _install_hint(one, python),
-        )
-    elif "error" in said:
-        yield _import_failed(one, said, place)
-    elif not one.plugin and not said.get("loads") and not said.get("exports"):
-        yield Finding(
-            "environment-import",
-            f'"{one.id}" is the module {said.get("module")}, which has no load_environment.',
-            place,
-            "Name the environment's own package; another one of this name is installed.",
-        )
-    elif isinstance(said.get("words"), list):
-        yield from _check_arguments(subject, one, said["words"], bool(said.get("any")), said.get("needs") or ())
+        return [Finding("environment-import", f'Importing "{one.id}" ended with {how}: {last}.', place)]
+    if "missing" in said:
+        return [_report_missing(subject, one, python)]
+    if "error" in said:
+        return [_import_failed(one, said, place)]
+    if not one.plugin and not said.get("loads") and not said.get("exports"):
+        told = f'"{one.id}" is the module {said.get("module")}, which has no load_environment.'
+        remedy = "Name the environment's own package; another one of this name is installed."
+        return [Finding("environment-import", told, place, remedy)]
+    if isinstance(said.get("words"), list):
+        return list(_check_arguments(subject, one, said["words"], bool(said.get("any")), said.get("needs") or ()))
+    return []
 
 
 def _import_failed(one: Named, said: Mapping[str, Any], place: Where) -> Finding:

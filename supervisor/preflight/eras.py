@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.preflight.kinds import beyond, fits
-from supervisor.preflight.schema import Bounds, Field, Schema
+from supervisor.preflight.schema import Field, Schema
 from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
@@ -72,8 +72,6 @@ def find_fitting_eras(tree: Mapping[str, object], kind: str = "rl") -> Sequence[
 
     There is none when every era knows as many of them, and when none knows at least half.
     """
-    if kind not in KINDS:
-        return ()
     eras = load_eras()
     unknown = [0] * len(eras)
     opened = set(_load_data()[f"{kind}-open"])
@@ -156,7 +154,7 @@ def refused_by_all(path: str, kind: str = "rl", value: object = None) -> bool:
             return False
         if facts is None:
             continue
-        field = Field(frozenset(facts["kinds"].split()), bounds=_bounds_of_field(facts), elements=_element_kinds(facts))
+        field = _field_of_facts(facts, {})
         if value is None or (fits(field, value) and not beyond(field, value)):
             return False
     return True
@@ -181,8 +179,7 @@ def periods(path: str, kind: str = "rl") -> Sequence[tuple[date, date | None]]:
 
 def homes(name: str, kind: str = "rl") -> Sequence[str]:
     """Every dotted path at which any era knows a key of this name."""
-    table = _load_data()[kind] if kind in KINDS else {}
-    return [path for path in table if path == name or path.endswith(f".{name}")]
+    return [path for path in _load_data()[kind] if path == name or path.endswith(f".{name}")]
 
 
 # ---------------------------------------------------------------- the file
@@ -221,8 +218,8 @@ def _field_of_facts(facts: Mapping[str, Any], below: Mapping[str, Field]) -> Fie
         variants={name: _variant_of_union(number) for name, number in facts.get("variants", {}).items()},
         usual=facts.get("usual", ""),
         tagged=bool(facts.get("tagged")),
-        bounds=_bounds_of_field(facts),
-        elements=_element_kinds(facts),
+        bounds=tuple(facts.get("bounds", {}).items()),
+        elements=frozenset(facts.get("elements", "").split()),
     )
 
 
@@ -234,11 +231,3 @@ def _variant_of_union(number: int) -> Field:
 
 def _whole_field(facts: Mapping[str, Any]) -> Field:
     return _field_of_facts(facts, {name: _whole_field(one) for name, one in facts.get("below", {}).items()})
-
-
-def _element_kinds(facts: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(facts.get("elements", "").split())
-
-
-def _bounds_of_field(facts: Mapping[str, Any]) -> Bounds:
-    return tuple(facts.get("bounds", {}).items())

@@ -14,7 +14,7 @@ from typing import Any
 
 from supervisor.preflight.memory_estimate import EngineSetup, Lora, TrainerSetup
 from supervisor.preflight.models import ModelFacts
-from supervisor.preflight.reading import TENSOR, degree, first, has, lora, number, of_trainer, switched_on
+from supervisor.preflight.reading import TENSOR, degree, first, has, is_number, lora, number, of_trainer, switched_on
 from supervisor.preflight.subject import Subject
 
 # c5afcaa2e: activation checkpointing, offloading of its inputs and of the optimizer's state became the default.
@@ -162,7 +162,7 @@ def engine_setup(subject: Subject) -> EngineSetup | None:
             return None
     share = first(subject, *UTILIZATION)
     utilization = 0.9 if share is None else share.value
-    if not isinstance(utilization, (int, float)) or isinstance(utilization, bool) or not 0 < utilization <= 1:
+    if not is_number(utilization) or not 0 < utilization <= 1:
         return None
     context = first(subject, *CONTEXT)
     length = number(subject, *CONTEXT)

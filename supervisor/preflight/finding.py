@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -92,6 +92,12 @@ class Finding:
             "source": rule.source,
             "fixable": bool(self.edits),
         }
+
+
+def join_words(words: Iterable[str], last: str = "and") -> str:
+    """``a, b and c``, each word once; "" for none."""
+    once = list(dict.fromkeys(words))
+    return f"{', '.join(once[:-1])} {last} {once[-1]}" if len(once) > 1 else "".join(once)
 
 
 @cache

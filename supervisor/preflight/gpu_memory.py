@@ -9,7 +9,7 @@ from itertools import product
 
 from supervisor.preflight import estimate_inputs
 from supervisor.preflight import memory_estimate as memory
-from supervisor.preflight.finding import Finding, Where
+from supervisor.preflight.finding import Finding, Where, join_words
 from supervisor.preflight.memory_estimate import EngineSetup, Estimate, Interval, gib
 from supervisor.preflight.models import ModelFacts
 from supervisor.preflight.reading import first, has
@@ -93,12 +93,8 @@ def _trainer_remedy(facts: ModelFacts, asked: estimate_inputs.Memory, there: flo
             changes.append(f"halve seq_len {'once' if halved == 1 else f'{halved} times'}")
         if gpus > setup.gpus:
             changes.append(f"give the trainer {gpus} such GPUs")
-        return f"By the same arithmetic it fits if you {_list_in_words(changes)}."
+        return f"By the same arithmetic it fits if you {join_words(changes)}."
     return "Take a smaller model, or GPUs with more memory."
-
-
-def _list_in_words(words: list[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def _check_shared(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 from supervisor.preflight import eras
-from supervisor.preflight.finding import Severity
+from supervisor.preflight.finding import Severity, join_words
 from supervisor.preflight.renames import Known, find_removal, known_as
 from supervisor.preflight.schema import Field, Schema
 
@@ -104,7 +104,7 @@ def explain_unknown_key(
 
     if (went := find_removal(path, kind)) is not None and went.day <= _day_of_schema(schema):
         told = f"{said} is not known to {version}: it went with {went.commit} of {went.day:%-d %b %Y}."
-        known_in = eras.periods(path, kind) if kind in eras.KINDS else ()
+        known_in = eras.periods(path, kind)
         if schema.day is None and known_in and known_in[0][0] > eras.load_eras()[0].day:
             # It came later than the oldest version: what is installed may be from before that as well.
             while_known = f"from {known_in[0][0]:%-d %b %Y} until {went.commit} of {went.day:%-d %b %Y}"
@@ -118,11 +118,10 @@ def explain_unknown_key(
     places = [place for place in places if above and place.startswith(f"{above.partition('.')[0]}.")] or places
     if places and len(places) <= MOST_PLACES:
         tables = [f"[{place.rpartition('.')[0]}]" if "." in place else "the top level" for place in places]
-        told = f"{said} is not known {at} of {version}: {name} stands in {_join_names(tables)}."
-        return told, f"Move it to {_join_names(tables, 'or')}. {_HINTS.get(name, '')}".strip(), ""
+        told = f"{said} is not known {at} of {version}: {name} stands in {join_words(tables)}."
+        return told, f"Move it to {join_words(tables, 'or')}. {_HINTS.get(name, '')}".strip(), ""
 
-    times = eras.periods(path, kind) if kind in eras.KINDS else ()
-    if times:
+    if times := eras.periods(path, kind):
         told = f"{said} is not known to {version}: prime-rl knew it {_period_in_words(times)}."
         return told, "Take it out, or use a version of that time.", ""
 
@@ -154,11 +153,8 @@ def of_another_type(path: str, schema: Schema, chosen: Field) -> tuple[str, str,
     variants = table.variants if table else {}
     own = next((said for said, one in variants.items() if one is chosen), "")
     others = [f'"{said}"' for said, one in variants.items() if name in one.below]
-    told = (
-        f'{path} is not for type = "{own}" of [{above}]: it is for '
-        f"{_join_names(others, 'or') if others else 'another'}."
-    )
-    return told, f"Take it out, or set type to {_join_names(others, 'or')}." if others else "Take it out.", ""
+    told = f'{path} is not for type = "{own}" of [{above}]: it is for {join_words(others, "or") or "another"}.'
+    return told, f"Take it out, or set type to {join_words(others, 'or')}." if others else "Take it out.", ""
 
 
 def near_names(name: str, names: Iterable[str], likeness: float = _NEAR) -> list[str]:
@@ -191,11 +187,6 @@ def _renamed_below(path: str, value: object, schema: Schema, kind: str) -> tuple
 def _day_of_schema(schema: Schema) -> date:
     """The day of an era; for the installed version, no change is too late."""
     return schema.day or eras.load_eras()[-1].day
-
-
-def _join_names(names: Sequence[str], word: str = "and") -> str:
-    names = list(dict.fromkeys(names))
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
 def _period_in_words(times: Sequence[tuple[date, date | None]]) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from supervisor.preflight.finding import join_words
 from supervisor.preflight.schema import Field
 
 _TRUTH = {"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"}
@@ -92,13 +93,7 @@ def _text_fits(kinds: frozenset[str], value: str) -> bool:
         return True
     if "int" in kinds and _INT.fullmatch(value):
         return True
-    if "float" in kinds:
-        try:
-            float(value)
-        except ValueError:
-            return False
-        return True
-    return False
+    return "float" in kinds and _is_number(value) is not None
 
 
 def describe_field(field: Field) -> str:
@@ -113,7 +108,7 @@ def describe_field(field: Field) -> str:
         names = [name for name in names if name != "text"] + (choices if len(choices) < 4 else ["text"])
     if "none" in kinds:
         names.append('"None"')
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}" if names else "something else"
+    return join_words(names, "or") or "something else"
 
 
 def _kind_of_elements(elements: frozenset[str]) -> str:

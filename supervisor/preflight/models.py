@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,10 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
     """Facts of a config.json. Of one with vision the language part is counted."""
     nested = data.get("text_config")
     text: Mapping[str, Any] = nested if isinstance(nested, Mapping) else data
-    read = _Reader(text)
+    read = partial(_read_number, text)
     outer = str(data.get("model_type") or "")
-    hidden, heads = read.number("hidden_size"), read.number("num_attention_heads")
-    experts = read.number("num_experts", "num_local_experts", "n_routed_experts")
+    hidden, heads = read("hidden_size"), read("num_attention_heads")
+    experts = read("num_experts", "num_local_experts", "n_routed_experts")
     architectures = data.get("architectures")
     quantized = data.get("quantization_config")
     model_type = str(text.get("model_type") or outer)
@@ -120,22 +120,21 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
         model_type=outer,
         architectures=tuple(str(one) for one in architectures) if isinstance(architectures, list) else (),
         hidden=hidden,
-        layers=read.number("num_hidden_layers"),
+        layers=read("num_hidden_layers"),
         heads=heads,
-        kv_heads=read.number("num_key_value_heads") or heads,
-        head_dim=read.number("head_dim") or (hidden // heads if heads else 0),
-        intermediate=read.number("intermediate_size"),
+        kv_heads=read("num_key_value_heads") or heads,
+        head_dim=read("head_dim") or (hidden // heads if heads else 0),
+        intermediate=read("intermediate_size"),
         experts=experts,
-        expert_intermediate=read.number("moe_intermediate_size")
-        or (read.number("intermediate_size") if experts else 0),
-        experts_per_token=read.number("num_experts_per_tok", "experts_per_token"),
-        shared_experts=read.number("n_shared_experts", "num_shared_experts"),
-        dense_layers=read.number("first_k_dense_replace", "num_dense_layers") if experts else 0,
-        vocabulary=read.number("vocab_size"),
-        positions=read.number("max_position_embeddings"),
+        expert_intermediate=read("moe_intermediate_size") or (read("intermediate_size") if experts else 0),
+        experts_per_token=read("num_experts_per_tok", "experts_per_token"),
+        shared_experts=read("n_shared_experts", "num_shared_experts"),
+        dense_layers=read("first_k_dense_replace", "num_dense_layers") if experts else 0,
+        vocabulary=read("vocab_size"),
+        positions=read("max_position_embeddings"),
         tied=_has_tied_embeddings(data, text, model_type),
         dtype=str(text.get("torch_dtype") or text.get("dtype") or data.get("torch_dtype") or data.get("dtype") or ""),
-        sliding_window=read.number("sliding_window") if text.get("use_sliding_window", True) else 0,
+        sliding_window=read("sliding_window") if text.get("use_sliding_window", True) else 0,
         quantization=_read_quantization(name, quantized),
         origin=origin,
     )
@@ -143,18 +142,13 @@ def from_config(name: str, data: Mapping[str, Any], origin: str) -> ModelFacts:
     return replace(facts, parameters=total, active_parameters=active)
 
 
-class _Reader:
-    """Whole numbers of a table that others wrote."""
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = data
-
-    def number(self, *keys: str) -> int:
-        for key in keys:
-            value = self._data.get(key)
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
-                return value
-        return 0
+def _read_number(table: Mapping[str, Any], *keys: str) -> int:
+    """A whole number of a table that others wrote, under the first of ``keys`` that has one; 0 where none has."""
+    for key in keys:
+        value = table.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
+            return value
+    return 0
 
 
 def _has_tied_embeddings(data: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> bool:
@@ -228,7 +222,7 @@ def _read_weights(folder: Path, facts: ModelFacts) -> tuple[int, int]:
     index = _read_json(folder / "model.safetensors.index.json")
     size = 0
     if index is not None and isinstance(metadata := index.get("metadata"), Mapping):
-        size = _Reader(metadata).number("total_size")
+        size = _read_number(metadata, "total_size")
     if not size:
         try:
             size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
@@ -303,6 +297,5 @@ def _entry_of_table(name: str, entry: Mapping[str, Any], origin: str, *, exact: 
         positions=facts.positions if exact else 0,  # a fork may have been stretched
         quantization=facts.quantization or quantization,
         gated=gated if isinstance(gated, bool) else None,
-        weight_bytes=_Reader(entry).number("weight_bytes") if exact else 0,
-        architectures=facts.architectures,
+        weight_bytes=_read_number(entry, "weight_bytes") if exact else 0,
     )

@@ -27,7 +27,6 @@ from supervisor.base.beside import Beside, side_by_side
 from supervisor.base.errors import SupervisorError
 from supervisor.base.retry import Retry
 from supervisor.checkpoints.catalogue import get_run_files
-from supervisor.checkpoints.manifest import Manifest
 from supervisor.checkpoints.records import delete_versions, read_latest, read_manifest
 from supervisor.config.settings import RunFile
 from supervisor.effects.run_files import MASKED, RUN
@@ -168,13 +167,9 @@ def _ask_store(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding
         texts = _stored_texts(store, run.run.id)
     except SupervisorError:
         return
-    yield from resume.changed_settings(subject, _compare_with_before(subject, manifest, texts, store.url))
-
-
-def _compare_with_before(subject: Subject, manifest: Manifest, texts: Sequence[str], url: str) -> resume.Before:
-    told = f"as {url} keeps it"
-    settings = resume.of_texts(subject, texts)
-    return resume.Before(manifest.step, settings, told, manifest.revision, manifest.step_base)
+    told, settings = f"as {store.url} keeps it", resume.of_texts(subject, texts)
+    before = resume.Before(manifest.step, settings, told, manifest.revision, manifest.step_base)
+    yield from resume.changed_settings(subject, before)
 
 
 def _stored_texts(store: Store, run_id: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from supervisor.preflight.subject import Subject
 
@@ -61,6 +61,11 @@ def number(subject: Subject, *paths: str) -> Number | None:
     ):
         value = int(value)
     return Number(found.path, value) if isinstance(value, int) else None
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Is it a number, and no truth value?"""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def degree(subject: Subject, *paths: str) -> int:

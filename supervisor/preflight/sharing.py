@@ -13,6 +13,7 @@ from supervisor.preflight.reading import (
     elsewhere,
     first,
     has,
+    is_number,
     lora,
     number,
     of_trainer,
@@ -51,9 +52,7 @@ def _check_era(subject: Subject) -> Iterator[Finding]:
 def _no_share(subject: Subject) -> Iterator[Finding]:
     """vLLM takes a share of the GPU: more than nothing, and no more than all of it."""
     found = first(subject, *_UTILIZATION)
-    if subject.kind != "rl" or found is None or isinstance(found.value, bool):
-        return
-    if isinstance(found.value, int | float) and (found.value <= 0 or found.value > 1):
+    if subject.kind == "rl" and found is not None and is_number(found.value) and (found.value <= 0 or found.value > 1):
         told = f"{found.path} = {found.value}, and it is a share of the GPU's memory, between 0 and 1."
         percent = f"Set {found.path} = {found.value / 100:g}." if 1 < found.value <= 100 else ""
         yield Finding("utilization-no-share", told, subject.where(found.path), percent)
@@ -65,7 +64,7 @@ def _check_utilization(subject: Subject) -> Iterator[Finding]:
         return
     found = first(subject, *_UTILIZATION)
     value = found.value if found else DEFAULT_UTILIZATION
-    if isinstance(value, bool) or not isinstance(value, int | float) or not SHARED_UTILIZATION < value <= 1:
+    if not is_number(value) or not SHARED_UTILIZATION < value <= 1:
         return
     said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
     told = f"{said} on GPU {', '.join(_both_share(subject))}, which the trainer uses as well."

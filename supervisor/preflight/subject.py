@@ -121,6 +121,11 @@ class Subject:
         return self.run_file is not None and self.run_file.nodes is not None
 
     @property
+    def serves_apart(self) -> bool:
+        """Is the inference server a role of its own, which we start and the launcher does not?"""
+        return self.run_file is not None and self.run_file.recovery.inference == "own-role"
+
+    @property
     def is_submitted(self) -> bool:
         """Would the launcher hand it to a cluster, whatever we tell it?"""
         return self.settings.has("slurm") and (self.dialect is None or not self.dialect.renders_parts)

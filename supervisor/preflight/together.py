@@ -16,7 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.preflight.finding import Finding, Severity
-from supervisor.preflight.reading import DATA, degree, elsewhere, first, has, lora, number, of_trainer, overlay, sources
+from supervisor.preflight.reading import (
+    DATA,
+    degree,
+    elsewhere,
+    first,
+    has,
+    is_number,
+    lora,
+    number,
+    of_trainer,
+    overlay,
+    sources,
+)
 from supervisor.preflight.subject import Check, Subject
 
 GPUS_PER_NODE = 8  # deployment.gpus_per_node, 1826b1892 to 559b44772
@@ -105,7 +117,7 @@ def _check_buffer(subject: Subject) -> Iterator[Finding]:
     """validate_thresholds and validate_env_ratios (534c27ab5), until the buffer's parts went."""
     easy, hard = (first(subject, f"orchestrator.buffer.{name}_threshold") for name in ("easy", "hard"))
     weight = _weight_of_time(subject, date(2025, 12, 18), date(2026, 6, 1))
-    if weight and easy and hard and _is_number(easy.value) and _is_number(hard.value) and easy.value <= hard.value:
+    if weight and easy and hard and is_number(easy.value) and is_number(hard.value) and easy.value <= hard.value:
         told = f"{easy.path} = {easy.value} is not above {hard.path} = {hard.value}."
         remedy = "An example is easy from easy_threshold on, and hard up to hard_threshold: set the first one higher."
         yield Finding(_REFUSED, told, subject.where(easy.path), remedy, weight)
@@ -118,16 +130,12 @@ def _check_buffer(subject: Subject) -> Iterator[Finding]:
         yield Finding(_REFUSED, told, subject.where(ratios.path), "Write one number for each environment.", weight)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_teacher(subject: Subject) -> Iterator[Finding]:
     """validate_teacher_model (1a5841b06), until eaf95997f."""
     weight = _weight_of_time(subject, date(2025, 12, 31), date(2026, 5, 19))
     share = first(subject, "trainer.loss.teacher_tau")
     whole = subject.knows("trainer") and subject.knows("orchestrator")
-    if not weight or not whole or not share or not _is_number(share.value) or share.value <= 0:
+    if not weight or not whole or not share or not is_number(share.value) or share.value <= 0:
         return
     if not any(subject.settings.has(path) for path in _TEACHERS):
         told = f"{share.path} = {share.value}, and no teacher is named."
@@ -301,7 +309,7 @@ def _rule_holds(subject: Subject, path: str, wanted: Any) -> bool:
         return value in wanted
     sign, _, limit = wanted.partition(" ")
     other = subject.settings.get(_own_value(subject, limit)) if limit[0].isalpha() else float(limit)
-    return _is_number(value) and _is_number(other) and _SIGNS[sign](value, other)
+    return is_number(value) and is_number(other) and _SIGNS[sign](value, other)
 
 
 CHECKS: Sequence[Check] = (

@@ -116,8 +116,7 @@ def _check_gated(subject: Subject) -> Iterator[Finding]:
 def _engine_port(subject: Subject) -> Iterator[Finding]:
     """The orchestrator must ask the port at which the engine (or its router) listens."""
     settings = subject.settings
-    run = subject.run_file
-    if subject.kind != "rl" or not settings.has("inference") or (run and run.recovery.inference == "own-role"):
+    if subject.kind != "rl" or not settings.has("inference") or subject.serves_apart:
         return
     server = number(subject, "inference.server.port")
     known = [path for path in _CLIENTS if subject.schema is None or subject.schema.get(path) is not None] or _CLIENTS
