@@ -21,6 +21,7 @@ from supervisor.checkpoints import link_speed
 from supervisor.checkpoints.transfer import die_with_parent, light_imports
 from supervisor.config.settings import RunFile
 from supervisor.effects.claiming import PROMISED
+from supervisor.effects.move_aside import nearest_folder
 from supervisor.process.attempts import last_attempt
 from supervisor.sensors import gpu_survey
 from supervisor.storage import open_store
@@ -93,10 +94,8 @@ def _lies_about_disk(promised: Promised, run_file: RunFile) -> Iterator[str]:
 
 def _disk_at(path: Path) -> tuple[int, int] | None:
     """Bytes in all and free; None where they are not told. A folder that is made later lies where its parent does."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
     try:
-        look = shutil.disk_usage(path)
+        look = shutil.disk_usage(nearest_folder(path))
     except OSError:
         return None
     return (look.total, look.free) if look.total > 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Packages:
 
     def read(self, name: str) -> str:
         """Text of the first file of this relative name, "" where there is none."""
-        return next((text for folder in self.folders if (text := text_of(folder / name))), "")
+        return first_text(self.folders, name)
 
     def folder_of(self, module: str) -> Path | None:
         """The folder of a package."""
@@ -93,6 +93,11 @@ def read_locked_versions(folder: Path) -> dict[str, str]:
     return dict(_LOCKED.findall(text_of(folder / "uv.lock", 8 * LARGEST)))
 
 
+def first_text(folders: Iterable[Path], name: str, most: int = LARGEST) -> str:
+    """The start of the first file of this relative name in one of ``folders``, "" where there is none."""
+    return next((text for folder in folders if (text := text_of(folder / name, most))), "")
+
+
 def text_of(path: Path, most: int = LARGEST) -> str:
     """The start of a file, "" where it cannot be read."""
     try:
@@ -100,6 +105,12 @@ def text_of(path: Path, most: int = LARGEST) -> str:
             return file.read(most).decode("utf-8", "replace")
     except (OSError, ValueError):  # a name with a NUL in it is none
         return ""
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Leading numbers of a version; empty where there are none, which is below every version."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def _folders_of_pth(site: Path, text: str) -> Iterator[Path]:

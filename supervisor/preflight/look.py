@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from supervisor.base.beside import Beside
@@ -18,6 +18,7 @@ from supervisor.core.facts import EMPTY_BYTES, HostLook
 from supervisor.jobs.base import Component, Job, StartRequest
 from supervisor.jobs.downloads import hub_cache, token_file
 from supervisor.jobs.environment import job_environment
+from supervisor.journal import attempt_folders
 from supervisor.preflight import installed, prompts
 from supervisor.preflight import volumes as volumes_of
 from supervisor.preflight.site import Gpu, GpuProcess, Refused, Site
@@ -114,19 +115,19 @@ def needs(run_file: RunFile | None, job: Job | None, environ: Mapping[str, str],
 def look(needs: Needs, *, gpus: bool = True) -> Site:
     """The pod, as far as it can be known from here. ``gpus`` False: the driver is not asked."""
     mounts = volumes_of.mounts()
-    cache = hub_cache(needs.environ, needs.cwd)
+    hub = hub_cache(needs.environ, needs.cwd)
     container = in_container(needs.own, mounts)
     until = time.monotonic() + FILES_S
     surveyed = Beside(partial(gpu_survey.survey, GPUS_S, dict(needs.own))) if gpus else None
     volumes = {name: Beside(partial(volumes_of.volume_of, path, mounts)) for name, path in needs.folders.items()}
-    models = Beside(partial(volumes_of.cached_models, cache))
+    models = Beside(partial(volumes_of.cached_models, hub))
     persistent = Beside(partial(volumes_of.list_given_volumes, mounts if container else ()))
     packages = Beside(partial(_look_at_packages, needs))
     there = Beside(needs.python.exists if needs.python is not None else bool)
     wandb_login = Beside(partial(has_wandb_login, needs.environ))
     hf_login = Beside(partial(has_hf_login, needs.environ, needs.cwd))
     host = next((fact for fact in HostSensor().look() if isinstance(fact, HostLook)), HostLook())
-    ours = _Ours(needs)
+    ours = cache(partial(_find_ours, needs))  # looked for only when a process is in the way
     held = find_other_listeners(needs.ports, needs.hosts, ours)
     shm = volumes_of.volume_of(Path("/dev/shm"), mounts)  # noqa: S108
     found = {name: volume for name, one in volumes.items() if (volume := one.result_or_none(until)) is not None}
@@ -154,7 +155,7 @@ def look(needs: Needs, *, gpus: bool = True) -> Site:
         ports=held,
         volumes=found,
         persistent=tuple(persistent.result_or_none(until) or ()),
-        hf_cache=cache if cached is not None else None,  # of one that gave no answer nothing is known
+        hf_cache=hub if cached is not None else None,  # of one that gave no answer nothing is known
         hf_models=cached or {},
         environ=needs.environ,
         netrc_wandb=wandb_login.result_or_none(until) is not False,
@@ -203,22 +204,13 @@ def _look_at_packages(needs: Needs) -> tuple[dict[str, str], tuple[str, str]]:
 # ---------------------------------------------------------------- GPUs
 
 
-class _Ours:
-    """What is left of this run's last attempts, looked for only when a process is in the way: the start will end it."""
-
-    def __init__(self, needs: Needs) -> None:
-        self._needs = needs
-        self._found: frozenset[survivors.Identity] | None = None
-
-    def __call__(self) -> frozenset[survivors.Identity]:
-        if self._found is None:
-            folders = attempts(self._needs.state_dir) if self._needs.state_dir else []
-            if folders:
-                found = survivors.Belongings(folders[0], (), self._needs.run_id, also=folders[1:]).list_living()
-                self._found = frozenset(process.identity for process in found)
-            else:
-                self._found = frozenset()
-        return self._found
+def _find_ours(needs: Needs) -> frozenset[survivors.Identity]:
+    """What is left of this run's last attempts: the start will end it."""
+    folders = attempts(needs.state_dir) if needs.state_dir else []
+    if not folders:
+        return frozenset()
+    found = survivors.Belongings(folders[0], (), needs.run_id, also=folders[1:]).list_living()
+    return frozenset(process.identity for process in found)
 
 
 def _look_at_gpus(told: gpu_survey.GpuSurvey, ours: Callable[[], Collection[survivors.Identity]]) -> tuple[Gpu, ...]:
@@ -265,8 +257,8 @@ def find_other_listeners(
 
 def attempts(state_dir: Path) -> list[Path]:
     """Folders of the last attempts, the newest first."""
-    folders = (path for path in (state_dir / "attempts").glob("[0-9]*") if path.name.isdigit())
-    return sorted(folders, key=lambda path: int(path.name), reverse=True)[:LATEST_ATTEMPTS]
+    numbers = attempt_folders.attempts(state_dir)[-LATEST_ATTEMPTS:]
+    return [attempt_folders.folder_of(state_dir, number) for number in reversed(numbers)]
 
 
 def lives(state_dir: Path) -> bool:

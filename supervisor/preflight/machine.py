@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from supervisor.core.facts import EMPTY_BYTES
 from supervisor.preflight.estimate_inputs import one_machine
 from supervisor.preflight.finding import Finding, Severity, Where
-from supervisor.preflight.reading import ANY_LORA, ANY_MODEL
+from supervisor.preflight.installed import parse_version
+from supervisor.preflight.reading import ANY_LORA, ANY_MODEL, is_number
 from supervisor.preflight.site import Gpu, GpuProcess, Volume
 from supervisor.preflight.subject import Check, Subject
 
@@ -67,8 +67,7 @@ def gpus_visible(subject: Subject) -> Iterator[Finding]:
     trainer = subject.settings.number("deployment.num_train_gpus")
     engine = subject.settings.number("deployment.num_infer_gpus")
     # An inference server that is a role of its own has its GPUs from us, and the launcher counts without it.
-    own = subject.run_file is not None and subject.run_file.recovery.inference == "own-role"
-    served = subject.settings.has("inference") and not own
+    served = subject.settings.has("inference") and not subject.serves_apart
     wanted = (1 if trainer is None else trainer) + (1 if engine is None else engine) * served
     if subject.kind == "sft" or not shown or wanted <= len(shown):
         return
@@ -111,7 +110,7 @@ def gpu_generation(subject: Subject) -> Iterator[Finding]:
         if gpu.capability is None or not _is_gpu(gpu, _wanted_gpus(subject)):
             continue
         told = f"GPU {gpu.index} ({gpu.name or 'unknown'}) has compute capability {'.'.join(map(str, gpu.capability))}"
-        if gpu.capability >= BLACKWELL and site.torch_cuda and _parse_version(site.torch_cuda) < (12, 8):
+        if gpu.capability >= BLACKWELL and site.torch_cuda and parse_version(site.torch_cuda) < (12, 8):
             yield Finding("gpu-too-new", f"{told}, and the job's {torch} was built for CUDA {site.torch_cuda}.")
             return
         if gpu.capability < AMPERE and subject.kind in ("rl", "sft"):
@@ -130,7 +129,7 @@ def driver(subject: Subject) -> Iterator[Finding]:
     if site.torch and not site.torch_cuda and "rocm" not in site.torch:
         yield Finding("torch-without-cuda", f"The job's torch {site.torch} was built without CUDA.")
         return
-    needs, has = _parse_version(site.torch_cuda), _parse_version(site.driver_cuda)
+    needs, has = parse_version(site.torch_cuda), parse_version(site.driver_cuda)
     if not needs or not has or needs <= has:
         return
     told = (
@@ -156,7 +155,7 @@ def variables(subject: Subject) -> Iterator[Finding]:
             f"{offline}={environ[offline]} forbids downloads, and {name} is not in {subject.site.hf_cache}.",
             subject.where(*ANY_MODEL) if subject.texts else Where(),
         )
-    hub = _parse_version(versions.get("huggingface_hub", ""))
+    hub = parse_version(versions.get("huggingface_hub", ""))
     if _is_on(environ.get("HF_HUB_ENABLE_HF_TRANSFER")) and hub and hub < (1, 0) and "hf_transfer" not in versions:
         yield Finding(
             "hf-transfer-missing",
@@ -164,7 +163,7 @@ def variables(subject: Subject) -> Iterator[Finding]:
             f"{versions['huggingface_hub']} no hf_transfer is installed.",
             severity="error" if isinstance(name, str) and not local and not cached else "warning",
         )
-    vllm = _parse_version(versions.get("vllm", ""))
+    vllm = parse_version(versions.get("vllm", ""))
     if "VLLM_USE_V1" in environ and vllm >= (0, 11, 1):
         yield Finding(
             "vllm-use-v1-ignored", f"VLLM_USE_V1={environ['VLLM_USE_V1']} does nothing in vLLM {versions['vllm']}."
@@ -331,8 +330,7 @@ def _run_key(subject: Subject, *key: str) -> Where:
 def _share_of_engine(subject: Subject) -> float:
     """The part of a GPU that the engine takes. vLLM compares it with the free memory when it starts."""
     value = subject.settings.get(*UTILIZATION_KEYS)
-    real = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
-    return float(value) if real else UTILIZATION
+    return float(value) if is_number(value) and 0 < value <= 1 else UTILIZATION
 
 
 def _holders_in_words(processes: Sequence[GpuProcess] | None) -> str:
@@ -358,12 +356,6 @@ def _own_layer(volume: Volume) -> bool:
 
 def _name_volume(volume: Volume) -> str:
     return f"a volume at {volume.mount} ({volume.kind}, {_gib_in_words(volume.free_bytes)} free)"
-
-
-def _parse_version(text: str) -> tuple[int, ...]:
-    """Leading numbers of a version; empty where there are none, which is below every version."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def _gib_in_words(count: int) -> str:

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from supervisor.preflight.estimate_inputs import is_training
 from supervisor.preflight.finding import SEVERITIES, Finding, Severity, Where
+from supervisor.preflight.installed import parse_version
 from supervisor.preflight.models import ModelFacts, with_owner
 from supervisor.preflight.reading import has, lora, of_trainer
 from supervisor.preflight.subject import Check, Subject
 
-_NAMES = ("trainer.model.name", "model.name")
 _REPO = re.compile(r"[\w.-]+(?:/[\w.-]+)?\Z", re.ASCII)
 
 
@@ -96,8 +96,7 @@ def models(subject: Subject) -> Iterator[Finding]:
 
 
 def _place_of_model(subject: Subject) -> Where:
-    names = _NAMES if subject.kind == "rl" else ("model.name",)
-    return subject.where(*names)
+    return subject.where(*_spelled_path(subject, "model.name"))
 
 
 def _set_so(subject: Subject, entry: Entry) -> bool:
@@ -132,9 +131,8 @@ def _has_key(subject: Subject, path: str) -> bool:
 def _in_period(subject: Subject, entry: Entry) -> bool | None:
     """Is the installed version one of those? None where that cannot be told."""
     for package, mended in entry.older.items():
-        installed = _parse_version(subject.site.versions.get(package, ""))
-        if installed is not None:
-            return installed < (_parse_version(mended) or ())
+        if installed := parse_version(subject.site.versions.get(package, "")):
+            return installed < parse_version(mended)
     answers: list[bool | None] = []
     if entry.since is not None:
         answers.append(has(subject, entry.since))
@@ -144,12 +142,6 @@ def _in_period(subject: Subject, entry: Entry) -> bool | None:
     if entry.older and not answers:
         return None
     return False if False in answers else None if None in answers else True
-
-
-def _parse_version(text: str) -> tuple[int, ...] | None:
-    """ "4.57.6" and "5.2.0.dev0" as numbers; None for what is no version."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else None
 
 
 # ---------------------------------------------------------------- paths

@@ -20,7 +20,9 @@ from urllib.parse import unquote, urlsplit
 from supervisor.base.errors import ConfigError
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, Manifest, parse_latest, parse_manifest
 from supervisor.config.run_file import parse_toml
+from supervisor.journal.attempt_folders import attempts, folder_of
 from supervisor.preflight import installed
+from supervisor.preflight.environments import list_environments
 from supervisor.preflight.finding import Finding
 from supervisor.preflight.reading import ANY_LORA
 from supervisor.preflight.subject import Check, Subject
@@ -61,7 +63,7 @@ def before_of(subject: Subject) -> Before | None:
     return Before(
         step,
         _settings_of_snapshot(subject, copies) if copies else None,
-        f"attempt {number}, with its snapshot in {run.state_dir / 'attempts' / f'{number:04d}'}" if number else "",
+        f"attempt {number}, with its snapshot in {folder_of(run.state_dir, number)}" if number else "",
         same.revision if same else "",
         same.step_base if same else None,
     )
@@ -83,18 +85,18 @@ def local_manifest(url: str, run_id: str) -> Manifest | None:
 def _find_snapshot(state_dir: Path, wanted: str) -> tuple[int, Mapping[Path, Path]]:
     """The attempt with this digest of its configuration; else the last one that has a snapshot."""
     last: tuple[int, Mapping[Path, Path]] = 0, {}
-    for folder in sorted((state_dir / "attempts").glob("[0-9]*"), reverse=True):
-        copies = read_snapshot(folder) if folder.name.isdigit() else {}
+    for number in reversed(attempts(state_dir)):
+        copies = read_snapshot(folder_of(state_dir, number))
         if not copies:
             continue
         if not wanted:
-            return int(folder.name), copies
+            return number, copies
         try:
             if digest(copies) == wanted:
-                return int(folder.name), copies
+                return number, copies
         except OSError:
             continue
-        last = last if last[0] else (int(folder.name), copies)
+        last = last if last[0] else (number, copies)
     return last
 
 
@@ -133,7 +135,7 @@ def data_position(subject: Subject) -> Iterator[Finding]:
     step, progress = _read_progress(subject)
     if not progress or subject.settings.get("ckpt.skip_progress", "orchestrator.ckpt.skip_progress"):
         return
-    source = _source_of_step(subject, "orchestrator/ckpt.py")
+    source = installed.first_text(subject.roots, "orchestrator/ckpt.py")
     if 'state["train_source"]' in source and b"train_source" not in progress:
         yield Finding(
             "resume-without-data-position",
@@ -167,10 +169,6 @@ def _read_progress(subject: Subject) -> tuple[int, bytes]:
         except (OSError, KeyError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
             continue
     return step, b""
-
-
-def _source_of_step(subject: Subject, name: str) -> str:
-    return next((text for root in subject.roots if (text := installed.text_of(root / name))), "")
 
 
 def _has_class(roots: Sequence[Path], module: str, name: str) -> bool:
@@ -239,14 +237,14 @@ def changed_settings(subject: Subject, before: Before | None = None) -> Iterator
     before = before or before_of(subject)
     if before is None:
         return
-    old, now = before.settings, subject.settings
+    old = before.settings
     if old is not None:
         since = f"the one that made step {before.step}" + (f" ({before.told})" if before.told else "")
         yield from _compare_model(subject, old, since)
         yield from _compare_adapter(subject, old, since)
         yield from _compare_optimizer(subject, old, since)
         yield from _compare_environments(subject, old, since)
-        yield from _compare_quietly(subject, old, now, since)
+        yield from _compare_quietly(subject, old, since)
     if before.revision and subject.revision and before.revision != subject.revision:
         yield Finding(
             "resume-other-revision",
@@ -327,8 +325,6 @@ def _compare_optimizer(subject: Subject, old: Settings, since: str) -> Iterator[
 
 
 def _compare_environments(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
-    from supervisor.preflight.environments import list_environments
-
     def names(settings: Settings) -> list[str]:
         found = list_environments(Subject(kind=subject.kind, settings=settings))
         return sorted({one.modules[-1] for one in found if "eval" not in one.key})
@@ -348,7 +344,8 @@ def _compare_environments(subject: Subject, old: Settings, since: str) -> Iterat
     )
 
 
-def _compare_quietly(subject: Subject, old: Settings, now: Settings, since: str) -> Iterator[Finding]:
+def _compare_quietly(subject: Subject, old: Settings, since: str) -> Iterator[Finding]:
+    now = subject.settings
     told, first = [], ""
     for paths, meaning in QUIET:
         was, fresh = old.get(*paths), now.get(*paths)

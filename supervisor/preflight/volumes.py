@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.effects.move_aside import nearest_folder
 from supervisor.preflight import installed
 from supervisor.preflight.site import Volume
 
@@ -55,10 +56,7 @@ def mounts(table: Path = MOUNTS) -> list[Mount]:
 
 def volume_of(folder: Path, table: Sequence[Mount]) -> Volume | None:
     """The file system on which ``folder`` lies or would be made. Raises OSError."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    place = place.resolve()
+    place = nearest_folder(folder).resolve()
     known = [one for one in table if place.is_relative_to(one.point)]
     if not known:
         return None
