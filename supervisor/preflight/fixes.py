@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.base.errors import SupervisorError
-from supervisor.config.run_file import parse_toml
 from supervisor.preflight.finding import Edit, Finding
+from supervisor.preflight.toml_values import is_toml
 
 BOM = b"\xef\xbb\xbf"
 ORIGINAL = ".orig"
@@ -72,7 +72,10 @@ def fixes(found: Sequence[Finding]) -> Fixes:
             left.append((one, reason))
         else:
             mended.append(one)
-    patches = [Patch(path, file.content, _apply_edits(file)) for path, file in files.items() if file.edits]
+    patches = []
+    for path, file in ((path, file) for path, file in files.items() if file.edits):
+        mark = BOM if file.content.startswith(BOM) else b""
+        patches.append(Patch(path, file.content, mark + _apply_edits(file.lines, file.edits).encode()))
     return Fixes([one for one in patches if one.before != one.after], mended, left)
 
 
@@ -94,7 +97,7 @@ def _take_edits(one: Finding, files: dict[Path, _File]) -> str:
     for path in {edit.file for edit in wanted}:
         file = files[path]
         edits = [*file.edits, *(edit for edit in wanted if edit.file == path)]
-        if path.suffix == ".toml" and is_toml(file.content) and not is_toml(_apply_edits(file, edits)):
+        if path.suffix == ".toml" and is_toml("".join(file.lines)) and not is_toml(_apply_edits(file.lines, edits)):
             return f"{path} would not be TOML any more"
     for edit in wanted:
         files[edit.file].edits.append(edit)
@@ -111,25 +114,16 @@ def _split_lines(text: str) -> list[str]:
     return [part for part in text.replace("\n", "\n\0").split("\0") if part]
 
 
-def _apply_edits(file: _File, edits: Sequence[Edit] | None = None) -> bytes:
-    lines = list(file.lines)
+def _apply_edits(before: Sequence[str], edits: Sequence[Edit]) -> str:
+    lines = list(before)
     end = "\r\n" if sum(line.endswith("\r\n") for line in lines) * 2 > len(lines) else "\n"
     # From the last line up, so that the numbers stay true; of two insertions at one place the first comes first.
-    ordered = reversed(file.edits if edits is None else edits)
+    ordered = reversed(edits)
     for edit in sorted(ordered, key=lambda edit: (-edit.first, edit.last < edit.first)):
         if edit.lines and edit.first > len(lines) and lines and not lines[-1].endswith("\n"):
             lines[-1] += end
         lines[edit.first - 1 : edit.last] = [f"{line}{end}" for line in edit.lines]
-    return (BOM if file.content.startswith(BOM) else b"") + "".join(lines).encode()
-
-
-def is_toml(content: bytes) -> bool:
-    """Can a parser read it?"""
-    try:
-        parse_toml(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return "".join(lines)
 
 
 # ---------------------------------------------------------------- writing

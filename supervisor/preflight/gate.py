@@ -9,14 +9,9 @@ from dataclasses import replace
 from supervisor.preflight.examine import REFUSED, sort_findings
 from supervisor.preflight.finding import Finding, rules
 from supervisor.preflight.subject import Subject
+from supervisor.preflight.toml_values import CLAUSES
 
-NO_TOML = frozenset(
-    {
-        *("unquoted-text", "python-word", "typographic-quotes", "unclosed", "backslashes", "missing-comma"),
-        *("missing-brackets", "odd-number", "inline-table", "stray-character", "wrong-separator", "duplicate-key"),
-        *("duplicate-table", "toml-syntax", "not-toml", "json-syntax"),
-    }
-)
+NO_TOML = frozenset({*CLAUSES, "duplicate-key", "duplicate-table", "toml-syntax", "not-toml", "json-syntax"})
 """What no program can read: the supervisor could not tell what the run is, and the trainer would end at once."""
 UNYIELDING = NO_TOML | {
     *("run-file", "refused", "config-missing", "config-unreadable", "prime-rl-not-found", "prime-rl-unknown"),

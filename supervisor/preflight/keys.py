@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from supervisor.config.toml_positions import Key, Position
+from supervisor.config.toml_positions import Key
 from supervisor.preflight import job_args
-from supervisor.preflight.finding import Edit, Finding, Severity, Where
-from supervisor.preflight.fixes import is_toml
+from supervisor.preflight.finding import Edit, Finding, Severity, Where, join_words
 from supervisor.preflight.key_reasons import explain_unknown_key, near_names, of_another_type, severity
 from supervisor.preflight.kinds import beyond, correct_value, describe_field, describe_value, fits
 from supervisor.preflight.reading import overlay
 from supervisor.preflight.renames import known_as
 from supervisor.preflight.schema import Field, Schema
 from supervisor.preflight.subject import Check, ConfigText, Subject
+from supervisor.preflight.toml_values import is_toml
 
 _SUPERVISED = re.compile(r"(?:(?:trainer|orchestrator)\.)?ckpt\.(?:interval|keep|keep_last)")
 _LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")
@@ -30,14 +30,14 @@ _LAST_STEP = ("max_steps", "trainer.max_steps", "orchestrator.max_steps")
 
 def unknown_keys(subject: Subject) -> Iterator[Finding]:
     """Keys of the files that the trainer does not know."""
-    for reader in _readers_of_files(subject):
-        yield from reader.unknown()
+    for reader, data, field in _readers_of_files(subject):
+        yield from reader.report_unknown(data, field, reader.text.table, ())
 
 
 def wrong_values(subject: Subject) -> Iterator[Finding]:
     """Values of a kind that the trainer does not take, and texts that are none of those that it takes."""
-    for reader in _readers_of_files(subject):
-        yield from reader.wrong()
+    for reader, data, field in _readers_of_files(subject):
+        yield from reader.report_wrong(data, field, reader.text.table, ())
 
 
 def _is_overruled(subject: Subject, path: str) -> bool:
@@ -101,10 +101,16 @@ CHECKS: tuple[Check, ...] = (
 # ---------------------------------------------------------------- one file
 
 
-def _readers_of_files(subject: Subject) -> Iterator[_Reader]:
+def _readers_of_files(subject: Subject) -> Iterator[tuple[_Reader, Mapping[str, Any], Field]]:
+    """Each file that could be read, what it says, and the table that it fills."""
     schema = subject.schema
-    if schema is not None:
-        yield from (_Reader(subject, schema, text) for text in subject.texts if text.data is not None)
+    if schema is None:
+        return
+    for text in subject.texts:
+        whole = Field(frozenset({"table"}), schema.top, schema.open)
+        field = schema.get(text.table) if text.table else whole
+        if text.data is not None and field is not None and "table" in field.kinds:
+            yield _Reader(subject, schema, text), text.data, field
 
 
 @dataclass(frozen=True)
@@ -115,26 +121,9 @@ class _Reader:
     schema: Schema
     text: ConfigText
 
-    def unknown(self) -> Iterator[Finding]:
-        field = self._top_table()
-        if field is not None:
-            yield from self._report_unknown(self.text.data or {}, field, self.text.table, ())
-
-    def wrong(self) -> Iterator[Finding]:
-        field = self._top_table()
-        if field is not None:
-            yield from self._report_wrong(self.text.data or {}, field, self.text.table, ())
-
-    def _top_table(self) -> Field | None:
-        """The table that the file fills."""
-        if not self.text.table:
-            return Field(frozenset({"table"}), self.schema.top, self.schema.open)
-        field = self.schema.get(self.text.table)
-        return field if field is not None and "table" in field.kinds else None
-
     # ------------------------------------------------------------ unknown keys
 
-    def _report_unknown(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
+    def report_unknown(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
         for key, value in table.items():
             name = str(key)
             path = f"{above}.{name}" if above else name
@@ -144,7 +133,7 @@ class _Reader:
                 continue  # what is in it is not read
             if inside is not None:
                 for one, inner in _tables_in_value(value, here):
-                    yield from self._report_unknown(one, inside.of(one), path, inner)
+                    yield from self.report_unknown(one, inside.of(one), path, inner)
             elif not field.open:
                 yield self._report_stranger(path, table, field, here)
 
@@ -189,7 +178,7 @@ class _Reader:
 
     # ------------------------------------------------------------ wrong values
 
-    def _report_wrong(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
+    def report_wrong(self, table: Mapping[str, Any], field: Field, above: str, place: Key) -> Iterator[Finding]:
         for key, value in table.items():
             name = str(key)
             inside = field.below.get(name)
@@ -210,7 +199,7 @@ class _Reader:
             elif "any" not in inside.kinds and isinstance(value, float) and isnan(value):
                 yield Finding("not-a-number", f"{path} = nan.", self._where_in_words(path, here))
             for one, inner in _tables_in_value(value, here):
-                yield from self._report_wrong(one, inside.of(one), path, inner)
+                yield from self.report_wrong(one, inside.of(one), path, inner)
 
     def _wrong_kind(self, path: str, value: object, field: Field, place: Key) -> Finding:
         name = path.rpartition(".")[2]
@@ -245,16 +234,13 @@ class _Reader:
 
     # ------------------------------------------------------------ places and edits
 
-    def _position_of_key(self, place: Key) -> Position | None:
-        return self.text.positions.get(place)
-
     def _where_in_words(self, path: str, place: Key) -> Where:
-        at = self._position_of_key(place)
+        at = self.text.positions.get(place)
         return Where(str(self.text.path), at.line if at else 0, path)
 
     def _line_of_key(self, place: Key) -> tuple[int, str, int] | None:
         """Line number, line and column (from 0) of a key, where it stands in a line `key = value` of its own."""
-        at = self._position_of_key(place)
+        at = self.text.positions.get(place)
         lines = self.text.text.replace("\r\n", "\n").split("\n")
         if at is None or not 0 < at.line <= len(lines):
             return None
@@ -296,7 +282,7 @@ class _Reader:
             return ()
         number, line, column = found
         ends = [*(sign.start() for sign in re.finditer("#", line)), len(line)]
-        end = next((one for one in ends if is_toml(line[column:one].encode())), None)  # else it goes on in more lines
+        end = next((one for one in ends if is_toml(line[column:one])), None)  # else it goes on in more lines
         if end is None or not line[column + len(name) :].lstrip().startswith("="):
             return ()
         comment = line[len(line[:end].rstrip()) :].rstrip()
@@ -332,8 +318,7 @@ def _check_choice(field: Field, value: str) -> bool:
 
 
 def _list_choices(choices: Sequence[str]) -> str:
-    quotes = [f'"{choice}"' for choice in choices]
-    return quotes[0] if len(quotes) == 1 else f"{', '.join(quotes[:-1])} and {quotes[-1]}"
+    return join_words(f'"{choice}"' for choice in choices)
 
 
 def _check_missing(

@@ -21,7 +21,7 @@ from supervisor.config.run_file import parse_toml
 from supervisor.config.toml_keys import TOKEN, long_key_line
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight.finding import Edit, Finding, Where
-from supervisor.preflight.toml_values import CLAUSES, BrokenValueError, Mend, mend_header, mend_pair
+from supervisor.preflight.toml_values import CLAUSES, KEY, NAME, BrokenValueError, Mend, is_toml, mend_header, mend_pair
 from supervisor.primerl.configs import LARGEST
 
 MOST_MISTAKES = 20
@@ -31,8 +31,7 @@ MOST_LOOKS = 200
 MOST_READ = 16 << 20
 """Nor where so many characters were read, all readings together."""
 
-_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
-_STARTS = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*=(?!=)")
+_STARTS = re.compile(rf"{KEY.pattern}=(?!=)")
 _HEADER = re.compile(r"""[ \t]*\[\[?[ \t]*[A-Za-z_"'][^\[\]=,{}]*\]\]?[ \t]*(?:\#.*)?$""")
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _LIST = re.compile(r"\s*\[\[([^\[\]]+)\]\]")
@@ -152,7 +151,7 @@ class _Repair:
             with suppress(BrokenValueError):
                 mended = mend_pair("\n".join(old))
         new = mended.text.split("\n") if mended else []
-        if mended is None or new == old or not _is_toml(mended.text):
+        if mended is None or new == old or not is_toml(mended.text):
             self._note_failure(first, last, _plain_words(error))
         else:
             self._note_mend(first, last, new, replace(mended, certain=mended.certain and end is not None))
@@ -390,14 +389,6 @@ class _Repair:
         self.found.append(Finding(rule, sentence, Where(str(self.path), at + 1, key), remedy, edits=edits))
 
 
-def _is_toml(text: str) -> bool:
-    try:
-        tomllib.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _begins(line: str) -> bool:
     """Does a statement begin here, if not within a text or brackets?"""
     return _STARTS.match(line) is not None or _HEADER.match(line) is not None
@@ -405,7 +396,7 @@ def _begins(line: str) -> bool:
 
 def _names_of(key: str) -> tuple[str, ...]:
     """The parts of a key as it is written."""
-    return tuple(part.strip("\"' \t") for part in re.findall(_NAME, key))
+    return tuple(part.strip("\"' \t") for part in re.findall(NAME, key))
 
 
 def _table_at(top: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from supervisor.config.run_file import parse_toml
+
 CLAUSES: Mapping[str, str] = {
     "unquoted-text": "TOML wants quotes around text",
     "python-word": "that is Python's word, not TOML's",
@@ -30,8 +32,8 @@ _CURLED = "“”„‟«»″‘’‚‛′`´"
 _BLANKS = {"\u00a0": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\u200e": "", "\u2060": "", "\ufeff": ""}
 """Characters that look like nothing or like a space, and come along with text that is copied from a web page."""
 _DEEPEST = 40
-_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
-_KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*")
+NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+KEY = re.compile(rf"[ \t]*({NAME}(?:[ \t]*\.[ \t]*{NAME})*)[ \t]*")
 _SEPARATOR = re.compile(r"==|:=|=>|->|=|:")
 _PIECE = re.compile(
     rf"""(?P<blank>[ \t]+|\#[^\n]*|\n) | (?P<strange>[{"".join(_BLANKS)}])
@@ -74,7 +76,7 @@ def mend_pair(text: str) -> Mend:
     plain = "".join(_BLANKS.get(char, char) for char in head)
     text = plain + equals + tail
     wrong = ["stray-character"] * (plain != head)
-    key = _KEY.match(text)
+    key = KEY.match(text)
     if key is None:
         raise BrokenValueError
     separator = _SEPARATOR.match(text, key.end())
@@ -119,6 +121,15 @@ def quote_toml(text: str) -> str:
     if "\\" in text and "'" not in text:
         return f"'{text}'"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def is_toml(text: str) -> bool:
+    """Can a parser read it?"""
+    try:
+        parse_toml(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_value(text: str) -> bool:
@@ -257,7 +268,7 @@ class _Value:
         self.wrong.append("unclosed")
 
     def _read_key(self) -> None:
-        key = _KEY.match(self.text, self.at)
+        key = KEY.match(self.text, self.at)
         if key is None or self.text[key.end() : key.end() + 1] not in ("=", ":"):
             raise BrokenValueError
         self._take(key[0])
