@@ -24,13 +24,14 @@ from supervisor.config import run_file as run_files
 from supervisor.config.settings import RunFile
 from supervisor.config.toml_positions import key_positions
 from supervisor.jobs.base import GpuPlan, Job
-from supervisor.preflight import eras, look, schema
+from supervisor.preflight import eras, look, pydantic_source
 from supervisor.preflight.finding import Finding, Where
 from supervisor.preflight.installed import packages, text_of
 from supervisor.preflight.models import facts_of
+from supervisor.preflight.schema import Schema
 from supervisor.preflight.site import Site
 from supervisor.preflight.subject import ConfigText, How, Kind, Subject
-from supervisor.preflight.telling_apart import Part, is_hosted, is_run_file, part_of
+from supervisor.preflight.telling_apart import is_hosted, is_run_file, part_of
 from supervisor.preflight.toml_text import mend_text
 from supervisor.primerl import command, configs, open_job
 from supervisor.primerl.configs import Settings, Source
@@ -218,18 +219,18 @@ def _remove_value(data: dict[str, Any], place: tuple[str | int, ...]) -> bool:
 def _of_configs(
     paths: Sequence[Path], environ: Mapping[str, str], site: Site | None, as_of: date | None, job_dir: Path | None
 ) -> Subject:
-    parts = [_part_of_run(path) for path in paths]
+    files = [_config_text(Source(path)) for path in paths]
+    parts = [part_of(file.path, file.data) for file in files]
     if set(parts) == {"other"}:
         found = [Finding("no-training", "It has settings of prime-rl's `eval` or `synthesize`.", Where(str(paths[0])))]
         return Subject("command", Settings({}, ", ".join(map(str, paths))), found=found)
     if parts == ["hosted"]:
-        read = _not_hosted(_config_text(Source(paths[0])))
-        return Subject("command", Settings({}, str(paths[0])), found=read.found)
+        return Subject("command", Settings({}, str(paths[0])), found=_not_hosted(files[0]).found)
     kind: Kind = "sft" if parts == ["sft"] else "vf-rl" if parts == ["vf-rl"] else "rl"
     # Beside the files of other parts, one that looks like a hosted run's is the orchestrator's with a wrong model.
     parts = ["orchestrator" if part == "hosted" else part for part in parts]
     tables = [part if part in ("trainer", "orchestrator", "inference") else "" for part in parts]
-    files = [_config_text(Source(path, table)) for path, table in zip(paths, tables, strict=True)]
+    files = [replace(file, table=table) for file, table in zip(files, tables, strict=True)]
     found = [*(one for file in files for one in file.found), *_find_missing_files(paths, tables)]
     tree = configs.merge_configs([(file.table, file.data) for file in files if file.data], ())
     settings = Settings(tree, ", ".join(map(str, paths)))
@@ -259,11 +260,6 @@ def _find_missing_files(paths: Sequence[Path], tables: Sequence[str]) -> Iterato
     if missing and all(tables):
         told = f"What the run is given for the {' and the '.join(missing)} is not looked at: no file of it is named."
         yield Finding("part-alone", told, Where(str(paths[0])))
-
-
-def _part_of_run(path: Path) -> Part:
-    text, problem = _read_text(path)
-    return part_of(path, None if problem else mend_text(path, text).data)
 
 
 # ---------------------------------------------------------------- one configuration file
@@ -340,7 +336,7 @@ def _with_trainer(
     how: How = ""
     others: list[eras.Era] = []
     roots: list[Path] = []
-    keys: schema.Schema | None = None
+    keys: Schema | None = None
     if folder is not None:
         where = subject.run_where("job", "dir") if run is not None else Where(str(folder))
         said = f"[job] dir = {folder}" if run is not None else f"--job {folder}"
@@ -353,7 +349,7 @@ def _with_trainer(
             try:
                 dialect = probe(roots or [folder.expanduser().absolute() / "src" / "prime_rl"])
                 how = "installed"
-                keys = schema.read(roots, subject.kind, packages(python).folder_of("verifiers")) if roots else None
+                keys = pydantic_source.read(roots, subject.kind, packages(python).folder_of("verifiers"))
             except UnknownDialectError as error:
                 known = "prime-rl-unknown" if roots else "prime-rl-not-found"
                 told = str(error) if roots or run is not None else f"{said}: there is no prime-rl in this folder."
@@ -372,8 +368,8 @@ def _with_trainer(
         if subject.settings.tree:
             found.append(_guess_era(subject, era))
 
-    def keys_of(one: eras.Era) -> schema.Schema | None:
-        return replace(one.schema(subject.kind), exact=how == "as-of") if subject.kind in eras.KINDS else None
+    def keys_of(one: eras.Era) -> Schema:
+        return replace(one.schema(subject.kind), exact=how == "as-of")
 
     if era is not None:
         dialect, keys = era.dialect, keys_of(era)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 from supervisor.preflight.class_source import (
     DEEPEST,
@@ -25,6 +26,7 @@ from supervisor.preflight.class_source import (
     constant,
     dotted_name,
 )
+from supervisor.preflight.installed import first_text
 from supervisor.preflight.schema import Bounds, Field, Schema
 
 LARGEST = 2 << 20
@@ -61,10 +63,13 @@ _NARROWS = {
 """Functions of verifiers that put a plugin's own class in the place of a field, which is a ``SerializeAsAny``."""
 
 
-def reader(roots: Sequence[Path], verifiers: Path | None = None) -> Read:
-    """Reads the classes from package folders ``roots`` of prime-rl, and from that of verifiers where it is known."""
+def read(roots: Sequence[Path], kind: str, verifiers: Path | None = None) -> Schema | None:
+    """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood.
+
+    ``verifiers``: the package folder of the verifiers beside it. Without it, what verifiers refuses is not known.
+    """
     beside = [verifiers.parent] if verifiers is not None else []
-    return lambda name: _read_source(beside if name.startswith("verifiers/") else roots, name)
+    return schema_of(lambda name: first_text(beside if name.startswith("verifiers/") else roots, name, LARGEST), kind)
 
 
 def schema_of(read: Read, kind: str) -> Schema | None:
@@ -78,21 +83,11 @@ def schema_of(read: Read, kind: str) -> Schema | None:
             found = module.find(chosen)
             if isinstance(found, Class):
                 try:
-                    field = _Reader().table(found, frozenset(), ())
+                    field = _Reader().table(found, frozenset())
                 except RecursionError:
                     return None
                 return Schema(field.below, open=field.open) if field.below else None
     return None
-
-
-def _read_source(roots: Sequence[Path], name: str) -> str:
-    for root in roots:
-        try:
-            with (root / name).open("rb") as file:
-                return file.read(LARGEST).decode("utf-8", "replace")
-        except OSError:
-            continue
-    return ""
 
 
 # ---------------------------------------------------------------- fields
@@ -104,16 +99,15 @@ class _Reader:
     def __init__(self) -> None:
         self._tables: dict[tuple[tuple[str, str], frozenset[str]], Field] = {}
 
-    def table(self, cls: Class, filled: frozenset[str], above: tuple[tuple[str, str], ...]) -> Field:
-        """The table of a class. ``filled``: names that validators of classes ``above`` may write by themselves."""
-        if cls.id in above or len(above) > DEEPEST:
-            return _ANYTHING
+    def table(self, cls: Class, filled: frozenset[str]) -> Field:
+        """The table of a class. ``filled``: names that validators of the classes above may write by themselves."""
         key = (cls.id, filled)
         if key not in self._tables:
-            self._tables[key] = self._table_of_class(cls, filled, (*above, cls.id))
+            self._tables[key] = _ANYTHING  # within itself
+            self._tables[key] = self._table_of_class(cls, filled)
         return self._tables[key]
 
-    def _table_of_class(self, cls: Class, filled: frozenset[str], above: tuple[tuple[str, str], ...]) -> Field:
+    def _table_of_class(self, cls: Class, filled: frozenset[str]) -> Field:
         extra = cls.extra()
         before = [_Before(one) for one in cls.line() if isinstance(one, Class)]
         filled |= {name.rpartition(".")[2] for one in before for name in one.words}
@@ -123,7 +117,7 @@ class _Reader:
         below: dict[str, Field] = {}
         for one in reversed([one for one in cls.line() if isinstance(one, Class)]):
             for statement in one.node.body:
-                for name, field in self._field_of_statement(one, statement, filled, above):
+                for name, field in self._field_of_statement(one, statement, filled):
                     if name in touched or "*" in touched:
                         field = replace(field, kinds=field.kinds | {"any"}, open=True)
                     elif name in moved and "table" in field.kinds:
@@ -141,22 +135,21 @@ class _Reader:
         )
 
     def _field_of_statement(
-        self, cls: Class, statement: ast.stmt, filled: frozenset[str], above: tuple[tuple[str, str], ...]
+        self, cls: Class, statement: ast.stmt, filled: frozenset[str]
     ) -> Iterator[tuple[str, Field]]:
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             return
         name = statement.target.id
         if name.startswith("_") or name == "model_config" or "ClassVar" in ast.dump(statement.annotation):
             return
-        field = self._kind_of_annotation(cls.module, statement.annotation, filled, above, 0)
+        field = self._kind_of_annotation(cls.module, statement.annotation, filled, 0)
         facts = [_Facts(call) for call in _field_calls(statement.annotation)]
         if statement.value is not None:
-            own = _Facts(statement.value) if _is_field_call(statement.value) else None
-            facts.append(own or _Facts(None, statement.value))
+            facts.append(_Facts(statement.value))
         given = [one for one in facts if one.has_default]
         made = _classes_of_default(cls.module, statement.value)
         if field.open and field.below and len(made) == 1:  # a class that inherits from the one that is named
-            usual = self.table(made[0], filled, above)
+            usual = self.table(made[0], filled)
             field = replace(field, below={**usual.below, **field.below})
         field = replace(
             field,
@@ -172,9 +165,7 @@ class _Reader:
                 yield alias, replace(field, required=False)
                 yield name, replace(field, required=False)
 
-    def _kind_of_annotation(
-        self, module: Module, node: ast.expr, filled: frozenset[str], above: tuple[tuple[str, str], ...], depth: int
-    ) -> Field:
+    def _kind_of_annotation(self, module: Module, node: ast.expr, filled: frozenset[str], depth: int) -> Field:
         """What an annotation takes."""
         if depth > DEEPEST:
             return _ANYTHING
@@ -186,22 +177,22 @@ class _Reader:
                     inner = ast.parse(node.value, mode="eval").body
                 except (SyntaxError, ValueError):
                     return _ANYTHING
-                return self._kind_of_annotation(module, inner, filled, above, depth + 1)
+                return self._kind_of_annotation(module, inner, filled, depth + 1)
             return _ANYTHING
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             return _join_kinds(
-                [self._kind_of_annotation(module, side, filled, above, depth + 1) for side in (node.left, node.right)]
+                [self._kind_of_annotation(module, side, filled, depth + 1) for side in (node.left, node.right)]
             )
         if isinstance(node, ast.Subscript):
-            return self._kind_of_generic(module, node, filled, above, depth)
+            return self._kind_of_generic(module, node, filled, depth)
         name = dotted_name(node)
         found = module.find(name) if name else None
         if isinstance(found, Class):
             if any(isinstance(one, Foreign) and one.dotted in ("enum.Enum", "enum.StrEnum") for one in found.line()):
                 return Field(frozenset({"str"}))
-            return self.table(found, filled, above)
+            return self.table(found, filled)
         if isinstance(found, Alias):
-            return self._kind_of_annotation(found.module, found.expression, filled, above, depth + 1)
+            return self._kind_of_annotation(found.module, found.expression, filled, depth + 1)
         last = name.rpartition(".")[2]
         if found is None or (isinstance(found, Foreign) and found.dotted.partition(".")[0] in _KNOWN_PACKAGES):
             if last in _PLAIN:
@@ -212,19 +203,12 @@ class _Reader:
             return Field(frozenset({"table"}), open=True)
         return _ANYTHING
 
-    def _kind_of_generic(
-        self,
-        module: Module,
-        node: ast.Subscript,
-        filled: frozenset[str],
-        above: tuple[tuple[str, str], ...],
-        depth: int,
-    ) -> Field:
+    def _kind_of_generic(self, module: Module, node: ast.Subscript, filled: frozenset[str], depth: int) -> Field:
         name = dotted_name(node.value).rpartition(".")[2]
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
         def read(one: ast.expr) -> Field:
-            return self._kind_of_annotation(module, one, filled, above, depth + 1)
+            return self._kind_of_annotation(module, one, filled, depth + 1)
 
         if name == "Annotated":
             field = read(inner[0])
@@ -237,8 +221,6 @@ class _Reader:
         if name == "SerializeAsAny":  # a class that inherits from this one may come, with keys of its own
             field = read(inner[0])
             return replace(field, open=True) if "table" in field.kinds else field
-        if name in ("Required", "NotRequired", "Final"):
-            return read(inner[0])
         if name == "Optional":
             return _join_kinds([read(inner[0]), Field(_PLAIN["None"])])
         if name == "Union":
@@ -357,7 +339,7 @@ def _usual_variant(module: Module, value: ast.expr | None, variants: Mapping[str
 # ---------------------------------------------------------------- Field(...) and validators
 
 
-def _is_field_call(node: ast.expr) -> bool:
+def _is_field_call(node: ast.expr) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == "Field"
 
 
@@ -366,17 +348,18 @@ def _field_calls(annotation: ast.expr) -> Iterator[ast.Call]:
     if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
         return
     if dotted_name(annotation.value).rpartition(".")[2] == "Annotated":
-        yield from (one for one in annotation.slice.elts[1:] if isinstance(one, ast.Call) and _is_field_call(one))
+        yield from (one for one in annotation.slice.elts[1:] if _is_field_call(one))
 
 
 class _Facts:
     """What a ``Field(...)`` or a plain default says."""
 
-    def __init__(self, call: ast.expr | None, value: ast.expr | None = None) -> None:
+    def __init__(self, said: ast.expr) -> None:
         words: dict[str | None, ast.expr] = {}
-        if isinstance(call, ast.Call):
-            words = {word.arg: word.value for word in call.keywords}
-            value = call.args[0] if call.args else words.get("default")
+        value: ast.expr | None = said
+        if _is_field_call(said):
+            words = {word.arg: word.value for word in said.keywords}
+            value = said.args[0] if said.args else words.get("default")
         needed = isinstance(value, ast.Constant) and value.value is ...
         self.has_default = (value is not None and not needed) or "default_factory" in words or None in words
         self.default = _literal_value(value) if not needed else None

@@ -1,4 +1,4 @@
-"""Every key that an installed prime-rl knows and the kind of its value, read from its source without running it."""
+"""Every key that a version of prime-rl knows, and the kind of its value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from pathlib import Path
 
 Bounds = tuple[tuple[str, float], ...]
 """Comparisons by pydantic's names, with what is compared to: (("ge", 1),) is 1 or more. All of them must hold."""
@@ -92,13 +91,3 @@ def walk(fields: Mapping[str, Field], above: str = "") -> Iterator[str]:
         path = f"{above}.{name}" if above else name
         yield path
         yield from walk(one.below, path)
-
-
-def read(roots: Sequence[Path], kind: str, verifiers: Path | None = None) -> Schema | None:
-    """The schema of the prime-rl in ``roots`` ("rl" or "sft"); None where its source is not understood.
-
-    ``verifiers``: the package folder of the verifiers beside it. Without it, what verifiers refuses is not known.
-    """
-    from supervisor.preflight.pydantic_source import reader, schema_of
-
-    return schema_of(reader(roots, verifiers), kind)

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.preflight import Finding, examine, schema
+from supervisor.preflight import Finding, examine, pydantic_source
 from supervisor.preflight.gather import gather
-from supervisor.preflight.schema import read
+from supervisor.preflight.pydantic_source import read
 from supervisor.preflight.site import Site
 from supervisor.preflight.telling_apart import part_of
 from tests.preflight.harness import shown
@@ -132,7 +132,7 @@ def check(folder: Path, launch: Launch) -> list[Finding]:
 def _one_reading_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty configurations of one commit have one schema, and reading it is most of the time."""
     kept = cache(lambda roots, kind, verifiers: read(roots, kind, verifiers))
-    monkeypatch.setattr(schema, "read", lambda roots, kind, verifiers: kept(tuple(roots), kind, verifiers))
+    monkeypatch.setattr(pydantic_source, "read", lambda roots, kind, verifiers: kept(tuple(roots), kind, verifiers))
 
 
 @pytest.mark.parametrize("commit", ERAS)

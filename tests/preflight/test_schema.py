@@ -14,8 +14,8 @@ import pytest
 
 from supervisor.config.toml_positions import key_positions
 from supervisor.preflight import keys
-from supervisor.preflight.pydantic_source import schema_of
-from supervisor.preflight.schema import Field, Schema, read, walk
+from supervisor.preflight.pydantic_source import read, schema_of
+from supervisor.preflight.schema import Field, Schema, walk
 from supervisor.preflight.subject import ConfigText, Subject
 from supervisor.primerl.configs import Settings, merge_configs
 from tests.primerl.eras import ERAS
