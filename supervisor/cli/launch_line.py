@@ -19,7 +19,7 @@ from supervisor.base.errors import ConfigError
 from supervisor.base.secrets import mask_secrets
 from supervisor.cli import launch_words as table
 from supervisor.cli.launch_found import Found, Launch, remember_secrets, safe
-from supervisor.cli.shell_text import Command, Raw, read, read_assignment
+from supervisor.cli.shell_text import Command, read, read_assignment
 from supervisor.cli.shell_words import Scope, Word, join_words
 
 DEEPEST = 6  # a script that starts a script that starts tmux ...
@@ -101,20 +101,19 @@ class _Finder:
         for command in parsed.commands:
             before = len(self.found.launches)
             self._read_command(command, lone=lone)
-            sets = command.words[0].bare in _SETS if command.words else bool(command.assignments)
+            sets = command.words[0] in _SETS if command.words else bool(command.assignments)
             if command.conditional and (sets or len(self.found.launches) > before):
                 self.found.conditions.append(command.line)
         self.depth -= 1
 
     def _read_command(self, command: Command, *, lone: bool) -> None:
-        words = [word for raw in command.words for word in self.scope.expand(raw)]
+        words = [word for one in command.words for word in self.scope.expand(one)]
         before = dict(self.scope.own)
         given = {one.name: self.scope.assign(one) for one in command.assignments}
         remember_secrets([*(f"{name}={value.text}" for name, value in given.items()), *(word.text for word in words)])
         if not words:
+            self.found.loops |= {one.name for one in command.assignments if one.loop}
             for name, value in given.items():
-                if value.unknown == (f"${name}",):
-                    self.found.loops.add(name)
                 if self.all_exported or name in self.exported or name in self.scope.environ:
                     self.exported[name] = value
             return
@@ -146,17 +145,17 @@ class _Finder:
         else:
             self._read_program(words, {**self.exported, **given}, command, lone=lone)
 
-    def _read_export(self, raws: Sequence[Raw], outward: bool) -> None:
-        for raw in raws:
-            one = read_assignment(raw)
+    def _read_export(self, written: Sequence[str], outward: bool) -> None:
+        for name in written:
+            one = read_assignment(name)
             if one is not None:
                 value = self.scope.assign(one)
                 if outward:
                     self.exported[one.name] = value
-            elif outward and raw.bare in self.scope.own:
-                self.exported[raw.bare] = join_words(self.scope.own[raw.bare])
-            elif outward and raw.bare.isidentifier() and raw.bare not in self.scope.environ:
-                self.exported[raw.bare] = Word(f"${raw.bare}", (f"${raw.bare}",))
+            elif outward and name in self.scope.own:
+                self.exported[name] = join_words(self.scope.own[name])
+            elif outward and name.isidentifier() and name not in self.scope.environ:
+                self.exported[name] = Word(f"${name}", (f"${name}",))
 
     def _read_cd(self, words: Sequence[Word]) -> None:
         target = next((word for word in words[1:] if word.text not in ("--", "-P", "-L")), None)
@@ -338,10 +337,9 @@ class _Finder:
         )
         self.found.launches.append(launch)
         for operator, target in command.redirects:
-            if operator.lstrip("0123456789") in ("<", "<<<") and target.bare != "/dev/null":
-                self.found.told.append(
-                    f"What is read from {_show_words(target)} is left out: the job's input is empty."
-                )
+            if operator.lstrip("0123456789") in ("<", "<<<") and target != "/dev/null":
+                shown = mask_secrets(target.strip("'\""))
+                self.found.told.append(f"What is read from {shown} is left out: the job's input is empty.")
 
     def _note_other(
         self,
@@ -354,9 +352,7 @@ class _Finder:
         lone: bool,
         kept: list[Word],
     ) -> None:
-        written = [
-            target.bare for how, target in command.redirects if how in (">", ">>") and name in ("cat", "echo", "tee")
-        ]
+        written = [target for how, target in command.redirects if how in (">", ">>") and name in ("cat", "echo", "tee")]
         if written and not written[0].startswith("/dev/"):
             self._left_out(command, "it writes a file, which has to be there before a start")
             return
@@ -447,10 +443,6 @@ def _quote_words(others: Sequence[_Other]) -> str:
 
 def _normalize_path(path: Path) -> str:
     return os.path.normpath(path)  # not resolve(): a folder that is a link keeps its name
-
-
-def _show_words(raw: Raw) -> str:
-    return mask_secrets("".join(piece.text for piece in raw.pieces))
 
 
 def _shorten_text(text: str) -> str:

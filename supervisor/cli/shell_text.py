@@ -1,22 +1,19 @@
 """Reads shell text without a shell: which commands stand in it, and with which words. Nothing is ever executed.
 
-What only a running shell could know (``$(...)``, arithmetic, patterns in ``${...}``) stays text and is called unknown.
-The grammar is that of POSIX (Shell Command Language, 2.2 to 2.10), with bash's arrays and ``$'...'``.
+A word is kept as it stands there; ``shell_words`` says what it comes to. The grammar is that of POSIX (Shell Command
+Language, 2.2 to 2.10), with bash's arrays and ``$'...'``.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 from supervisor.base.secrets import mask_secrets
 
-DEEPEST = 20  # defaults within defaults
-
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(", re.ASCII)
 _REDIRECT = re.compile(r"(&>>|&>|\d*(?:<<<|<<-|<<|<>|>>|>\||>&|<&|>|<))")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]*>")
@@ -42,59 +39,77 @@ _IN_QUOTES = re.compile(
 )
 """What a word, and what stands in double quotes, is made of: the next piece."""
 _BRACKETS = re.compile(r"""\\.|'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|[(){}]""", re.DOTALL)
-_PARAMETER = re.compile(r"([A-Za-z_]\w*|[0-9@*#?$!-])(?:(:?[-=])(.*)|:?\?.*)?", re.ASCII | re.DOTALL)
-_LIST = re.compile(r"([A-Za-z_]\w*)\[[@*]\]", re.ASCII)
 _ARMS = {"then": 1, "elif": -1, "fi": -1, "esac": -1}
 _KEYWORDS = {"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "{", "}", "!", "esac", "coproc"}
 _LOOPS = {"for", "select"}
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a word: text, a variable by its name, all of a list, or what cannot be known here."""
+class Piece(NamedTuple):
+    """A part of a word. ``kind``: a group of the patterns above ("" for a line that goes on); ``end``: where it ends.
 
-    kind: Literal["text", "variable", "list", "unknown"]
+    ``text`` is what stands between quotes or braces; "open" is a quote that is never closed, and all behind it.
+    """
+
+    kind: str
     text: str
-    quoted: bool = False
-    default: tuple[Piece, ...] | None = None
-    """Of ``${NAME:-default}``."""
-    assigns: bool = False
-    """``${NAME:=default}`` sets it, too."""
+    end: int
 
 
-@dataclass(frozen=True)
-class Raw:
-    """A word as it stands there."""
+def next_piece(text: str, at: int, *, quoted: bool = False) -> Piece | None:
+    """The piece that begins at ``at``; None where the word, or with ``quoted`` what stands in double quotes, ends."""
+    found = (_IN_QUOTES if quoted else _IN_WORD).match(text, at) if at < len(text) else None
+    if found is None:
+        return None
+    kind, end = found.lastgroup or "", found.end()
+    if kind == "command":
+        end = _find_closing(text, end - 1)
+        return Piece(kind, text[at:end], end)
+    if kind == "braces":
+        end = _find_closing(text, end - 1, "{", "}")
+        return Piece(kind, text[found.end() : end - 1], end)
+    if kind == "double":
+        while inner := next_piece(text, end, quoted=True):
+            end = inner.end
+        if end < len(text):
+            return Piece(kind, text[found.end() : end], end + 1)
+    if kind in ("double", "open"):
+        return Piece("open", text[at:], len(text))
+    return Piece(kind, found[kind] if kind else "", end)
 
-    pieces: tuple[Piece, ...]
 
-    @property
-    def bare(self) -> str:
-        """Its text where it is unquoted and nothing else, "" otherwise."""
-        whole = len(self.pieces) == 1 and self.pieces[0].kind == "text" and not self.pieces[0].quoted
-        return self.pieces[0].text if whole else ""
+def _find_closing(text: str, at: int, opening: str = "(", closing: str = ")") -> int:
+    """Behind the bracket that closes the one at ``at``; quotes within are passed over."""
+    depth = 0
+    for found in _BRACKETS.finditer(text, at):
+        depth += (found[0] == opening) - (found[0] == closing)
+        if depth == 0 and found[0] == closing:
+            return found.end()
+    return len(text)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """``NAME=value``, ``NAME+=value`` or ``NAME=(a b)``."""
+    """``NAME=value``, ``NAME+=value`` or ``NAME=(a b)``; with ``loop``, of `for NAME in ...`, without a value."""
 
     name: str
-    values: tuple[Raw, ...]
+    values: tuple[str, ...]
     array: bool = False
     append: bool = False
+    loop: bool = False
 
 
 @dataclass(frozen=True)
 class Command:
-    """One simple command. ``before`` and ``after``: the operators around it ("\\n" at the end of a line)."""
+    """One simple command, its words as they stand there.
+
+    ``before`` and ``after``: the operators around it ("\\n" at the end of a line).
+    """
 
     line: int
     source: str
     assignments: tuple[Assignment, ...]
-    words: tuple[Raw, ...]
-    redirects: tuple[tuple[str, Raw], ...]
+    words: tuple[str, ...]
+    redirects: tuple[tuple[str, str], ...]
     before: str
     after: str
     conditional: bool = False
@@ -127,27 +142,26 @@ def _tidy_text(text: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, depth: int = 0) -> None:
-        self.text, self.at, self.depth = text, 0, depth
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
         self.commands: list[Command] = []
         self.problems: list[str] = []
-        self._newlines = [found.start() for found in re.finditer("\n", text)]
         self._heredocs: list[str] = []
         self._before = "\n"
         self._open = self._arms = 0
         self._clear_command()
 
     def _clear_command(self) -> None:
-        self._words: list[Raw] = []
+        self._words: list[str] = []
         self._assignments: list[Assignment] = []
-        self._redirects: list[tuple[str, Raw]] = []
+        self._redirects: list[tuple[str, str]] = []
         self._begin, self._until = -1, 0
 
     def _say_problem(self, at: int, problem: str) -> None:
         self.problems.append(f"line {self._line_number(at)}: {problem}")
 
     def _line_number(self, at: int) -> int:
-        return bisect_left(self._newlines, at) + 1
+        return self.text.count("\n", 0, at) + 1
 
     # ---------------------------------------------------------------- commands
 
@@ -169,7 +183,8 @@ class _Reader:
                 if redirect and is_redirect and not _PLACEHOLDER.match(self.text, self.at):
                     self._read_redirect(redirect)
                 elif redirect and not is_redirect:
-                    self._words.append(Raw((self._add_unknown(self.at + 1, self._find_closing(self.at + 1)),)))
+                    begin, self.at = self.at, _find_closing(self.text, self.at + 1)
+                    self._words.append(self.text[begin : self.at])
                 elif array := _ARRAY.match(self.text, self.at):
                     self._read_array(array)
                 else:
@@ -186,14 +201,13 @@ class _Reader:
             while self.commands and self.commands[-1].after == "|":
                 self.commands.pop()
         words, assignments = self._words, self._assignments
-        while words and words[0].bare in _KEYWORDS:
-            self._arms += _ARMS.get(words[0].bare, 0)
+        while words and words[0] in _KEYWORDS:
+            self._arms += _ARMS.get(words[0], 0)
             words = words[1:]
-        if words and words[0].bare in _LOOPS and len(words) > 1:
-            name = words[1].bare
-            assignments, words = [*assignments, Assignment(name, (Raw((Piece("unknown", f"${name}"),)),))], []
-        elif words and words[0].bare in ("case", "function"):
-            self._arms += words[0].bare == "case"
+        if words and words[0] in _LOOPS and len(words) > 1:
+            assignments, words = [*assignments, Assignment(words[1], (), loop=True)], []
+        elif words and words[0] in ("case", "function"):
+            self._arms += words[0] == "case"
             words = []
         elif not assignments:  # those that stood behind a keyword
             while words and (found := read_assignment(words[0])):
@@ -201,7 +215,7 @@ class _Reader:
         if words or assignments or self._redirects:
             kept = tuple(assignments), tuple(words), tuple(self._redirects)
             last = self.commands[-1].words[:1] if self.commands else ()
-            tested = self._before == "&&" and any(word.bare in ("[", "[[", "test") for word in last)
+            tested = self._before == "&&" and any(word in ("[", "[[", "test") for word in last)
             around = self._before, operator, self._arms > 0 or self._before == "||" or tested
             self.commands.append(Command(self._line_number(self._begin), source, *kept, *around))
         self._before = operator
@@ -210,7 +224,7 @@ class _Reader:
         if operator == "\n":
             self._skip_heredocs()
 
-    def _add_word(self, word: Raw) -> None:
+    def _add_word(self, word: str) -> None:
         found = read_assignment(word) if not self._words else None
         if found:
             self._assignments.append(found)
@@ -219,7 +233,7 @@ class _Reader:
 
     def _read_array(self, found: re.Match[str]) -> None:
         self.at = found.end()
-        items: list[Raw] = []
+        items: list[str] = []
         while self.at < len(self.text) and self.text[self.at] != ")":
             before = self.at
             if skipped := _BETWEEN_ITEMS.match(self.text, self.at):
@@ -235,7 +249,7 @@ class _Reader:
         self._skip_blanks()
         target = self._read_word()
         if found[1].lstrip("0123456789") in ("<<", "<<-"):
-            self._heredocs.append("".join(piece.text for piece in target.pieces))
+            self._heredocs.append(re.sub(r"[\\'\"]", "", target))
         self._redirects.append((found[1], target))
 
     def _skip_heredocs(self) -> None:
@@ -258,100 +272,23 @@ class _Reader:
 
     # ---------------------------------------------------------------- words
 
-    def _read_word(self) -> Raw:
-        pieces = self._read_pieces(_IN_WORD)
-        if not pieces and self.at < len(self.text) and self.text[self.at] not in " \t\n\\;&|<>()":
+    def _read_word(self) -> str:
+        begin = self.at
+        while not _BLANK_LINE_END.match(self.text, self.at) and (piece := next_piece(self.text, self.at)):
+            if piece.kind == "open":
+                quote = piece.text.lstrip("$")[0]
+                told = f"a {quote} is never closed, and nothing behind it was understood: {_shorten_text(piece.text)}"
+                self._say_problem(self.at, told)
+            self.at = piece.end
+        if self.at == begin and self.at < len(self.text) and self.text[self.at] not in " \t\n\\;&|<>()":
             self.at += 1  # whatever that is (a form feed, say), it is passed over
-        return Raw((Piece("unknown", "..."),) if Raw(tuple(pieces)).bare == "..." else tuple(pieces))
-
-    def _read_pieces(self, pattern: re.Pattern[str]) -> list[Piece]:
-        pieces: list[Piece] = []
-        quoted = pattern is _IN_QUOTES
-        while quoted or not _BLANK_LINE_END.match(self.text, self.at):
-            found = pattern.match(self.text, self.at) if self.at < len(self.text) else None
-            if found is None:
-                break
-            begin, self.at = self.at, found.end()
-            kind, text = found.lastgroup, found[found.lastgroup or 0]
-            if kind == "double":
-                pieces += self._read_double_quoted(self.at - 1)
-            elif kind == "open":
-                pieces.append(self._never_closed("'", begin))
-            elif kind == "command":
-                pieces.append(self._add_unknown(begin, self._find_closing(begin + 1), quoted=quoted))
-            elif kind == "braces":
-                self.at = self._find_closing(begin + 1, "{", "}")
-                pieces.append(self._read_parameter(self.text[begin + 2 : self.at - 1], quoted=quoted))
-            elif kind == "ansi" and all(escape in _ESCAPES for escape in re.findall(r"(?s)\\(.)", text)):
-                text = re.sub(r"(?s)\\(.)", lambda escape: _ESCAPES[escape[1]], text)
-                pieces.append(Piece("text", text, quoted=True))
-            elif kind in ("ansi", "backquoted", "placeholder"):
-                pieces.append(Piece("unknown", found[0], quoted or kind == "ansi"))
-            elif kind is not None:
-                what: Literal["variable", "text"] = "variable" if kind == "name" else "text"
-                pieces.append(Piece(what, text, quoted or kind in ("escaped", "single")))
-        return pieces
-
-    def _read_double_quoted(self, begin: int) -> list[Piece]:
-        pieces = self._read_pieces(_IN_QUOTES)
-        if self.at >= len(self.text):
-            return [self._never_closed('"', begin)]
-        self.at += 1
-        # An empty text counts only where it is all there is: "$@" of nothing is no word.
-        return pieces or [Piece("text", "", quoted=True)]
-
-    def _never_closed(self, quote: str, begin: int) -> Piece:
-        piece = self._add_unknown(begin, len(self.text), quoted=True)
-        self._say_problem(
-            begin, f"a {quote} is never closed, and nothing behind it was understood: {_shorten_text(piece.text)}"
-        )
-        return piece
-
-    def _add_unknown(self, begin: int, end: int, *, quoted: bool = False) -> Piece:
-        self.at = end
-        return Piece("unknown", self.text[begin:end], quoted)
-
-    def _find_closing(self, at: int, opening: str = "(", closing: str = ")") -> int:
-        """Behind the bracket that closes the one at ``at``; quotes within are passed over."""
-        depth = 0
-        for found in _BRACKETS.finditer(self.text, at):
-            depth += (found[0] == opening) - (found[0] == closing)
-            if depth == 0 and found[0] == closing:
-                return found.end()
-        return len(self.text)
-
-    def _read_parameter(self, inner: str, *, quoted: bool) -> Piece:
-        if found := _LIST.fullmatch(inner):
-            return Piece("list", found[1], quoted)
-        found = _PARAMETER.fullmatch(inner)
-        if found is None or (found[3] is not None and self.depth >= DEEPEST):
-            return Piece("unknown", f"${{{inner}}}", quoted)
-        default = None
-        if (text := found[3]) is not None:
-            if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-                text = text[1:-1]
-            default = tuple(_Reader(text, self.depth + 1)._read_default()) or (Piece("text", "", quoted=True),)
-        return Piece("variable", found[1], quoted, default, "=" in (found[2] or ""))
-
-    def _read_default(self) -> list[Piece]:
-        """All of the text, in which a double quote is a letter like others."""
-        pieces = self._read_pieces(_IN_QUOTES)
-        while self.at < len(self.text):
-            self.at += 1
-            pieces += [Piece("text", '"', quoted=True), *self._read_pieces(_IN_QUOTES)]
-        return pieces
+        return self.text[begin : self.at]
 
 
-def read_assignment(word: Raw) -> Assignment | None:
+def read_assignment(word: str) -> Assignment | None:
     """The assignment that a word is, where it stands before the command."""
-    if not word.pieces or word.pieces[0].kind != "text" or word.pieces[0].quoted:
-        return None
-    found = _ASSIGNMENT.match(word.pieces[0].text)
-    if found is None:
-        return None
-    rest = word.pieces[0].text[found.end() :]
-    first = (Piece("text", rest),) if rest else ()
-    return Assignment(found[1], (Raw((*first, *word.pieces[1:])),), append=bool(found[2]))
+    found = _ASSIGNMENT.fullmatch(word)
+    return Assignment(found[1], (found[3],), append=bool(found[2])) if found else None
 
 
 def _shorten_text(text: str) -> str:

@@ -54,7 +54,7 @@ def words(text: str, **environ: str) -> list[Word]:
     for command in read(text).commands:
         for assignment in command.assignments:
             scope.assign(assignment)
-        found = [word for raw in command.words for word in scope.expand(raw)] or found
+        found = [word for one in command.words for word in scope.expand(one)] or found
     return found
 
 
@@ -88,11 +88,7 @@ def test_lists_and_assignments() -> None:
 def test_commands_their_lines_and_what_joins_them() -> None:
     text = "a && b || c; d | e &\n# no\nif f; then\n  g \\\n    h\nfi\n(i; j) > out 2>&1\n"
     found = read(text).commands
-    shown = [
-        (one.line, " ".join(raw.pieces[0].text for raw in one.words), one.before, one.after)
-        for one in found
-        if one.words
-    ]
+    shown = [(one.line, " ".join(one.words), one.before, one.after) for one in found if one.words]
     assert shown == [
         (1, "a", "\n", "&&"),
         (1, "b", "&&", "||"),
@@ -108,5 +104,5 @@ def test_commands_their_lines_and_what_joins_them() -> None:
 
 def test_the_text_of_a_here_document_is_no_command() -> None:
     found = read("cat > a.toml <<'EOF'\nuv run rl @ no.toml\nEOF\nx\n")
-    assert [" ".join(raw.pieces[0].text for raw in one.words) for one in found.commands] == ["cat", "x"]
+    assert [" ".join(one.words) for one in found.commands] == ["cat", "x"]
     assert found.commands[-1].line == 4
