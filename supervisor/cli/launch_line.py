@@ -207,14 +207,13 @@ class _Finder:
                     f"`{name}` runs it elsewhere than here: call `rl-supervisor init` there, where the training "
                     "runs, with the words that stand behind."
                 )
-            if name in table.DROPPED:
-                words = words[table.options_end(words, 1, table.DROPPED[name]) :]
-            elif name in table.KEPT:
-                values, more = table.KEPT[name]
-                end = table.options_end(words, 1, values) + more
-                kept, words = [*kept, *words[:end]], words[end:]
-            elif name in table.LEFT_OUT_BEFORE:
-                words = self._read_prefixed(name, words, env)
+            if wrapper := table.WRAPPERS.get(name):
+                end = table.options_end(words, 1, wrapper.values) + wrapper.more
+                if wrapper.kept:
+                    kept += words[:end]
+                else:
+                    end = self._leave_wrapper_out(words, end, env, wrapper.why)
+                words = words[end:]
             elif name in ("bash", "sh", "zsh", "dash"):
                 return self._read_shell(words, command)
             elif name == "eval":
@@ -229,15 +228,14 @@ class _Finder:
             self._read_entry(kept, words, env, command, lone=lone)
         return None
 
-    def _read_prefixed(self, name: str, words: list[Word], env: dict[str, Word]) -> list[Word]:
-        values, more, why = table.LEFT_OUT_BEFORE[name]
-        end = table.options_end(words, 1, values) + more
+    def _leave_wrapper_out(self, words: list[Word], end: int, env: dict[str, Word], why: str) -> int:
+        """Where the program begins, behind the variables that a wrapper sets for it."""
         while end < len(words) and (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[end].text, re.DOTALL)):
             env[found[1]] = Word(found[2], words[end].unknown)
             end += 1
         if why:
             self.found.told.append(f"`{mask_secrets(join_words(words[:end]).text)}` is left out: {why}.")
-        return words[end:]
+        return end
 
     def _read_shell(self, words: Sequence[Word], command: Command) -> None:
         """`bash -c TEXT`, or a script, which is read."""
@@ -322,12 +320,17 @@ class _Finder:
         if name in table.CLUSTER:
             raise ConfigError(f"`{name}` hands the run to a cluster: this supervisor runs one pod only.")
         length, kind, entry, processes, options = table.entry_of(words, name)
-        arguments = tuple(words[length:])
+        seen, launcher = (command.line, command.source), (*kept, *before, *words)
+        launch = Launch("command", *seen, launcher, name, (), env, self.folder, self.venv, self.venv_below)
         if not kind:
-            self._note_other(before, words, name, env, command, lone=lone, kept=kept)
+            self._note_other(launch, words, command, lone=lone, wrapped=bool(before))
             return
+        arguments = tuple(words[length:])
         launch = replace(
-            self._add_launch(kind, (*kept, *before, *words[:length]), entry, env, command),
+            launch,
+            kind=kind,
+            launcher=(*kept, *before, *words[:length]),
+            entry=entry,
             arguments=arguments,
             project=(self.folder or Path("/")) / project if project else None,
             plain=plain and length == 1 and "/" not in words[0].text,
@@ -341,46 +344,27 @@ class _Finder:
                 shown = mask_secrets(target.strip("'\""))
                 self.found.told.append(f"What is read from {shown} is left out: the job's input is empty.")
 
-    def _note_other(
-        self,
-        before: list[Word],
-        words: list[Word],
-        name: str,
-        env: Mapping[str, Word],
-        command: Command,
-        *,
-        lone: bool,
-        kept: list[Word],
-    ) -> None:
+    def _note_other(self, launch: Launch, words: list[Word], command: Command, *, lone: bool, wrapped: bool) -> None:
+        """A program that is none of prime-rl's: part of a training, a training of its own, or what stands beside."""
+        name = launch.entry
         written = [target for how, target in command.redirects if how in (">", ">>") and name in ("cat", "echo", "tee")]
         if written and not written[0].startswith("/dev/"):
             self._left_out(command, "it writes a file, which has to be there before a start")
             return
-        why = table.left_out_because(name, words, wrapped=bool(before))
+        why = table.left_out_because(name, words, wrapped=wrapped)
         if why:
             self._left_out(command, why)
         elif why == "":
             return
         elif rank := table.rank_of(name, words, lone=lone and self._is_program(words[0])):
-            part = table.component_of(name, words)
-            launch = replace(
-                self._add_launch("command", (*kept, *before, *words), part or name, env, command), rank=rank
-            )
-            engine = (part or name) in table.ENGINES
-            (self.found.parts if engine else self.found.launches).append(launch)
-        elif table.prepares(name, words) or (before and table.prepares(words[0].text, words)):
+            launch = replace(launch, entry=table.component_of(name, words) or name, rank=rank)
+            (self.found.parts if launch.entry in table.ENGINES else self.found.launches).append(launch)
+        elif table.prepares(name, words) or (wrapped and table.prepares(words[0].text, words)):
             self.prepared.append(self._is_seen(command))
         elif name.endswith(".sh"):
             self._read_script(words, command)
         elif not lone:
             self.others.append(self._is_seen(command))
-
-    def _add_launch(
-        self, kind: table.Kind, launcher: tuple[Word, ...], entry: str, env: Mapping[str, Word], command: Command
-    ) -> Launch:
-        """A launch where the text stands now: its folder and virtual environment."""
-        seen = command.line, command.source
-        return Launch(kind, *seen, launcher, entry, (), env, self.folder, self.venv, self.venv_below)
 
     def _is_seen(self, command: Command) -> _Other:
         return _Other(len(self.found.launches), command.line, _shorten_text(command.source))

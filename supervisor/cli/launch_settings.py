@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +84,8 @@ def draft(
 def _no_launch(found: Found, launch: Launch | None) -> str:
     parts = [one for one in (*found.launches, *found.parts) if one.entry in COMPONENTS]
     if launch is not None or any(one.entry in ("trainer", "orchestrator") for one in parts):
-        files = {
-            one.entry: next(
-                (words[n + 1].text for n in range(len(words) - 1) if words[n].text == "@"), f"{one.entry}.toml"
-            )
-            for one in parts
-            for words in [one.launcher]
-        }
-        line = " ".join(f"--{part} @ {files.get(part, f'{part}.toml')}" for part in PARTS)
+        files = {one.entry: _word_behind("@", one) for one in parts}
+        line = " ".join(f"--{part} @ {files.get(part) or f'{part}.toml'}" for part in PARTS)
         return (
             "Only parts of prime-rl are started there, one by one, and a supervisor that restarts one of them would "
             f"leave the others behind. One line starts them all: `uv run rl {line}`. Give that to init --from."
@@ -102,6 +97,11 @@ def _no_launch(found: Found, launch: Launch | None) -> str:
         "No launch line was found there: no rl, sft, vf-rl, torchrun, accelerate, deepspeed or python. Give the line "
         f"itself: rl-supervisor init --from 'uv run rl @ rl.toml'. {told}"
     ).rstrip()
+
+
+def _word_behind(flag: str, launch: Launch) -> str:
+    words = [word.text for word in launch.launcher]
+    return next((value for word, value in pairwise(words) if word == flag), "")
 
 
 class _Drawer:
@@ -118,6 +118,7 @@ class _Drawer:
             )
         self._settings_of_limits()
         self._settings_of_environment()
+        self.visible = self._visible_gpus()
         self._ask_for_reading(launch.line)
 
     # ---------------------------------------------------------------- what holds around the line
@@ -218,16 +219,15 @@ class _Drawer:
             out.kept.append(f"the environment {venv} is [job] python")
         words = [word.text for word in launch.arguments]
         unknown = {number: word.unknown[0] for number, word in enumerate(launch.arguments) if word.unknown}
-        visible = self._visible_gpus()
-        told = translate(words, unknown, kind=launch.kind, visible=visible, shown=launch.entry)
+        told = translate(words, unknown, kind=launch.kind, visible=self.visible, shown=launch.entry)
         files = self._configuration_files(told)
         if files is not None and launch.kind == "rl" and not files.has("inference"):
-            told = translate(words, unknown, kind=launch.kind, visible=visible, shown=launch.entry, engine=False)
+            told = translate(words, unknown, kind=launch.kind, visible=self.visible, shown=launch.entry, engine=False)
         if any(f"${name}" in unknown.values() for name in self.found.loops):
             told.to_do.append("The line stands in a loop: each round is a run of its own, with a run file of its own.")
         if files is not None:
             of_files(told, files, sft=launch.kind == "sft")
-        self._settings_of_launcher(told, checkout, venv, visible)
+        self._settings_of_launcher(told, checkout, venv)
         self._engine_beside(told)
         settle(told)
         self._take_flags(told, checkout)
@@ -237,8 +237,7 @@ class _Drawer:
         program = self.launch.launcher[-1].text
         if checkout is None or self.launch.kind == "vf-rl" or is_prime_rl(self.folder) or program.startswith("/"):
             return
-        words = self.launch.arguments
-        named = [words[at + 1].text for at in range(len(words) - 1) if words[at].text == "@"]
+        named = [path.text for word, path in pairwise(self.launch.arguments) if word.text == "@"]
         relative = [path for path in named if not path.startswith(("/", "~"))]
         if self.launch.folder == self.here and not any((self.folder / path).exists() for path in relative):
             self.folder = checkout.absolute()
@@ -274,13 +273,11 @@ class _Drawer:
         except ConfigError:
             return None  # the check says what is wrong with it
 
-    def _settings_of_launcher(
-        self, told: Translation, checkout: Path, venv: Path | None, visible: Sequence[int] | None
-    ) -> None:
+    def _settings_of_launcher(self, told: Translation, checkout: Path, venv: Path | None) -> None:
         launch = self.launch
         words = launch.launcher
         if launch.processes is not None or launch.torchrun or "torchrun" in [Path(word.text).name for word in words]:
-            if self._settings_of_torchrun(told, visible):
+            if self._settings_of_torchrun(told):
                 return
         elif launch.plain and launch.entry != "rl_local":
             return
@@ -306,16 +303,16 @@ class _Drawer:
         engines = [one for one in self.found.parts if one.entry in ENGINES]
         if not engines or self.launch.kind != "rl":
             return
-        words = [word.text for word in engines[-1].launcher]
-        file = next((words[at + 1] for at in range(len(words) - 1) if words[at] == "@"), "FILE.toml")
+        file = _word_behind("@", engines[-1]) or "FILE.toml"
         told.to_do.append(
             f"Line {engines[-1].line} starts an inference server of its own, which this run file does not. To have it "
             f'started and watched beside the job: [job] inference_config = "{mask_secrets(file)}" and [recovery] '
             'inference = "own-role". Where it runs elsewhere: [job] engine_url.'
         )
 
-    def _settings_of_torchrun(self, told: Translation, visible: Sequence[int] | None) -> bool:
+    def _settings_of_torchrun(self, told: Translation) -> bool:
         """[gpus] says as much as this torchrun line does; if it does not, the words stay as they are."""
+        visible = self.visible
         processes = self.launch.processes.text if self.launch.processes else "1"
         count = int(processes) if re.fullmatch(r"\d{1,3}", processes) else 0
         if processes in ("gpu", "auto"):
@@ -340,10 +337,9 @@ class _Drawer:
         out = self.out
         out.name = told.name
         out.settings |= told.settings
-        if "gpus.trainer" in told.settings and self._visible_gpus() is not None:
-            shown = self._visible_gpus() or []
+        if "gpus.trainer" in told.settings and self.visible is not None:
             chosen = [*told.settings.get("gpus.inference", []), *told.settings["gpus.trainer"]]
-            if set(chosen) <= set(shown):
+            if set(chosen) <= set(self.visible):
                 del out.env["CUDA_VISIBLE_DEVICES"]
                 out.kept.append("CUDA_VISIBLE_DEVICES is in [gpus]")
         if told.config:
@@ -378,10 +374,10 @@ class _Drawer:
         out, launch = self.out, self.launch
         out.settings["job.kind"] = "command"
         out.settings["job.dir"] = str(self.folder)
-        if (visible := self._visible_gpus()) is not None:
-            out.settings["gpus.trainer"] = visible
+        if self.visible is not None:
+            out.settings["gpus.trainer"] = self.visible
             del out.env["CUDA_VISIBLE_DEVICES"]
-            out.kept.append(f"CUDA_VISIBLE_DEVICES is [gpus] trainer = {visible}")
+            out.kept.append(f"CUDA_VISIBLE_DEVICES is [gpus] trainer = {self.visible}")
         engines = [one for one in self.found.parts if one.entry in ENGINES]
         if engines:
             self._engine_of_a_command(engines[-1])
@@ -403,8 +399,7 @@ class _Drawer:
 
     def _engine_of_a_command(self, engine: Launch) -> None:
         """Where the engine that the same text starts answers, and on which GPUs."""
-        words = [word.text for word in engine.launcher]
-        port = next((words[at + 1] for at in range(len(words) - 1) if words[at] == "--port"), "8000")  # vLLM's default
+        port = _word_behind("--port", engine) or "8000"  # vLLM's default
         if re.fullmatch(r"\d{1,5}", port):
             self.out.plain["engine_url"] = f"http://127.0.0.1:{port}"
         seen = engine.env.get("CUDA_VISIBLE_DEVICES", Word("")).text

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from supervisor.base.errors import ConfigError
 from supervisor.cli.shell_words import Word, join_words
@@ -77,26 +77,33 @@ _LEFT_OUT = [
 ]
 """Holds it only for a command that stands alone, how it begins, and what is said of it; the first row that fits."""
 
-# Programs that start another one, and which of their options take a value.
-_NONE: frozenset[str] = frozenset()
-DROPPED: dict[str, Collection[str]] = {
-    **dict.fromkeys(("nohup", "setsid", "command", "unbuffer", "caffeinate", "systemd-inhibit"), _NONE),
-    "exec": {"-a"},
-    "time": {"-f", "-o"},
-    "stdbuf": {"-i", "-o", "-e"},
-}
-KEPT: dict[str, tuple[Collection[str], int]] = {  # ... and how many words besides
-    "numactl": ({"-N", "-m", "-C", "-i", "-p"}, 0),
-    "ionice": ({"-c", "-n"}, 0),
-    "nice": ({"-n"}, 0),
-    **dict.fromkeys(("taskset", "chrt"), (_NONE, 1)),
-}
-LEFT_OUT_BEFORE: dict[str, tuple[Collection[str], int, str]] = {  # ... and why, where a person must know
-    "sudo": ({"-u", "-g"}, 0, "the job runs as the daemon's user"),
-    "doas": (_NONE, 0, "the job runs as the daemon's user"),
-    "timeout": ({"-k", "-s"}, 1, "a run that it ends would be started again; [run] max_steps bounds a run"),
-    "env": ({"-u", "-C"}, 0, ""),
-    "flock": (_NONE, 1, ""),
+
+class Wrapper(NamedTuple):
+    """A program that starts another one: its options that take a value, and how many words stand behind them.
+
+    ``kept``: it belongs to the launcher. ``why``: it is left out, and a person must know.
+    """
+
+    values: Collection[str] = ()
+    more: int = 0
+    kept: bool = False
+    why: str = ""
+
+
+WRAPPERS = {
+    **dict.fromkeys(("nohup", "setsid", "command", "unbuffer", "caffeinate", "systemd-inhibit"), Wrapper()),
+    "exec": Wrapper({"-a"}),
+    "time": Wrapper({"-f", "-o"}),
+    "stdbuf": Wrapper({"-i", "-o", "-e"}),
+    "env": Wrapper({"-u", "-C"}),
+    "flock": Wrapper(more=1),
+    "numactl": Wrapper({"-N", "-m", "-C", "-i", "-p"}, kept=True),
+    "ionice": Wrapper({"-c", "-n"}, kept=True),
+    "nice": Wrapper({"-n"}, kept=True),
+    **dict.fromkeys(("taskset", "chrt"), Wrapper(more=1, kept=True)),
+    "sudo": Wrapper({"-u", "-g"}, why="the job runs as the daemon's user"),
+    "doas": Wrapper(why="the job runs as the daemon's user"),
+    "timeout": Wrapper({"-k", "-s"}, 1, why="a run that it ends would be started again; [run] max_steps bounds a run"),
 }
 _UV_VALUES = {
     *("--project", "--directory", "-p", "--python", "--extra", "--no-extra", "--group", "--no-group", "--only-group"),
