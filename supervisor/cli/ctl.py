@@ -98,7 +98,7 @@ def _build_parser(program: str = "supervisorctl") -> argparse.ArgumentParser:
         "what the supervisor said and did, newest last",
         lambda options: said.events(options, _meant_run(options).client),
     )
-    said.add_events(events)
+    said.add_lines(events)
     of_run(events)
     about = "put the program that is installed now in the daemon's place; the job runs on"
     of_run(verb("upgrade", about, lambda options: upgrading.upgrade(_meant_run(options), as_json=options.json)))

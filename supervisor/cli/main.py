@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -484,8 +486,6 @@ def _run_daemon(options: argparse.Namespace) -> int:
     asked = loop.Options(options.fresh, options.step, options.take_over, onstart=onstart, overrule=options.overrule)
     code = loop.main(options.run_file, asked)
     if code in (EXIT_FINISHED, EXIT_POD_UNFIT):
-        import os
-
         from supervisor.cli import end_billing
 
         end_billing.end_own_billing(options.run_file, os.environ)
@@ -506,9 +506,6 @@ def _hold_signals() -> None:
 
     Below a nanny that is the nanny's work, and the lock that may be waited for there wants to hear them.
     """
-    import os
-    import signal
-
     from supervisor.process.known_names import NANNY
 
     if NANNY not in os.environ:
@@ -517,8 +514,6 @@ def _hold_signals() -> None:
 
 def _become_nanny(options: argparse.Namespace, verb: str) -> None:
     """Become the daemon's nanny where that is wanted; the daemon is then its child, started without --restart."""
-    import os
-
     if options.restart is False or (options.restart is None and os.getpid() != 1):
         return
     if os.getpid() != 1 and os.environ.get("NOTIFY_SOCKET"):
@@ -538,8 +533,6 @@ def _become_nanny(options: argparse.Namespace, verb: str) -> None:
 
 
 def _upgrade_check(options: argparse.Namespace) -> int:
-    import os
-
     from supervisor.daemon.upgrade_trial import try_upgrade
 
     onstart = options.started == "onstart"
@@ -549,7 +542,6 @@ def _upgrade_check(options: argparse.Namespace) -> int:
 
 def _start_check(options: argparse.Namespace) -> int:
     import math
-    import signal
 
     from supervisor.cli import check
     from supervisor.daemon.start_check import LIMIT_S

@@ -19,6 +19,7 @@ from supervisor.cli.document import Bullets, Document, Paragraph, Section, Table
 from supervisor.cli.hand_on import check_place, clean_texts, hide_hosts, write_file
 from supervisor.cli.render import clock, safe, table, wrap
 from supervisor.cli.run_log import gather_log, tell_log
+from supervisor.core.interval import count, percent
 from supervisor.core.time_kinds import CATEGORIES, STOPPED, WORDS
 from supervisor.core.words import span
 
@@ -157,21 +158,19 @@ def _head_sentences(answer: Mapping[str, Any], stamp: Callable[[float], str]) ->
     pods = len(answer["pods"])
     where = f" on {pods} pods" if pods > 1 else ""
     lost = answer["steps_lost"]
-    told = f"{_count_in_words(answer['steps_kept'], 'step')} stayed"
+    told = f"{count(answer['steps_kept'], 'step')} stayed"
     told += (
         f", {lost} {'was' if lost == 1 else 'were'} lost and had to be done again. " if lost else ", none was lost. "
     )
-    told += (
-        f"{_count_in_words(answer['incident_count'], 'incident')}, {_count_in_words(answer['restarts'], 'restart')}."
-    )
+    told += f"{count(answer['incident_count'], 'incident')}, {count(answer['restarts'], 'restart')}."
     first = (
-        f"Run {answer['run']}: {_percent_in_words(answer['ettr'])} of {span(answer['seconds'])}{where} was "
+        f"Run {answer['run']}: {percent(answer['ettr'])} of {span(answer['seconds'])}{where} was "
         f"effective training (ETTR), {stamp(answer['began'])} to {stamp(answer['until'])}."
     )
     sentences = [first, told]
     if answer["categories"].get(STOPPED, 0.0) > 0.001 * answer["seconds"]:
         sentences.append(
-            f"Of the time in which it was not stopped by a person: {_percent_in_words(answer['ettr_while_wanted'])}."
+            f"Of the time in which it was not stopped by a person: {percent(answer['ettr_while_wanted'])}."
         )
     return sentences
 
@@ -207,7 +206,7 @@ def _pod_rows(pods: Sequence[Mapping[str, Any]], stamp: Callable[[float], str]) 
                 stamp(pod["began"]),
                 stamp(pod["until"]),
                 span(pod["seconds"]),
-                _percent_in_words(pod["ettr"]),
+                percent(pod["ettr"]),
                 str(pod["steps_kept"]),
                 str(pod["steps_lost"]),
                 str(pod["incident_count"]),
@@ -244,7 +243,7 @@ def _time_taken(one: Mapping[str, Any]) -> str:
         parts.append(f"ready after {span(one['prepared_s'])} more")
     if one["first_step_s"]:
         parts.append(f"first step {span(one['first_step_s'])} after the launch")
-    lost = f"; {_count_in_words(one['steps_lost'], 'step')} lost" if one["steps_lost"] else "; no step lost"
+    lost = f"; {count(one['steps_lost'], 'step')} lost" if one["steps_lost"] else "; no step lost"
     end = f"; {span(one['seconds'])} in all" if one["recovered"] else "; not recovered by itself"
     return ", ".join(parts) + lost + end
 
@@ -260,7 +259,7 @@ def _money_sentences(answer: Mapping[str, Any]) -> list[str]:
         )
     if not saved["incidents"]:
         return [*sentences, "The supervisor recovered from nothing yet, so it saved nothing yet."]
-    each = f"{_count_in_words(saved['incidents'], 'incident')} that it recovered from by itself"
+    each = f"{count(saved['incidents'], 'incident')} that it recovered from by itself"
     baseline = (
         f"Estimated against this baseline: {saved['baseline']}, so a dead job stands for "
         f"{saved['person_every_h'] / 2:g} h on average before it is restarted. Lost pods are "
@@ -280,14 +279,6 @@ def _would_bring_sentences(answer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _percent_in_words(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def dollars_in_words(amount: float) -> str:
     """``$3.20``."""
     return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"
-
-
-def _count_in_words(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -24,7 +24,7 @@ LINES = 20
 
 def add_tail(parser: argparse.ArgumentParser) -> None:
     """``[-f] [-n N] [--attempt N] [--state-dir DIR] [NAME] [ROLE]``."""
-    _add_lines(parser)
+    add_lines(parser)
     attempt = read_number("an attempt is a whole number")
     parser.add_argument("--attempt", type=attempt, metavar="N", help="of this attempt, however long ago it was")
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="the run's state folder; no daemon is asked")
@@ -32,12 +32,8 @@ def add_tail(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="*", metavar="[NAME] [ROLE]", help=what)
 
 
-def add_events(parser: argparse.ArgumentParser) -> None:
+def add_lines(parser: argparse.ArgumentParser) -> None:
     """``[-f] [-n N]``."""
-    _add_lines(parser)
-
-
-def _add_lines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on as more comes, until Ctrl-C")
     count = read_number(f"a number up to {MOST_LINES} is wanted", MOST_LINES)
     parser.add_argument("-n", "--lines", type=count, metavar="N", help=f"so many lines (default {LINES})")

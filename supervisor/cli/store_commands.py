@@ -21,6 +21,7 @@ from supervisor.checkpoints.claims import Standing
 from supervisor.checkpoints.writers import host_of, same_pod, writer_name
 from supervisor.config.settings import RunFile
 from supervisor.core import facts as f
+from supervisor.core.interval import count
 from supervisor.core.retention import safe_locally
 from supervisor.core.state import Local, Pins, State, Store
 from supervisor.core.words import numbers, size
@@ -52,7 +53,7 @@ def publish(
     files = job.step_files(wanted)
     total = sum(file.source.stat().st_size for file in files)
     if dry_run:
-        told = f"Would publish step {wanted}: {files_(len(files))}, {size(total)}, to {run_file.store_url}."
+        told = f"Would publish step {wanted}: {count(len(files), 'file')}, {size(total)}, to {run_file.store_url}."
         return {"step": wanted, "size_bytes": total, "files": len(files), "done": False}, [told]
     facts = job.facts()
     order = request(
@@ -162,14 +163,14 @@ def verify(
         else:
             by_size = ", by names and sizes (--deep 100 reads all bytes)"
             read = f", {size(int(one['read_bytes']))} of it read again" if one["read_bytes"] else by_size
-            told.append(f"{name} is good: {files_(int(one['files']))}, {amount}{read}.")
+            told.append(f"{name} is good: {count(int(one['files']), 'file')}, {amount}{read}.")
     told += [_as_sentence(str(problem)) for problem in found["problems"]]
     whole = [int(one["step"]) for one in found["steps"] if one["committed"] and not one["problems"]]
     good = len(whole)
     if found["damaged"]:
-        count = "" if step is not None else f" {good} good step{' is' if good == 1 else 's are'} there;"
+        others = "" if step is not None else f" {good} good step{' is' if good == 1 else 's are'} there;"
         told.append(
-            f"Something in {run_file.store_url} is damaged.{count or ' Nothing else was looked at, and'} nothing was "
+            f"Something in {run_file.store_url} is damaged.{others or ' Nothing else was looked at, and'} nothing was "
             "deleted."
         )
         if found["problems"] and whole:
@@ -319,11 +320,11 @@ def _keep_beating(run_file: RunFile, signed: Mapping[str, Any]) -> Iterator[None
     state_dir = str(run_file.state_dir / "publish")
 
     def beat() -> None:
-        count = 0
+        beats = 0
         while not over.wait(beat_time(run_file.store.take_over_after)):
-            count += 1
+            beats += 1
             with suppress(StoreError):  # what it means that the run was lost is told to the publish
-                transfers.run(request(run_file, "beat", count=count, state_dir=state_dir, **signed))
+                transfers.run(request(run_file, "beat", count=beats, state_dir=state_dir, **signed))
 
     thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
     thread.start()
@@ -354,11 +355,6 @@ def _as_sentence(problem: str) -> str:
     """A clause as a sentence; a file's name stays as it is written."""
     first = problem.split(" ", 1)[0]
     return f"{problem if '.' in first else problem[:1].upper() + problem[1:]}."
-
-
-def files_(count: int) -> str:
-    """So many files, in words."""
-    return f"{count} file{'' if count == 1 else 's'}"
 
 
 def _local_step(job: Job, step: int) -> f.LocalStep:

@@ -195,18 +195,15 @@ def _one_engine_belief(state: State) -> list[Piece]:
         would = f"{BAD_LOOKS} refused or failed answers in a row {A_SIGNAL}"
         found.append(Piece(name, text, now - engine.look_t, would=would))
     found.append(_counters_belief(state))
-    if engine.liveness_misses:
-        text = f"/liveness failed {times(engine.liveness_misses)} in a row"
-        would = "with counters that stand still, this is a signal"
-        if engine.liveness_misses < BAD_LOOKS:
-            would = f"at {BAD_LOOKS}, with counters that stand still, it {A_SIGNAL}"
-        found.append(Piece(f"{name} liveness", text, would=would))
-    if engine.canary_misses:
-        text = f"a one-token request was not answered, {times(engine.canary_misses)} in a row"
-        would = "with counters that stand still, this is a signal"
-        if engine.canary_misses < BAD_CANARIES:
-            would = f"at {BAD_CANARIES}, with counters that stand still, it {A_SIGNAL}"
-        found.append(Piece(f"{name} canary", text, would=would))
+    for what, misses, least, text in (
+        ("liveness", engine.liveness_misses, BAD_LOOKS, "/liveness failed"),
+        ("canary", engine.canary_misses, BAD_CANARIES, "a one-token request was not answered,"),
+    ):
+        if misses:
+            would = f"at {least}, with counters that stand still, it {A_SIGNAL}"
+            if misses >= least:
+                would = "with counters that stand still, this is a signal"
+            found.append(Piece(f"{name} {what}", f"{text} {times(misses)} in a row", would=would))
     return found
 
 

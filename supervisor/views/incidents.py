@@ -55,23 +55,16 @@ class _Found:
     roots: list[dict[str, Any]] = field(default_factory=list)
 
 
-def last_word(state_dir: Path) -> tuple[float, str, str] | None:
+def last_word(db: sqlite3.Connection) -> tuple[float, str, str] | None:
     """(Unix time, event, sentence) of the last thing of note that the run's daemon wrote into its journal: why it
-    ended, as a rule. None where nothing can be read.
+    ended, as a rule.
     """
     quiet = (*QUIET, *AFTERWARDS)
     marks = ",".join("?" * len(quiet))
-    try:
-        db = open_read_only(state_dir / "journal.db")
-        try:
-            row = db.execute(
-                f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
-                quiet,
-            ).fetchone()
-        finally:
-            db.close()
-    except (OSError, sqlite3.Error, SupervisorError):
-        return None
+    row = db.execute(
+        f"SELECT wall, event, sentence FROM events WHERE event NOT IN ({marks}) ORDER BY id DESC LIMIT 1",  # noqa: S608
+        quiet,
+    ).fetchone()
     return (float(row[0]), str(row[1]), str(row[2])) if row else None
 
 
@@ -112,12 +105,9 @@ def read_incidents(state_dir: Path, number: int | None = None, *, only_open: boo
             f"There is no journal in {state_dir}: no run was watched with this state folder."
         ) from None
     try:
-        db = open_read_only(path)
-        try:
+        with contextlib.closing(open_read_only(path)) as db:
             db.execute("BEGIN")
             found, identity, now = _read_journal(db)
-        finally:
-            db.close()
     except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:  # the last three where a person edited it
         raise SupervisorError(f"The journal {path} cannot be read: {error}.") from error
     if number is not None:

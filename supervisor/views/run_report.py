@@ -10,6 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -116,13 +117,10 @@ def _without_unstarted(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
 
 def _open_journal(path: Path, run: str) -> Found:
     """The present state out of a journal that a daemon may be writing at this moment."""
-    db = open_read_only(path)
-    try:
+    with closing(open_read_only(path)) as db:
         state = newest_state(db)
         identity = db.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
         said = db.execute("SELECT sentence, fields FROM events WHERE event = 'verdict' ORDER BY id DESC").fetchall()
-    finally:
-        db.close()
     own = state.journal or (str(identity[0]) if identity else "this-machine")
     sentences = {int(number): str(text) for text, fields in said if (number := json.loads(fields).get("incident"))}
     sentences |= {one.id: one.sentence for one in state.incidents.closed}

@@ -312,21 +312,22 @@ def _deadline_at(state: State) -> dict[str, Any] | None:
 
 def _deadline_fields(state: State) -> dict[str, Any] | None:
     if state.mode == "running":
-        deadline = step_deadline(state)
-        extra = allowance(state)
+        deadline, extra = step_deadline(state), allowance(state)
         left = deadline.hard_s + extra - (state.now - state.progress.t)
-        more = f"; known reasons explain {span(extra)} more" if extra else ""
-        return {"sentence": f"A new step: {deadline.sentence}{more}.", "seconds_left": round(left, 1)}
-    if state.mode == "starting":
+        told = f"A new step: {deadline.sentence}{_known_reasons(extra)}."
+    elif state.mode == "starting":
         budget, extra = startup_budget(state), start_of_limit(state) - state.attempt.started
         left = budget + extra - (state.now - state.attempt.started)
-        more = f"; known reasons explain {span(extra)} more" if extra else ""
-        told = f"The first step after a start may take {span(budget)}{more}."
-        return {"sentence": told, "seconds_left": round(left, 1)}
-    if state.mode == "backing-off":
-        return {"sentence": "The next try.", "seconds_left": round(state.recovery.backoff_until - state.now, 1)}
-    if _last_publish(state):
-        left = publish_until(state) - state.now
+        told = f"The first step after a start may take {span(budget)}{_known_reasons(extra)}."
+    elif state.mode == "backing-off":
+        told, left = "The next try.", state.recovery.backoff_until - state.now
+    elif _last_publish(state):
         told = f"The store to take step {max(state.good_local(), default=0)}."
-        return {"sentence": told, "seconds_left": round(left, 1)}
-    return None
+        left = publish_until(state) - state.now
+    else:
+        return None
+    return {"sentence": told, "seconds_left": round(left, 1)}
+
+
+def _known_reasons(extra_s: float) -> str:
+    return f"; known reasons explain {span(extra_s)} more" if extra_s else ""

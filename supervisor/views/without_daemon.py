@@ -96,6 +96,8 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
         launched = db.execute(
             "SELECT sentence FROM events WHERE event = 'launched' ORDER BY id DESC LIMIT 1"
         ).fetchone()
+        # What it said of its end is not what its log ends with: records and claims come after that.
+        why = incidents.last_word(db)
         state = None
         with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version
             state = newest_state(db)
@@ -120,8 +122,6 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
         began = launched is not None and str(launched[0]).startswith(f"Attempt {state.attempt.number} is launched")
         several = len({one.signature for one in state.recovery.failures}) > 1
         found["ended_otherwise"] = found.get("ended") in (EXIT_PERSON, EXIT_UNFIT) and (several or not began)
-    # What it said of its end is not what its log ends with: records and claims come after that.
-    why = incidents.last_word(state_dir)
     found["finished"] = why is not None and why[1] == "finished"
     if why is not None and (ended or found["finished"]):
         found["last_words"] = {"wall": why[0], "sentence": why[2]}
