@@ -41,13 +41,11 @@ VERBS: Mapping[str, frozenset[str]] = {
     "attach": frozenset(),
     "upgrade": frozenset(),
 }
-"""Each verb with the arguments it knows; ``attach``, of ``rl-supervisor attach``, takes one ``PID:START_TICKS``.
-
-Those of ``OF_A_STEP`` take one step.
-"""
-OF_A_STEP = ("pin", "unpin", "rollback")
-_STEP = re.compile(r"[0-9]{1,9}", re.ASCII)
-_PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII)
+"""Each verb with the arguments it knows, besides the one that it must have (``WANTED``)."""
+_STEP = re.compile(r"[0-9]{1,9}", re.ASCII), "one step, as a number"
+_PROCESS = re.compile(r"[0-9]{1,9}:[0-9]{1,18}", re.ASCII), "one process, as PID:START_TICKS"
+WANTED = {"pin": _STEP, "unpin": _STEP, "rollback": _STEP, "attach": _PROCESS}
+"""``attach`` is an order of ``rl-supervisor attach``."""
 
 LONGEST_WAIT_S = 30
 MOST_EVENTS = 1000
@@ -314,15 +312,13 @@ class _SocketPages(_OpenPages):
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"There is no command {verb[:40]!r}; there are {known}.")
         if not isinstance(args, list) or not all(isinstance(word, str) for word in args):
             raise RefusedError(HTTPStatus.BAD_REQUEST, "args must be a list of words.")
-        process = verb == "attach" and len(args) == 1 and _PROCESS.fullmatch(args[0])
-        of_step = verb in OF_A_STEP and len(args) == 1 and _STEP.fullmatch(args[0])
-        unknown = [] if process or of_step else [word for word in args if word not in VERBS[verb]]
+        form, wanted = WANTED.get(verb, (None, ""))
+        is_given = form is not None and len(args) == 1 and form.fullmatch(args[0])
+        unknown = [] if is_given else [word for word in args if word not in VERBS[verb]]
         if unknown:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"{verb} does not know {unknown[0][:40]!r}.")
-        if verb in OF_A_STEP and not of_step:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{verb} wants one step, as a number.")
-        if verb == "attach" and not process:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "attach wants one process, as PID:START_TICKS.")
+        if wanted and not is_given:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{verb} wants {wanted}.")
         reply = self.desk.command(verb, args, peer_name(self.connection))
         self.send_json(asdict(reply), HTTPStatus.OK if reply.ok else HTTPStatus.CONFLICT)
 
