@@ -43,12 +43,21 @@ def init(output: Path, job_dir: Path | None, launch: str | None = None, environ:
     given = _read_given_launch(launch) if launch is not None else None  # before anything is asked that takes time
     machine = look(job_dir)
     if given is not None:
-        wanted = _from_line(given, machine, job_dir, environ)
-    else:
-        wanted = _from_machine(machine)
-    if given is not None:  # it may name another prime-rl than the one that lies in a usual place
+        here = Path.cwd()
+        wanted = draft(
+            find(given.text, environ=environ, folder=here, script=given.script),
+            job_dir=job_dir,
+            installed=machine.job_dir,
+            environ=environ,
+            here=here,
+            gpus=len(machine.gpus),
+            script=given.script,
+        )
+        # It may name another prime-rl than the one that lies in a usual place.
         ours = wanted.settings["job.kind"] in ("rl", "sft")
         machine = replace(machine, job_dir=Path(wanted.settings["job.dir"]) if ours else None)
+    else:
+        wanted = _from_machine(machine)
     python = wanted.settings.get("job.python")
     pod = survey(machine, environ, Path(python) if python else None)
     name = wanted.name if re.fullmatch(RUN_ID, wanted.name) else _run_id(output.stem, machine, wanted)
@@ -112,20 +121,6 @@ def _decode_text(data: bytes, what: str) -> str:
     if not text.strip():
         raise ConfigError(f"{what} is empty: give the line that starts the training.")
     return text
-
-
-def _from_line(given: _Given, machine: Machine, job_dir: Path | None, environ: Mapping[str, str]) -> Draft:
-    here = Path.cwd()
-    found = find(given.text, environ=environ, folder=here, script=given.script)
-    return draft(
-        found,
-        job_dir=job_dir,
-        installed=machine.job_dir,
-        environ=environ,
-        here=here,
-        gpus=len(machine.gpus),
-        script=given.script,
-    )
 
 
 def _from_machine(machine: Machine) -> Draft:

@@ -50,16 +50,11 @@ def find_id(run_file: RunFile, told: str | None) -> str:
     """The id that the run file, ``told`` (a daemon or the store), or this machine's journal knows; "" for none."""
     if found := run_file.wandb.id or told:
         return found
-    with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(_open_journal(run_file)) as db:
+    journal = run_file.state_dir / "journal.db"
+    with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(open_read_only(journal)) as db:
         row = db.execute("SELECT value FROM meta WHERE key = 'wandb_id'").fetchone()
         return str(row[0]) if row else ""
     return ""
-
-
-def _open_journal(run_file: RunFile) -> sqlite3.Connection:
-    path = run_file.state_dir / "journal.db"
-    path.stat()
-    return open_read_only(path)
 
 
 def find_place(run_file: RunFile, environ: Mapping[str, str], run_id: str) -> Place:

@@ -49,7 +49,10 @@ def web(options: argparse.Namespace, *, listen: str) -> int:
     from supervisor.web.fleet_source import FleetSource
 
     fleet = _find_fleet(options)
-    found = _sources_of_fleet(fleet) if fleet is not None else _find_sources(options)
+    if fleet is not None:  # of each run its store is asked, and only when it is looked at
+        found = [RunSource(one, os.environ, here=False, price=None) for one in fleet.files.values()]
+    else:
+        found = _find_sources(options)
     sources = {one.run_file.run.id: one for one in found}
     token = None if host in LOOPBACK else os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
@@ -216,8 +219,3 @@ def _find_fleet(options: argparse.Namespace) -> Assembly | None:
     if options.store or options.run_id:
         raise UsageError("fleet.toml names its runs and their stores: leave --store and --run-id out.")
     return assemble(options.run_file, os.environ)
-
-
-def _sources_of_fleet(fleet: Assembly) -> list[RunSource]:
-    """Of each run its store is asked, and only when it is looked at."""
-    return [RunSource(one, os.environ, here=False, price=None) for one in fleet.files.values()]

@@ -34,8 +34,6 @@ class EngineIdle(NamedTuple):
 def measure_idle(journal: Path) -> EngineIdle | None:
     """None where nothing is known: no journal, no counters, or an orchestrator that tells of no rollouts."""
     try:
-        if not journal.exists():
-            return None
         with closing(open_read_only(journal)) as db:
             return add_up(line for piece in archive.pieces(db) for line in piece.lines.splitlines())
     except (OSError, sqlite3.Error, ValueError):
