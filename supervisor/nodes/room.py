@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.core.facts import DiskLook, Fact
 from supervisor.jobs.base import Job
-from supervisor.sensors.disk import HEARTBEAT_S, has_moved
+from supervisor.sensors.disk import DiskSensor
 
 if TYPE_CHECKING:
     from supervisor.nodes.steps import RemoteFile
@@ -21,13 +21,11 @@ AGAIN_S = 10.0
 MOST_TWICE = 1.1  # of a step's bytes: small files that each machine writes
 
 
-class RoomSensor:
+class RoomSensor(DiskSensor):
     """Posts ``DiskLook`` of one machine that saves, with the part of a step that it does; see ``DiskSensor``."""
 
-    name = "disk"
-
     def __init__(self, mirror: Path) -> None:
-        self._mirror = mirror
+        super().__init__(mirror)
         self.reserve_bytes = 0  # what stays free on each disk
         self._rooms: dict[str, tuple[int, int]] = {}
         self._files: Files | None = None
@@ -36,8 +34,6 @@ class RoomSensor:
         self._again_at = 0.0
         self._parts: dict[str, float] = {}
         self._step_bytes = 0
-        self._said: DiskLook | None = None
-        self._said_at = 0.0
 
     def hear(self, rooms: dict[str, tuple[int, int]], files: Files | None, job: Job | None) -> None:
         """Of each machine with a disk that answers: bytes in all and free.
@@ -46,19 +42,12 @@ class RoomSensor:
         """
         self._rooms, self._files, self._job = rooms, files, job
 
-    def look(self) -> Sequence[Fact]:
-        now, fact = time.monotonic(), self._find_fullest()
-        said = self._said
-        if said is not None and now - self._said_at < HEARTBEAT_S and not has_moved(said, fact):
-            return ()
-        self._said, self._said_at = fact, now
-        return (fact,)
-
     def unknown(self, reason: str) -> Sequence[Fact]:
         self._said = None
         return (DiskLook("", reason=reason),)
 
-    def _find_fullest(self) -> DiskLook:
+    def measure(self) -> DiskLook:
+        """The disk on which there is least room for the next save."""
         rooms = self._rooms
         self._measure_parts()
         saves = {host: part for host in sorted(rooms) if (part := self._parts.get(host, 0.0))}
@@ -80,7 +69,7 @@ class RoomSensor:
             return
         self._again_at = time.monotonic() + AGAIN_S
         for step in sorted(job.steps(), reverse=True):
-            paths = [str(file.source.relative_to(self._mirror)) for file in job.step_files(step)]
+            paths = [str(file.source.relative_to(self._path)) for file in job.step_files(step)]
             own = {host: sum(of[path].size for path in paths if path in of) for host, of in files.items()}
             whole = sum(max((of[path].size for of in files.values() if path in of), default=0) for path in paths)
             # What a start brought, to some machines or all, says nothing of what each saves.

@@ -13,7 +13,7 @@ from supervisor.core.codec import encode
 from supervisor.jobs.base import Engine, GpuPlan, Place
 from supervisor.nodes.wire import Message, now
 from supervisor.process.survivors import Identity, Process, process_table
-from supervisor.sensors.base import Looker
+from supervisor.sensors.base import Looker, Sensor
 from supervisor.sensors.effort import EffortSensor
 from supervisor.sensors.engine import EngineSensor
 from supervisor.sensors.gpu import GpuRole, GpuSensor
@@ -100,24 +100,30 @@ class GpuSights:
         self._say(message)
 
 
-class HostSights:
-    """The machine's memory, OOM kills, open files and /dev/shm, as the run's processes there have them."""
+class Sights:
+    """What one sensor sees of the machine."""
 
-    def __init__(self, say: Callable[[Message], None], processes: Callable[[], Iterable[tuple[int, str]]]) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[Message], None], kind: str, sensor: Sensor, interval_s: float) -> None:
+        self._say, self._top = say, Message(t=kind)
         self.newest: list[tuple[float, Message]] = []
         """What was told last, and when (``wire.now``): told again with each new connection."""
-        self._looker = Looker(HostSensor(processes), self._take, interval_s=HOST_S)
+        self._looker = Looker(sensor, self._take, interval_s=interval_s)
 
     def watch(self) -> None:
         """Look from now on."""
         self._looker.start()
 
     def _take(self, fact: f.Fact) -> None:
-        if isinstance(fact, f.HostLook):
-            message: Message = {"t": "host", "look": encode(fact)}
-            self.newest = [(now(), message)]
-            self._say(message)
+        message: Message = {**self._top, "look": encode(fact)}
+        self.newest = [(now(), message)]
+        self._say(message)
+
+
+class HostSights(Sights):
+    """The machine's memory, OOM kills, open files and /dev/shm, as the run's processes there have them."""
+
+    def __init__(self, say: Callable[[Message], None], processes: Callable[[], Iterable[tuple[int, str]]]) -> None:
+        super().__init__(say, "host", HostSensor(processes), HOST_S)
 
 
 @dataclass(frozen=True)
@@ -130,37 +136,25 @@ class Root:
     engines: Sequence[Identity] = ()
 
 
-class EffortSights:
+class EffortSights(Sights):
     """What the processes of the newest attempt do here: CPU time, files, and the network of the machine."""
 
     def __init__(self, say: Callable[[Message], None], roots: Callable[[], tuple[int, Sequence[Root]]]) -> None:
         """``roots``: the number of the attempt, and what runs here of it."""
-        self._say, self._roots = say, roots
-        self._attempt = 0
-        self.newest: list[tuple[float, Message]] = []
-        """What was told last, and when (``wire.now``): told again with each new connection."""
+        super().__init__(say, "effort", EffortSensor(self._list_all, over_machines=True), EFFORT_S)
+        self._roots = roots
+        self._top["attempt"] = 0
         self._key: list[tuple[int, str]] = []
-        self._looker = Looker(EffortSensor(self._list_all, over_machines=True), self._take, interval_s=EFFORT_S)
-
-    def watch(self) -> None:
-        """Look from now on."""
-        self._looker.start()
 
     def list_key(self) -> list[tuple[int, str]]:
         """The processes that count, as of the last look: (pid, role)."""
         return self._key
 
     def _list_all(self) -> list[Worker]:
-        self._attempt, roots = self._roots()
+        self._top["attempt"], roots = self._roots()
         found = list_workers(roots, process_table()) if roots else []
         self._key = [(pid, role) for role, pid, _, is_key in found if role is not None and is_key]
         return found
-
-    def _take(self, fact: f.Fact) -> None:
-        if isinstance(fact, f.EffortLook):
-            message: Message = {"t": "effort", "attempt": self._attempt, "look": encode(fact)}
-            self.newest = [(now(), message)]
-            self._say(message)
 
 
 def list_workers(roots: Sequence[Root], processes: Mapping[int, Process]) -> list[Worker]:

@@ -57,12 +57,11 @@ class StepsOfAll:
 
     def __init__(self, job: Job, mirrored: Job, disks: Disks) -> None:
         self._job, self._mirrored, self._disks = job, mirrored, disks
+        self.steps, self.step_files, self.step_trees = mirrored.steps, mirrored.step_files, mirrored.step_trees
+        self.stale_trees, self.above_trees = mirrored.stale_trees, mirrored.above_trees
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._job, name)
-
-    def steps(self) -> Sequence[int]:
-        return self._mirrored.steps()
 
     def check_step(self, step: int, *, settled: bool = False, on_tier: bool = False) -> StepCheck:
         check = self._mirrored.check_step(step, settled=settled)
@@ -76,18 +75,6 @@ class StepsOfAll:
             state: Any = "incomplete" if settled else "writing"
             return replace(check, state=state, reason=f"its parts are unknown: {why}")
         return check
-
-    def step_files(self, step: int) -> Sequence[StepFile]:
-        return self._mirrored.step_files(step)
-
-    def step_trees(self, step: int) -> Sequence[Path]:
-        return self._mirrored.step_trees(step)
-
-    def stale_trees(self, kept: Sequence[int], below: int) -> Sequence[Path]:
-        return self._mirrored.stale_trees(kept, below)
-
-    def above_trees(self, step: int | None) -> Sequence[Path]:
-        return self._mirrored.above_trees(step)
 
 
 class Disks:

@@ -85,7 +85,7 @@ def find_fullest(world: World) -> tuple[str, float]:
     world.look()
     world.disks.tick()
     world.disks.room._again_at = 0.0
-    look = world.disks.room._find_fullest()
+    look = world.disks.room.measure()
     return look.host or look.reason, round(look.part, 2)
 
 
