@@ -158,7 +158,7 @@ class Daemon:
         self._chosen_for: Mapping[Path, Path] | None = None  # the snapshot that the job was opened with
         if run_file.nodes is not None:  # by name: who has one machine loads nothing of it
             several = import_module("supervisor.nodes.head")
-            run.machines = several.open_head(
+            run.machines = several.Head(
                 run_file.nodes, run_file.run.id, self._state_dir, environ, self.post, lambda: self.state
             )
         sights = DaemonSights(run, self.journal, self.sensors, lambda: self.state)

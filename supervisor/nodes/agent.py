@@ -30,6 +30,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -97,6 +98,11 @@ class Part:
     def key(self) -> str:
         """Its name in what is said."""
         return f"{self.attempt}/{self.name}"
+
+    @property
+    def top(self) -> Message:
+        """Which it is, in what is said of its processes."""
+        return {"attempt": self.attempt, "role": self.place.role, "index": self.place.index, "name": self.name}
 
 
 class Agent:
@@ -184,7 +190,7 @@ class Agent:
         """The last thing: nothing of the run is left on this machine. 75 where something cannot be ended."""
         self._unwanted.set()
         with self._doing:
-            report = self._stop(10**9, None, STOP_S, brief=False)
+            report = self._stop(10**9)
         left = report["survivors"]
         for sentence in left:
             logs.say("error", "survivor", sentence)
@@ -197,7 +203,7 @@ class Agent:
         """
         known = {attempt_dir(self.state_dir, part.attempt) for part in self._list_parts()}
         for folder in _find_attempts(self.run_id, self.state_dir / "attempts") - known:
-            left = self._stop_one(int(folder.name), None, STOP_S, brief=False)
+            left = self._stop_one(int(folder.name))
             told = "; ".join(left) or "It was ended"
             logs.say(
                 "error", "unknown", f"Attempt {folder.name} ran here, and {self.state_dir} has no record of it. {told}."
@@ -257,7 +263,7 @@ class Agent:
         line = Line(connection)
         try:
             hello = line.wait_for_one(wire.GREETING_S)
-            mine = wire.new_nonce()
+            mine = secrets.token_hex(16)
             said = (self.run_id, self.name, str(hello.get("nonce")), mine)
             address = connection.getsockname()[0]
             greeting = {"v": wire.VERSION, "run": self.run_id, "name": self.name, "rank": self.rank, "nonce": mine}
@@ -288,9 +294,7 @@ class Agent:
     def _hear_welcome(self, welcome: Message) -> None:
         """Tell all that is known, and end what is of no attempt that the head knows."""
         logs.say("info", "head", "The head is there.")
-        logs_there = welcome.get("logs") or {}
-        with self._lock:
-            parts = list(self.parts.values())
+        logs_there, parts = welcome.get("logs") or {}, self._list_parts()
         for part in parts:
             part.told = None
             part.carried = int(logs_there.get(part.key, 0))
@@ -438,11 +442,8 @@ class Agent:
             self._watch(part)
             ended = part.state.ended_wall
             age = max(0.0, time.time() - ended) if ended is not None else 0.0
-            self._out.append((now() - age, self._part_message(part)))
-
-    @staticmethod
-    def _part_message(part: Part) -> Message:
-        return {"t": "part", "attempt": part.attempt, "name": part.name, "state": to_message(part.state)}
+            message = {"t": "part", "attempt": part.attempt, "name": part.name, "state": to_message(part.state)}
+            self._out.append((now() - age, message))
 
     def _carry_output(self, part: Part, path: Path, line: Line) -> bool:
         """Send a piece of what the component wrote; True while more of it waits.
@@ -472,45 +473,37 @@ class Agent:
         """Look at the processes below the component's shim: an engine's core ends silently while its server lives."""
         if part.state.state != "running" or part.lookers or part.state.pid is None:
             return
-        top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
         main = (part.state.pid, part.state.start_ticks or 0)
-        part.seen[main] = {"t": "seen", **top, "pid": main[0], "ticks": main[1], "title": part.name, "key": True}
+        part.seen[main] = {"t": "seen", **part.top, "pid": main[0], "ticks": main[1], "title": part.name, "key": True}
         self._say(part.seen[main])
         if part.place.role != "inference" or part.state.shim_pid is None:
             return
+        post = partial(self._take_fact, part)
         if part.place.port is not None:
-            part.lookers.append(watch_engine(part.place, self._hang_s, lambda fact: self._take_fact(part, fact)))
-            part.lookers[-1].start()
+            part.lookers.append(watch_engine(part.place, self._hang_s, post))
         known = [
             f.ProcessSeen(part.attempt, part.place.role, *process, title=str(message.get("title", "")))
             for process, message in part.seen.items()
             if process != main
         ]
         root = Identity(part.state.shim_pid, proc_stat.start_ticks(part.state.shim_pid) or 0)
-        watcher, scanner = process_sensors(part.attempt, [root], _classify, tuple, known=known)
-        part.watcher = watcher
-
-        def post(fact: f.Fact) -> None:
-            self._take_fact(part, fact)
-
-        for sensor, interval_s in ((watcher, WATCH_S), (scanner, SCAN_S)):
-            looker = Looker(sensor, post, interval_s=interval_s)
-            part.lookers.append(looker)
+        part.watcher, scanner = process_sensors(part.attempt, [root], _classify, tuple, known=known)
+        part.lookers += [Looker(part.watcher, post, interval_s=WATCH_S), Looker(scanner, post, interval_s=SCAN_S)]
+        for looker in part.lookers:
             looker.start()
 
     def _take_fact(self, part: Part, fact: f.Fact) -> None:
         """Of an engine, in a sensor's thread."""
-        top = {"attempt": part.attempt, "role": part.place.role, "index": part.place.index, "name": part.name}
         if isinstance(fact, f.EngineLook):
             odd = is_worth_saying(fact)
             # The first good answer after a bad one is news as well.
             if odd or part.odd or now() - part.answered >= WELL_S:
                 part.answered, part.odd = now(), odd
-                self._say({"t": "engine", **top, "look": encode(fact)})
+                self._say({"t": "engine", **part.top, "look": encode(fact)})
         if not isinstance(fact, f.ProcessSeen | f.ProcessGone):
             return
         process = (fact.pid, fact.start_ticks)
-        message = {**top, "pid": fact.pid, "ticks": fact.start_ticks, "key": fact.key}
+        message = {**part.top, "pid": fact.pid, "ticks": fact.start_ticks, "key": fact.key}
         with self._lock:
             if isinstance(fact, f.ProcessSeen):
                 message |= {"t": "seen", "title": fact.title}
@@ -599,7 +592,7 @@ class Agent:
             case "end-others":
                 try:
                     for attempt in sorted({one.attempt for one in self._list_parts()} - {int(message["attempt"])}):
-                        self._stop_one(attempt, None, STOP_S, brief=False)
+                        self._stop_one(attempt)
                 finally:
                     self._ending_others = False
                 return {}
@@ -611,8 +604,7 @@ class Agent:
         if self._is_lease_over():
             raise TryAgainError("no head has heard of this machine for longer than its lease")
         for earlier in sorted({one.attempt for one in self._list_parts() if one.attempt != attempt}):
-            left = self._stop_one(earlier, None, STOP_S, brief=False)
-            if left:
+            if left := self._stop_one(earlier):
                 raise PodUnfitError(f"something of an earlier attempt cannot be ended: {'; '.join(left)}")
         self._forget_old(attempt)
         place = {**message["place"], **message.get("sees", {})}
@@ -672,11 +664,11 @@ class Agent:
     def _stop(
         self,
         upto: int,
-        rules: StopRules | None,
-        budget_s: float,
+        rules: StopRules | None = None,
+        budget_s: float = STOP_S,
         gpu_wait_s: float = 0.0,
         *,
-        brief: bool,
+        brief: bool = False,
         at_once: bool = False,
     ) -> Message:
         """End all attempts up to this one, and wait so long for the GPUs' memory."""
@@ -691,14 +683,14 @@ class Agent:
     def _stop_one(
         self,
         attempt: int,
-        rules: StopRules | None,
-        budget_s: float,
+        rules: StopRules | None = None,
+        budget_s: float = STOP_S,
         gpu_wait_s: float = 0.0,
         *,
-        brief: bool,
+        brief: bool = False,
         at_once: bool = False,
     ) -> list[str]:
-        """End all of one attempt here; returns a sentence for each process that is left."""
+        """End all of one attempt here; returns a sentence for each process that is left. ``rules``: None: its own."""
         folder = attempt_dir(self.state_dir, attempt)
         parts = [one for one in self._list_parts() if one.attempt == attempt]
         stop = rules or (parts[0].rules if parts else StopRules([]))

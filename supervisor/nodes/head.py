@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from supervisor.core.codec import decode
 from supervisor.core.fencing import may_write
 from supervisor.core.machines import to_avoid
 from supervisor.core.state import State
-from supervisor.jobs.base import Component, Place, StopRules
+from supervisor.jobs.base import Component, StopRules
 from supervisor.nodes import wire
 from supervisor.nodes.allocation import choose_machines, count_machines, fill_machines
 from supervisor.nodes.efforts import Efforts
@@ -98,7 +98,7 @@ class Request:
 
 
 class Head:
-    """All machines of a run, as its daemon has them."""
+    """All machines of a run, as its daemon has them. ``supervisor.daemon.loop`` loads it by name."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -166,8 +166,8 @@ class Head:
                 return
             self._ended = True
             if code is not None:
-                for machine in self._machines.values():
-                    self._tell(machine.peer, {"t": "bye", "why": f"its daemon ends with {code}"})
+                for host in self._machines:
+                    self._tell(host, {"t": "bye", "why": f"its daemon ends with {code}"})
             self._changed.notify_all()
         if code is not None:
             # For those that do not hear it now; a shared folder that hangs is not waited for.
@@ -183,15 +183,11 @@ class Head:
     def _leave_word(self, code: int) -> None:
         if not self._told_address or self._state().fence.lost:
             return  # another daemon has the run, or had it last
-        with self._leaving:
-            self._leave_last_word(code)
-
-    def _leave_last_word(self, code: int) -> None:
         # Only those that were heard: others are of an allocation before this one.
         unfit = [name for name in to_avoid(self._state()) if (one := self._machines.get(name)) and one.address]
         left = {"ended": code, "run": self.run_id, "job": self._job, "at": round(time.time(), 3)}
         left |= {"unfit": unfit[:MOST_UNFIT]} if code == EXIT_POD_UNFIT else {}
-        with contextlib.suppress(OSError, ConfigError):
+        with self._leaving, contextlib.suppress(OSError, ConfigError):
             if self._head_file.exists() and wire.read_private(self._head_file) != self._own_word():
                 return  # another daemon's agents read it by now
             wire.write_private(self._head_file, json.dumps(left) + "\n")
@@ -310,8 +306,7 @@ class Head:
         if sum(not one.name for one in self._peers) >= MOST_STRANGERS:
             connection.close()
             return
-        peer = Peer(Line(connection), now(), wire.new_nonce())
-        peer.heard = now()
+        peer = Peer(Line(connection), now(), secrets.token_hex(16), heard=now())
         self._peers.add(peer)
         self._selector.register(peer.line, selectors.EVENT_READ, peer)
         self._hear_or_hang_up(peer, lambda: peer.line.put({"v": wire.VERSION, "nonce": peer.nonce}))
@@ -354,11 +349,10 @@ class Head:
         for peer in list(self._peers):
             if now() - peer.heard > wire.SILENCE_S or (not peer.name and now() - peer.since > wire.GREETING_S):
                 self._hang_up(peer, f"nothing was heard of it for {now() - peer.heard:.0f} s")
-        known = dict.fromkeys(self._state().machines_used(), self._began)
         silent = {}
         with self._changed:
-            for name, since in known.items():
-                self._machines.setdefault(name, Machine(1 << 20, "", since))
+            for name in self.list_used():
+                self._machines.setdefault(name, Machine(1 << 20, "", self._began))
             for name, machine in self._machines.items():
                 if not machine.told_silent and self.is_silent(name):
                     machine.told_silent = True
@@ -421,7 +415,7 @@ class Head:
             self._machines[name] = Machine(int(message.get("rank", 0)), str(message.get("address")), now(), peer)
             for request in self._requests.values():
                 if request.host == name and request.answer is None:
-                    self._tell(peer, request.message)
+                    self._tell(name, request.message)
             self._changed.notify_all()
         logs.say("info", "machine", f"The agent of {name} is there.")
         self._post(f.MachineLook(name, seat=str(message.get("seat", ""))), "nodes")
@@ -486,6 +480,7 @@ class Head:
         if machine.told_silent:
             machine.told_silent = False
             self._post(f.MachineLook(peer.name), "nodes")
+        age_s = float(message.get("age", 0.0))
         match message.get("t"):
             case "beat":
                 wanted = self._attempt_wanted()
@@ -502,21 +497,18 @@ class Head:
                 self._hear_process(peer.name, message)
             case "gpu":
                 gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
-                age_s = float(message.get("age", 0.0))
                 self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
             case "remark":
                 self._post(f.Remark("warning", f"{peer.name}: {str(message['text'])[:500]}", "warning"), "nodes")
-            case "gpus" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
+            case "gpus" if age_s <= OLD_LOOK_S:
                 look = decode(message["look"])
                 gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)
                 self._post(replace(look, gpus=gpus, host=peer.name), "gpu")
             case "host":
-                age_s = float(message.get("age", 0.0))
                 self._post(replace(decode(message["look"]), host=peer.name, age_s=age_s), "host")
             case "effort":
-                look = decode(message["look"])
-                self._efforts.hear(peer.name, int(message["attempt"]), look, float(message.get("age", 0.0)))
-            case "engine" if float(message.get("age", 0.0)) <= OLD_LOOK_S:
+                self._efforts.hear(peer.name, int(message["attempt"]), decode(message["look"]), age_s)
+            case "engine" if age_s <= OLD_LOOK_S:
                 state, look = self._state(), decode(message["look"])
                 if state.live and int(message["attempt"]) == state.attempt.number:
                     self._post(replace(look, host=peer.name, index=int(message["index"])), "engine")
@@ -609,11 +601,12 @@ class Head:
 
     # ------------------------------------------------------------ orders
 
-    def _tell(self, peer: Peer | None, message: Message) -> None:
+    def _tell(self, host: str, message: Message) -> None:
         """From any thread, with the lock held; who cannot be told is hung up on by the thread that hears."""
-        if peer is not None:
+        machine = self._machines.get(host)
+        if machine is not None and machine.peer is not None:
             with contextlib.suppress(WireError):
-                peer.line.put(message)
+                machine.peer.line.put(message)
 
     def ask(self, host: str, message: Message) -> Request:
         """Send an order to a machine; now, and again with each new connection until it is answered."""
@@ -621,9 +614,7 @@ class Head:
         request = Request(host, {"t": "do", "id": number, **message})
         with self._changed:
             self._requests[number] = request
-            machine = self._machines.get(host)
-            if machine is not None and machine.peer is not None:
-                self._tell(machine.peer, request.message)
+            self._tell(host, request.message)
         self._waker.send(b"!")
         return request
 
@@ -661,8 +652,7 @@ class Head:
                         self._post(f.StartWaits(""), "nodes")
                     best = choose_machines({name: one.rank for name, one in there.items()}, avoid, wanted)
                     return _reach([(name, there[name].address) for name in best])
-                if unwanted.is_set() or self._ended:
-                    raise TryAgainError("The start is no longer wanted.")
+                self._check_wanted(unwanted)
                 if now() >= until:
                     names = ", ".join(sorted(there)) or "none"
                     sentence = f"Of the {wanted} machines that the job needs these are there: {names}."
@@ -672,6 +662,10 @@ class Head:
             if not enough and sentence != told:
                 told = sentence
                 self._post(f.StartWaits(sentence), "nodes")
+
+    def _check_wanted(self, unwanted: threading.Event) -> None:
+        if unwanted.is_set() or self._ended:
+            raise TryAgainError("The start is no longer wanted.")
 
     def launch(
         self, components: Sequence[Component], folder: Path, rules: StopRules, unwanted: threading.Event
@@ -699,7 +693,7 @@ class Head:
             (folder / f"{component.name}.log").touch(mode=0o640)
             told: Message = {"name": component.name, "argv": list(component.argv), "cwd": str(component.cwd)}
             told |= {"env": dict(component.env), "nofile": component.nofile, "ports": list(component.ports)}
-            order = {"do": "launch", "attempt": int(folder.name), "component": told, "rules": _rules_message(rules)}
+            order = {"do": "launch", "attempt": int(folder.name), "component": told, "rules": asdict(rules)}
             sees = {"gpus": place.gpus, "port": place.port}  # apart: an agent of before does not know them
             order |= {"place": {name: value for name, value in vars(place).items() if name not in sees}, "sees": sees}
             requests.append(self.ask(place.host, order))
@@ -715,8 +709,7 @@ class Head:
         with self._changed:
             while any(one.answer is None for one in requests):
                 late = sorted({one.host for one in requests if one.answer is None})
-                if unwanted.is_set() or self._ended:
-                    raise TryAgainError("The start is no longer wanted.")
+                self._check_wanted(unwanted)
                 if now() > until:
                     raise TryAgainError(f"{', '.join(late)} did not answer within {LAUNCH_S:.0f} s.")
                 if any(one.answer is not None and "error" in one.answer for one in requests):
@@ -758,7 +751,7 @@ class Head:
                 if not silent and not living:
                     return
                 for host in living - asked.keys():
-                    order = {"do": "stop", "upto": attempt - 1, "rules": _rules_message(rules), "brief": False}
+                    order = {"do": "stop", "upto": attempt - 1, "rules": asdict(rules), "brief": False}
                     asked[host] = self.ask(host, {**order, "at_once": False, "budget_s": 60.0, "gpu_wait_s": 0.0})
                 if silent and told != (names := ", ".join(sorted(silent))):
                     told = names
@@ -767,8 +760,7 @@ class Head:
                         f"agent has ended that, {self.nodes.lease:.0f} s after it last heard of this daemon."
                     )
                     self._post(f.StartWaits(sentence), "nodes")
-                if unwanted.is_set() or self._ended:
-                    raise TryAgainError("The start is no longer wanted.")
+                self._check_wanted(unwanted)
                 with self._changed:
                     self._changed.wait(0.25)
         finally:
@@ -810,9 +802,8 @@ class Head:
         hosts = {
             state.place.host for _, _, state in self._records() if state.place is not None and away.may_live(state)
         }
-        with self._changed:
-            hosts |= {name for name in self._machines if self._speaks(name)}
-        order: Message = {"do": "stop", "upto": attempt, "rules": _rules_message(rules), "budget_s": budget_s}
+        hosts |= {*self.list_speaking()}
+        order: Message = {"do": "stop", "upto": attempt, "rules": asdict(rules), "budget_s": budget_s}
         order |= {"gpu_wait_s": gpu_wait_s, "brief": brief, "at_once": at_once}
         requests = [self.ask(host, order) for host in sorted(hosts)]
         hurried = False
@@ -822,7 +813,7 @@ class Head:
                     if hurry.is_set() and not hurried:
                         hurried = True
                         for one in left:
-                            self._tell(self._machines[one.host].peer if one.host in self._machines else None, _HURRY)
+                            self._tell(one.host, {"t": "hurry"})
                     heard = [self._machines[one.host].heard for one in left if one.host in self._machines]
                     silent_s = now() - max(heard, default=self._began)
                     if silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + gpu_wait_s + 120.0:
@@ -864,14 +855,6 @@ class Head:
         return [f"{host}: {answer.get('ok') or answer.get('error')}" for host, answer in answers]
 
 
-_HURRY: Message = {"t": "hurry"}
-
-
-def _rules_message(rules: StopRules) -> Message:
-    signals = [[int(number), float(seconds)] for number, seconds in rules.signals]
-    return {"signals": signals, "why": rules.why, "at_once_s": rules.at_once_s}
-
-
 def _error_of(host: str, answer: Message) -> SupervisorError:
     """What one machine answered to an order."""
     kinds: dict[str, type[SupervisorError]] = {"config": ConfigError, "unfit": PodUnfitError}
@@ -890,19 +873,9 @@ def read_unfit(folder: Path, run_id: str, job: str) -> list[str]:
     return []
 
 
-def open_head(  # noqa: PLR0917
-    nodes: Nodes, run_id: str, state_dir: Path, environ: Mapping[str, str], post: Post, state: Callable[[], State]
-) -> Head:
-    """The head of a run over several machines, listening. ``supervisor.daemon.loop`` loads it by name."""
-    return Head(nodes, run_id, state_dir, environ, post, state)
-
-
 def _reach(machines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The head's own agent may have come by the loopback address, which the others cannot use: it has its name."""
     local = [address for _, address in machines if address.startswith("127.") or address == "::1"]
     if len(local) == len(machines):
         return list(machines)
     return [(name, name if address in local else address) for name, address in machines]
-
-
-__all__ = ["Head", "Place", "open_head"]

@@ -150,11 +150,6 @@ def is_proof(found: object, expected: str) -> bool:
     return isinstance(found, str) and hmac.compare_digest(found.encode(), expected.encode())
 
 
-def new_nonce() -> str:
-    """Said once."""
-    return secrets.token_hex(16)
-
-
 # ---------------------------------------------------------------- lines
 
 
