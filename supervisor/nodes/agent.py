@@ -143,8 +143,8 @@ class Agent:
             from supervisor.nodes.disk import LANES, Disk  # of no use where the machines share one
 
             self._disk = Disk(options.disk, options.state, os.environ, self._say, options.disk_capacity)
-            lanes: dict[str, queue.SimpleQueue[Message]] = {lane: queue.SimpleQueue() for lane in LANES.values()}
-            self._of_disk = {do: lanes[lane] for do, lane in LANES.items()}
+            for lane in LANES:
+                self._of_disk |= dict.fromkeys(lane, queue.SimpleQueue())
 
     # ------------------------------------------------------------ the life of an agent
 
@@ -160,7 +160,7 @@ class Agent:
         threading.Thread(target=self._lane, name="lane", daemon=True).start()
         if self._disk is not None:
             threading.Thread(target=self._disk.watch, name="disk", daemon=True).start()
-            for orders in {id(one): one for one in self._of_disk.values()}.values():
+            for orders in set(self._of_disk.values()):
                 threading.Thread(target=self._disk_lane, args=(self._disk, orders), daemon=True).start()
         threading.Thread(target=self._watch_lease, name="lease", daemon=True).start()
         self._notify.tell_ready()

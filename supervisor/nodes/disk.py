@@ -34,15 +34,8 @@ READ_BY_CHECKS = (".metadata", "progress.pt")
 MOST_READ = 64 << 20
 PIECE = 256 << 10
 NOT_OURS = (RESTORING, REPLACED, move_aside.ASIDE, move_aside.DELETING)
-LANES = {
-    "send": "send",
-    "look": "trees",
-    "aside": "trees",
-    "delete": "trees",
-    "delete-aside": "trees",
-    "fetch": "trees",
-}
-"""What the head may order here, and in which lane it is done: a start does not wait until a step is sent."""
+LANES = (("send",), ("look", "aside", "delete", "delete-aside", "fetch"))
+"""What the head may order here, by the lane in which it is done: a start does not wait until a step is sent."""
 
 
 def find_step_files(output_dir: Path) -> Iterator[tuple[str, os.stat_result]]:

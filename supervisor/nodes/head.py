@@ -21,10 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.base import logs
+from supervisor.base.beside import Beside
 from supervisor.base.errors import EXIT_POD_UNFIT, ConfigError, PodUnfitError, SupervisorError, TryAgainError
 from supervisor.config.nodes import Nodes
 from supervisor.core import facts as f
@@ -171,9 +173,7 @@ class Head:
             self._changed.notify_all()
         if code is not None:
             # For those that do not hear it now; a shared folder that hangs is not waited for.
-            left = threading.Thread(target=self._leave_word, args=(code,), daemon=True)
-            left.start()
-            left.join(2.0)
+            Beside(partial(self._leave_word, code)).wait(time.monotonic() + 2.0)
         self._waker.send(b"!")
         self._thread.join(5.0)
         for peer in list(self._peers):
@@ -624,6 +624,15 @@ class Head:
             for request in requests:
                 self._requests.pop(str(request.message["id"]), None)
 
+    def await_answers(self, requests: Sequence[Request], is_over: Callable[[Sequence[Request]], bool]) -> None:
+        """Wait until all have one, or ``is_over`` of those that have none. From then on none is waited for."""
+        try:
+            with self._changed:
+                while (late := [one for one in requests if one.answer is None]) and not is_over(late):
+                    self._changed.wait(0.25)
+        finally:
+            self.withdraw(requests)
+
     def _speaks(self, host: str) -> bool:
         machine = self._machines.get(host)
         return machine is not None and machine.peer is not None and now() - machine.heard <= wire.SILENCE_S
@@ -697,24 +706,16 @@ class Head:
             sees = {"gpus": place.gpus, "port": place.port}  # apart: an agent of before does not know them
             order |= {"place": {name: value for name, value in vars(place).items() if name not in sees}, "sees": sees}
             requests.append(self.ask(place.host, order))
-        try:
-            return self._await_launches(components, requests, folder, unwanted)
-        finally:
-            self.withdraw(requests)
-
-    def _await_launches(
-        self, components: Sequence[Component], requests: Sequence[Request], folder: Path, unwanted: threading.Event
-    ) -> list[Launched]:
         until = now() + LAUNCH_S
-        with self._changed:
-            while any(one.answer is None for one in requests):
-                late = sorted({one.host for one in requests if one.answer is None})
-                self._check_wanted(unwanted)
-                if now() > until:
-                    raise TryAgainError(f"{', '.join(late)} did not answer within {LAUNCH_S:.0f} s.")
-                if any(one.answer is not None and "error" in one.answer for one in requests):
-                    break
-                self._changed.wait(0.25)
+
+        def is_over(late: Sequence[Request]) -> bool:
+            self._check_wanted(unwanted)
+            if now() > until:
+                hosts = sorted({one.host for one in late})
+                raise TryAgainError(f"{', '.join(hosts)} did not answer within {LAUNCH_S:.0f} s.")
+            return any(one.answer is not None and "error" in one.answer for one in requests)
+
+        self.await_answers(requests, is_over)
         found = []
         for component, request in zip(components, requests, strict=True):
             answer, place = request.answer or {}, component.place
@@ -807,20 +808,18 @@ class Head:
         order |= {"gpu_wait_s": gpu_wait_s, "brief": brief, "at_once": at_once}
         requests = [self.ask(host, order) for host in sorted(hosts)]
         hurried = False
-        try:
-            with self._changed:
-                while left := [one for one in requests if one.answer is None]:
-                    if hurry.is_set() and not hurried:
-                        hurried = True
-                        for one in left:
-                            self._tell(one.host, {"t": "hurry"})
-                    heard = [self._machines[one.host].heard for one in left if one.host in self._machines]
-                    silent_s = now() - max(heard, default=self._began)
-                    if silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + gpu_wait_s + 120.0:
-                        break
-                    self._changed.wait(0.25)
-        finally:
-            self.withdraw(requests)
+
+        def is_over(late: Sequence[Request]) -> bool:
+            nonlocal hurried
+            if hurry.is_set() and not hurried:
+                hurried = True
+                for one in late:
+                    self._tell(one.host, {"t": "hurry"})
+            heard = [self._machines[one.host].heard for one in late if one.host in self._machines]
+            silent_s = now() - max(heard, default=self._began)
+            return silent_s > (GONE_S if brief else ABSENT_S) or now() - begun > budget_s + gpu_wait_s + 120.0
+
+        self.await_answers(requests, is_over)
         survivors: list[str] = []
         absent: list[str] = []
         for request in requests:
@@ -845,12 +844,7 @@ class Head:
         until = now() + limit_s
         order: Message = {"do": "evidence", "asked": asked, "limit_s": max(0.5, limit_s - 1.0)}
         requests = [self.ask(host, order) for host in self.list_used() if self._speaks(host)]
-        try:
-            with self._changed:
-                while any(one.answer is None for one in requests) and now() < until and not self._ended:
-                    self._changed.wait(0.25)
-        finally:
-            self.withdraw(requests)
+        self.await_answers(requests, lambda late: now() >= until or self._ended)
         answers = [(one.host, one.answer or {"error": "it was not ready in time"}) for one in requests]
         return [f"{host}: {answer.get('ok') or answer.get('error')}" for host, answer in answers]
 

@@ -309,14 +309,12 @@ class Disks:
         """What each machine answered, and why others do not; ``patient``: those end no wait for the rest."""
         requests = [self._head.ask(host, order) for host, order in orders.items()]
         silent: list[str] = []
-        try:
-            while late := [one.host for one in requests if one.answer is None]:
-                silent = [why for host in late if (why := self._why_unknown(host))]
-                if len(silent) == len(late) or (silent and not patient) or self._head.is_ended:
-                    break
-                self._head.wait(0.25)
-        finally:
-            self._head.withdraw(requests)
+
+        def is_over(late: Sequence[Request]) -> bool:
+            silent[:] = [why for one in late if (why := self._why_unknown(one.host))]
+            return len(silent) == len(late) or (bool(silent) and not patient) or self._head.is_ended
+
+        self._head.await_answers(requests, is_over)
         return {one.host: one.answer for one in requests if one.answer is not None}, silent
 
     def _list_there(self) -> list[str]:

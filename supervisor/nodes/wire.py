@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from supervisor.base.beside import Beside
 from supervisor.base.errors import ConfigError
 
 VERSION = 1
@@ -100,33 +101,34 @@ class SharedFolder:
     def __init__(self, folder: Path, environ: Mapping[str, str], run_id: str) -> None:
         self.token, self.left = "", Message()  # the run's token, and what head.json says
         self._folder, self._environ, self._run_id = folder, environ, run_id
-        self._error: Exception | None = None
-        self._reader = threading.Thread(target=self._read_all, daemon=True)
+        self._reader: Beside[None] | None = None
 
     def read(self, limit_s: float) -> bool:
         """Read it anew, for so long at most; False where it hangs. Raises OSError, and ConfigError of its modes."""
-        if not self._reader.is_alive():
-            self._reader = threading.Thread(target=self._read_all, daemon=True)
-            self._reader.start()
-        self._reader.join(limit_s)
-        if self._reader.is_alive():
+        if self._reader is None or not self._reader.hangs:
+            self._reader = Beside(self._read_all)
+        self._reader.wait(time.monotonic() + limit_s)
+        if self._reader.hangs:
             return False
-        if self._error is not None:
-            raise self._error
+        self._reader.result(None)
         return True
 
     def _read_all(self) -> None:
-        self._error = None
         try:
             self.token = find_token(self._folder, self._environ)
-        except (OSError, ConfigError) as error:
-            self._error = error if isinstance(error, ConfigError) or not self.token else None
+        except OSError:
+            if not self.token:
+                raise
+        finally:
+            self._read_head()
+
+    def _read_head(self) -> None:
         try:
             left = json.loads(read_private(self._folder / "head.json"))
             self.left = left if isinstance(left, dict) and left.get("run") == self._run_id else {}
         except (FileNotFoundError, ConfigError):
             self.left = {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return  # a stale handle, or half a file: it says nothing new
 
 

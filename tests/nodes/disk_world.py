@@ -105,6 +105,10 @@ class World:
     def withdraw(self, requests: Sequence[Asked]) -> None:
         """No network, so nothing is on its way."""
 
+    def await_answers(self, requests: Sequence[Asked], is_over: Callable[[Sequence[Asked]], bool]) -> None:
+        while (late := [one for one in requests if one.answer is None]) and not is_over(late):
+            self.wait(0.25)
+
     def ask(self, host: str, order: Message) -> Asked:
         asked = Asked(host, order)
 
