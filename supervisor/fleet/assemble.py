@@ -196,18 +196,14 @@ class Assembly:
             from supervisor.fleet.places.slurm import Slurm
 
             return Slurm(self.path.absolute().parent, self.environ)
-        key = self._key(ACCOUNT_KEYS[table.provider])
+        name = ACCOUNT_KEYS[table.provider]
+        if not (key := self.environ.get(name)):
+            raise ConfigError(f"{name} is not set: put the account's key into this environment.")
         if table.provider == "prime":
             return prime.Prime(key, self.environ.get("PRIME_API_BASE_URL", prime.URL))
         if table.provider == "runpod":
             return runpod.Runpod(key, self.environ.get("RUNPOD_API_BASE_URL", runpod.URL))
         return vast.Vast(key, self.environ.get("VAST_URL", vast.URL))
-
-    def _key(self, name: str) -> str:
-        key = self.environ.get(name)
-        if not key:
-            raise ConfigError(f"{name} is not set: put the account's key into this environment.")
-        return key
 
     def _open(self, url: str, realm: str | None, region: str | None = None) -> Store:
         with self._opening:  # runs are looked at side by side, and many are in one store

@@ -70,19 +70,15 @@ class Book(Protocol):
 
     def list_runs(self) -> list[str]:
         """Ids of all runs of which there is a state, also those that are in fleet.toml no more."""
-        ...
 
     def read_state(self, run_id: str) -> State:
         """The state of a run; an empty one where none was written yet."""
-        ...
 
     def write_state(self, run_id: str, state: State, sentence: str, *, verdict: Verdict = "") -> None:
         """Keep the state, and the sentence that was said, before anything is done."""
-        ...
 
     def read_clock(self) -> float:
         """Seconds by the store's own clock."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,6 @@ class Told:
     decision: Decision
     did: tuple[str, ...] = ()
     failed: str = ""
-    again_s: float | None = None
 
 
 @dataclass
@@ -184,7 +179,7 @@ class Controller:
             for name in names:
                 told = self._pass(name, market, looks.get(name), calm)
                 did, failed = (tolds[name].did, tolds[name].failed) if name in tolds else ((), "")
-                again_s = 0.0 if told.did or told.failed else told.again_s
+                again_s = 0.0 if told.did or told.failed else told.decision.again_s
                 # A pod that needs its time to end is destroyed once a tick, and what failed once is not tried again.
                 if self._dry or again_s is None or again_s >= MOST_WAIT_S or did[-1:] == told.did != ():
                     del due[name]
@@ -240,11 +235,11 @@ class Controller:
                 decision = decide(state, run.rules, replace(seen, offers=offers))
         if self._dry:
             self._watched[name] = (self._watched[name][0], observe(state, doubt_old_listing(state, seen)))
-            return Told(name, decision, again_s=decision.again_s)
+            return Told(name, decision)
         market.put(name, decision.state)
         if decision.action is None:
             calm[name] = decision
-            return Told(name, decision, again_s=decision.again_s)
+            return Told(name, decision)
         decision = self._say_what_it_printed(decision)
         self._write_down({name: decision})
         match decision.action:
@@ -256,7 +251,7 @@ class Controller:
                 return self._raise_bid(name, decision, raised, market)
             case Destroy() as destroy:
                 return self._destroy(name, decision, destroy, market)
-        return Told(name, decision, again_s=decision.again_s)
+        return Told(name, decision)
 
     def _write_down(self, decisions: Mapping[str, Decision]) -> None:
         def write(name: str) -> None:
@@ -294,7 +289,7 @@ class Controller:
             looked = look() if look is not None else None
         except StoreError as error:
             no_answer, needs_person = f"{error}.", error.kind in ("permanent", "quota", "damaged")
-        states, money = market.seen.values(), _count_money(market)
+        states = market.seen.values()
         return Seen(
             now=market.now,
             claim=looked.claim if looked else None,
@@ -309,9 +304,7 @@ class Controller:
             has_spot_pod=frozenset(machine for state in states for machine in _machines_of(state, spot_only=True)),
             # Where pod after pod of a run fails, its image or its file is wrong, and not the machines.
             faults=tuple(one.faults for one in states if one.faults and count_fruitless(one) < MOST_FRUITLESS),
-            spent=money.spent,
-            spending=money.per_hour,
-            creates=money.creates,
+            money=_count_money(market),
         )
 
     def _find_offers(
@@ -437,14 +430,13 @@ def _list_places(state: State) -> Iterator[tuple[str, str]]:
     for intent in (state.intent, *state.given_up):
         if intent is not None:
             yield intent.provider, intent.label
-    for one in state.rented:
-        if one.is_living:
-            yield one.pod.provider, one.id
+    for one in state.living_pods:
+        yield one.pod.provider, one.id
 
 
 def _sum_owed(state: State, market: _Market) -> float:
     """Dollars since the last look, at providers that do not answer."""
-    silent = [one for one in state.rented if one.is_living and one.pod.provider in market.away]
+    silent = [one for one in state.living_pods if one.pod.provider in market.away]
     return sum(max(0.0, market.now - one.seen_at) / HOUR_S * price_now(one) for one in silent)
 
 
@@ -452,9 +444,9 @@ def _machines_of(state: State, *, spot_only: bool = False) -> Iterator[str]:
     """Where a pod of the run lives, or may soon."""
     if state.intent is not None and state.intent.machine:
         yield state.intent.machine
-    for one in state.rented:
+    for one in state.living_pods:
         instance = one.pod.instance
-        if one.is_living and instance.machine and (instance.spot or not spot_only):
+        if instance.machine and (instance.spot or not spot_only):
             yield name_machine(one.pod.provider, instance.machine)
 
 

@@ -120,7 +120,7 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
     obeyed = _obey(state, seen)
     if obeyed is not None:
         return obeyed
-    pods = [one.pod.full_id for one in _list_living(state)]
+    pods = [one.pod.full_id for one in state.living_pods]
     if not pods:
         return _end(state, f"{run_id} is in fleet.toml no more, and nothing is rented for it.")
     sentence = (
@@ -132,7 +132,7 @@ def decide_removed(state: State, run_id: str, seen: Seen) -> Decision:
 
 def _obey(state: State, seen: Seen) -> Decision | None:
     """A person let a pod go with all that is on it, also one that trains."""
-    for one in _list_living(state):
+    for one in state.living_pods:
         if _is_agreed(state, one):
             found = _drop(state, one, "down", seen, f"Pod {one.id} is destroyed, as a person agreed.")
             if found is not None:
@@ -174,7 +174,7 @@ def _ask_a_person(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     if not _has_ended(state, claim, EXIT_PERSON_NEEDED):
         return None
     why = (claim.reason or "its pod ended with code 93").rstrip(".")
-    billed = "".join(f" Pod {one.id} is still rented." for one in _list_living(state))
+    billed = "".join(f" Pod {one.id} is still rented." for one in state.living_pods)
     return Decision(state, f"The run needs a person: {why}.{billed} Then type: rl-supervisor fleet up", person=True)
 
 
@@ -185,10 +185,10 @@ def _has_ended(state: State, claim: Claim, code: int) -> bool:
 
 def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A holder that was outbid keeps its disk, and on it what is not published: no other pod goes on as soon."""
-    holder = find_holder(list(state.rented), claim)
+    holder = find_holder(state, claim)
     if holder is None or _is_agreed(state, holder) or (claim.released and claim.code == EXIT_POD_UNFIT):
         return None
-    if _list_living(state) != [holder] or state.intent is not None or not rules.rents:
+    if state.living_pods != (holder,) or state.intent is not None or not rules.rents:
         return None  # the next pod comes
     stopped_at = holder.missing_since if holder.pod.instance.phase == "stopped" else None
     if stopped_at is None or claim.beat_at > stopped_at or not is_missing(holder):
@@ -208,7 +208,7 @@ def _raise_bid(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision
     if bidding is None or lowest is None or lowest + holder.disk_per_hour > bidding.most or _limit_reached(rules, seen):
         return None
     bid = min(lowest * bidding.factor, bidding.most - holder.disk_per_hour)
-    if not _is_within(rules, seen.spending - price_now(holder) + bid + holder.disk_per_hour):
+    if not _is_within(rules, seen.money.per_hour - price_now(holder) + bid + holder.disk_per_hour):
         return None
     sentence = f"Pod {holder.id} was outbid. Bidding ${bid:.2f} an hour for it: the lowest is ${lowest:.2f}."
     return Decision(note_bid(state, holder.pod, bid, seen.now), sentence, RaiseBid(holder.pod, bid))
@@ -219,9 +219,9 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
     silent_s = seen.now - claim.beat_at
     if claim.is_free or silent_s >= BEATS * rules.beat_s:
         return None
-    holder = find_holder(list(state.rented), claim)
+    holder = find_holder(state, claim)
     notes = ""
-    for one in _list_living(state):
+    for one in state.living_pods:
         if one is holder:
             continue
         if holder is not None and one.pod.instance.label == claim.label:
@@ -234,10 +234,10 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
             return found
         notes += f" {_say_kept(state, one, seen)}"
     notes += _say_given_up(state)
-    if not _is_within(rules, seen.spending):
+    if not _is_within(rules, seen.money.per_hour):
         notes += (
-            f" ${seen.spending:.2f} an hour are billed, and ${rules.per_hour:.2f} are allowed (limits.per_hour): what "
-            "trains is not stopped for that."
+            f" ${seen.money.per_hour:.2f} an hour are billed, and ${rules.per_hour:.2f} are allowed (limits.per_hour): "
+            "what trains is not stopped for that."
         )
     limit = _limit_reached(rules, seen)
     if limit:
@@ -252,7 +252,7 @@ def _let_it_train(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
 
 def _leave_unfit_pod(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """94: the pod itself says that it must be another one. It gave the run back, so it writes no more."""
-    holder = find_holder(list(state.rented), claim)
+    holder = find_holder(state, claim)
     if not (claim.released and claim.code == EXIT_POD_UNFIT) or holder is None or not holder.is_living:
         return None
     why = f"Pod {holder.id}: {claim.reason or 'it ended with code 94, unfit.'}"
@@ -273,8 +273,8 @@ def _await_intent(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decis
 
 def _await_boot(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """Pods that never held the run, or are started again by their queue, and may claim it soon: one is waited for."""
-    holder = find_holder(list(state.rented), claim)
-    others = (one for one in _list_living(state) if _may_claim(one, holder, claim))
+    holder = find_holder(state, claim)
+    others = (one for one in state.living_pods if _may_claim(one, holder, claim))
     new = sorted(others, key=lambda one: (one.pod.instance.phase in WAITING, one.since, one.id))
     how: How
     for one in new:
@@ -327,7 +327,7 @@ def _age(one: Rented, seen: Seen) -> float:
 
 
 def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
-    holder = find_holder(list(state.rented), claim)
+    holder = find_holder(state, claim)
     silent_s = seen.now - claim.beat_at - state.unheard_s
     is_silent = silent_s >= rules.patience_s and (holder is None or seen.now - holder.woke_at >= rules.patience_s)
     lives = holder is not None and holder.is_living and holder.missing_since is None
@@ -361,8 +361,8 @@ def _await_conviction(state: State, rules: Rules, seen: Seen, claim: Claim) -> D
 
 def _end_again(state: State, rules: Rules, seen: Seen, claim: Claim) -> Decision | None:
     """A pod that could not be destroyed, and may take the room of the next one."""
-    holder = find_holder(list(state.rented), claim)
-    for one in _list_living(state):
+    holder = find_holder(state, claim)
+    for one in state.living_pods:
         if one.stuck_since and one is not holder:
             since = span(seen.now - one.stuck_since)
             why = f"Pod {one.id} could not be destroyed for {since}: {one.pod.provider} is asked again."
@@ -482,17 +482,17 @@ def note_not_created(state: State, label: str, error: PlaceError, now: float) ->
     state = replace(state, intent=None, asked=asked)
     if error.kind == "taken":
         return replace(state, taken={**state.taken, intent.machine or intent.place: now + TAKEN_S})
-    last = state.closed.get(intent.place)
-    return _close(state, intent.place, error, now, 1 if last is None else last.count + 1)
+    return _close(state, intent.place, error, now, 1)
 
 
 def note_not_found(state: State, place: str, error: PlaceError, now: float) -> State:
     """A place could not be asked for its offers."""
-    last = state.closed.get(place)
-    return _close(state, place, error, now, 0 if last is None else last.count)
+    return _close(state, place, error, now, 0)
 
 
-def _close(state: State, place: str, error: PlaceError, now: float, count: int) -> State:
+def _close(state: State, place: str, error: PlaceError, now: float, creates: int) -> State:
+    """``creates``: so many failed by this."""
+    count = creates + (state.closed[place].count if place in state.closed else 0)
     asked_s, pause_s = min(error.retry_after_s, LONGEST_RETRY_S), AGAIN_S[error.kind]
     if error.kind in ("rate", "away"):
         pause_s = min(LONGEST_AGAIN_S, pause_s * 2 ** min(max(0, count - 1), 8))
@@ -532,12 +532,12 @@ def _list_unseen(state: State, seen: Seen) -> list[Intent]:
 def _limit_reached(rules: Rules, seen: Seen) -> str:
     if rules.until is not None and seen.now >= rules.until:
         return "its time (until) is over."
-    if seen.spent is None:
+    if seen.money.spent is None:
         return "what the fleet has spent is unknown while a part of its memory cannot be read."
-    if rules.total is not None and seen.spent >= rules.total:
-        return f"${seen.spent:.2f} are spent, and ${rules.total:.2f} are allowed (limits.total)."
-    if seen.creates >= rules.creates_per_hour:
-        return f"{seen.creates} pods were made within the last hour (limits.creates_per_hour)."
+    if rules.total is not None and seen.money.spent >= rules.total:
+        return f"${seen.money.spent:.2f} are spent, and ${rules.total:.2f} are allowed (limits.total)."
+    if seen.money.creates >= rules.creates_per_hour:
+        return f"{seen.money.creates} pods were made within the last hour (limits.creates_per_hour)."
     return ""
 
 
@@ -588,14 +588,14 @@ def _say_left_out(state: State, rules: Rules, seen: Seen) -> tuple[str, bool]:
     if dear and rules.per_hour is not None:
         least = min(one.offer.per_hour for one in dear)
         told.append(
-            f"{len(dear)} of {len(offers)} cost ${least:.2f} an hour or more, ${seen.spending:.2f} are spent now, and "
-            f"${rules.per_hour:.2f} are allowed (limits.per_hour)"
+            f"{len(dear)} of {len(offers)} cost ${least:.2f} an hour or more, ${seen.money.per_hour:.2f} are spent "
+            f"now, and ${rules.per_hour:.2f} are allowed (limits.per_hour)"
         )
         never = least > rules.per_hour and not bad
-        kept = tuple(one for one in _list_living(state) if _is_for_person(state, one, seen))
+        kept = tuple(one for one in state.living_pods if _is_for_person(state, one, seen))
         hidden = tuple(one for one in state.given_up if seen.now - one.at >= HOUR_S)  # their provider is away
         room = sum_price_now(replace(state, intent=None, given_up=hidden, rented=kept))
-        person = never or (bool(kept or hidden) and _is_within(rules, seen.spending - room + least))
+        person = never or (bool(kept or hidden) and _is_within(rules, seen.money.per_hour - room + least))
     return "".join(f"; {one}" for one in told), person
 
 
@@ -619,7 +619,7 @@ def _is_banned(faults: tuple[float, ...], seen: Seen) -> bool:
 
 
 def _is_paid_for(rules: Rules, seen: Seen, offered: Offered) -> bool:
-    return _is_within(rules, seen.spending + offered.offer.per_hour)
+    return _is_within(rules, seen.money.per_hour + offered.offer.per_hour)
 
 
 def _is_within(rules: Rules, per_hour: float) -> bool:
@@ -643,7 +643,7 @@ def _say_when(one: Closed, seen: Seen) -> str:
 def _say_why(state: State, claim: Claim, seen: Seen) -> str:
     if claim.generation == 0:
         return ": the run has not begun"
-    last = find_holder(list(state.rented), claim)
+    last = find_holder(state, claim)
     told = ""
     if last is not None and last.pod.instance.is_job and last.pod.instance.phase == "stopped":
         told = f". Job {last.id} is {last.pod.instance.says}"
@@ -653,10 +653,6 @@ def _say_why(state: State, claim: Claim, seen: Seen) -> str:
 
 
 # ---------------------------------------------------------------- destroying
-
-
-def _list_living(state: State) -> list[Rented]:
-    return [one for one in state.rented if one.is_living]
 
 
 def _may_end(state: State, one: Rented, seen: Seen) -> bool:
@@ -675,7 +671,7 @@ def _may_lose(state: State, one: Rented, seen: Seen) -> bool:
     claim = seen.claim
     if one.place and claim is not None and _is_published_whole(state, seen, claim):
         return True  # without a record of its place it may be another fleet's, with a run of the same id
-    own = claim if claim is not None and one is find_holder(list(state.rented), claim) else None
+    own = claim if claim is not None and one is find_holder(state, claim) else None
     gave_back = own is not None and own.released
     fresh = own is not None and seen.now - own.beat_at < FRESH_S and not state.unheard_s
     if one.unpublished == () and (gave_back or not one.held or (fresh and not state.wanted)):
@@ -695,7 +691,7 @@ def _is_published_whole(state: State, seen: Seen, claim: Claim) -> bool:
 def _clear(state: State, seen: Seen, how: How, why: str) -> Decision | None:
     """Destroy what is rented for the run, one at a time; None when nothing is left."""
     kept, person = "", False
-    for one in _list_living(state):
+    for one in state.living_pods:
         found = _drop(state, one, how, seen, f"{why.rstrip('.')}. Pod {one.id} is destroyed.")
         if found is not None:
             return found
@@ -712,7 +708,7 @@ def _is_for_person(state: State, one: Rented, seen: Seen) -> bool:
 def _is_asked_again(state: State, one: Rented, seen: Seen) -> bool:
     """Is its provider asked again and again to end it? Not where it holds a run that is wanted: it may train yet."""
     claim = seen.claim
-    holds = claim is not None and not claim.is_free and one is find_holder(list(state.rented), claim)
+    holds = claim is not None and not claim.is_free and one is find_holder(state, claim)
     ends = not (holds and state.wanted) or _is_agreed(state, one)
     return bool(one.stuck_since) and ends and _may_lose(state, one, seen)
 
@@ -723,11 +719,11 @@ def _say_given_up(state: State) -> str:
 
 
 def _say_none(state: State) -> str:
-    return "No pod trains" if _list_living(state) else "The run has no pod"
+    return "No pod trains" if state.living_pods else "The run has no pod"
 
 
 def _say_billed(state: State, seen: Seen) -> str:
-    return "".join(f" {_say_kept(state, one, seen)}" for one in _list_living(state)) + _say_given_up(state)
+    return "".join(f" {_say_kept(state, one, seen)}" for one in state.living_pods) + _say_given_up(state)
 
 
 def _say_kept(state: State, one: Rented, seen: Seen) -> str:

@@ -48,14 +48,12 @@ class Keys(Protocol):
 
     def make_key(self, label: str) -> dict[str, str]:
         """Variables for the pod that is about to be made under ``label``. Raises PlaceError."""
-        ...
 
     def sweep(self, state: State, instances: Mapping[str, list[Instance]], read_state: Callable[[], State]) -> None:
         """Delete the keys of pods that are gone. A provider that is not in ``instances`` did not answer.
 
         ``state`` is that of the last look; ``read_state`` reads it again from the store.
         """
-        ...
 
 
 @dataclass
@@ -123,9 +121,9 @@ class B2Keys:
             except StoreError as error:
                 self.note = f"Keys of pods that are gone may be left; trying again: {error}"
                 return
-        for one in state.rented:
+        for one in state.living_pods:
             ends_at = self._ends.get(name_key(one.pod.instance.label))
-            if one.is_living and ends_at is not None and ends_at - self.now() < DAY_S:
+            if ends_at is not None and ends_at - self.now() < DAY_S:
                 self.note = (
                     f"The key of pod {one.id} ends in {(ends_at - self.now()) / 3600:.0f} h, and the pod publishes "
                     f"nothing after that. To go on, set a later limits.until, and let a new pod with a new key take "
@@ -146,7 +144,7 @@ class B2Keys:
         over = {key.key_name for key in ours} - kept
         provider_of = {name_key(one.pod.instance.label): one.pod.provider for one in state.rented}
         # Of a pod that was never listed it is unknown where it is: any provider that is away may have it.
-        anywhere = {*self.rules.places.values(), *(one.pod.provider for one in state.rented if one.is_living)}
+        anywhere = {*self.rules.places.values(), *(one.pod.provider for one in state.living_pods)}
         unknown = {name for name in over if not ({provider_of[name]} if name in provider_of else anywhere) <= answered}
         spared = unknown | ({self._name_holder(state)} if over else set())
         for key in ours:
@@ -161,7 +159,7 @@ class B2Keys:
         starts_again = claim.released and claim.code in (None, EXIT_TRY_AGAIN) and claim.unpublished
         if not state.wanted or (claim.is_free and not starts_again):
             return ""
-        holder = find_holder(list(state.rented), claim)
+        holder = find_holder(state, claim)
         return name_key(claim.label or (holder.pod.instance.label if holder is not None else ""))
 
     def _is_ours(self, client: B2Client, key: Any) -> bool:

@@ -87,7 +87,7 @@ def _message_of_run(told: Told, names: Mapping[str, str]) -> Message | None:
 
 
 def _is_on_pod(state: State) -> bool:
-    return any(one.is_living and one.held and one.missing_since is None for one in state.rented)
+    return any(one.held and one.missing_since is None for one in state.living_pods)
 
 
 def _message_of_money(money: Money, spent: float, limits: Limits) -> Message:

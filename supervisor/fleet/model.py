@@ -66,6 +66,15 @@ class Offered:
 
 
 @dataclass(frozen=True)
+class Money:
+    """What all runs of the fleet cost."""
+
+    spent: float | None = 0.0  # dollars so far; None: a part of the memory cannot be read
+    per_hour: float = 0.0  # dollars, for what runs now
+    creates: int = 0  # within the last hour
+
+
+@dataclass(frozen=True)
 class Seen:
     """One look at a run from outside. What could not be looked at is told as such, and nothing is made of it."""
 
@@ -82,18 +91,7 @@ class Seen:
     occupied: frozenset[str] = frozenset()  # machines on which a pod of the fleet lives, or is to live
     has_spot_pod: frozenset[str] = frozenset()  # those of them on which a spot pod lives, or any pod is to live
     faults: tuple[Mapping[str, tuple[float, ...]], ...] = ()  # what each run of the fleet remembers of machines
-    spent: float | None = 0.0  # by all runs of the fleet; None: a part of the memory cannot be read
-    spending: float = 0.0  # an hour, by all runs of the fleet
-    creates: int = 0  # by all runs of the fleet, within the last hour
-
-
-@dataclass(frozen=True)
-class Money:
-    """What all runs of the fleet cost."""
-
-    spent: float | None  # dollars so far; None: a part of the memory cannot be read
-    per_hour: float  # dollars, for what runs now
-    creates: int  # within the last hour
+    money: Money = Money()
 
 
 # ---------------------------------------------------------------- what a person wants
@@ -237,6 +235,11 @@ class State:
     unheard_s: float = 0.0  # since then it was away for so long: no pod could beat
     patient_from: float = 0.0  # ``fleet up``, and as much later as the store was away since then
     forgotten_dollars: float = 0.0  # for pods that are over, and of which nothing else is remembered
+
+    @property
+    def living_pods(self) -> tuple[Rented, ...]:
+        """Its pods that are not over."""
+        return tuple(one for one in self.rented if one.is_living)
 
 
 # ---------------------------------------------------------------- what is ordered

@@ -123,7 +123,7 @@ def _observe_claim(state: State, seen: Seen, claim: Claim) -> State:
     if state.store_is_away or seen.store_was_away:
         state = _note_outage(replace(state, store_is_away=False), seen.now)
     state = replace(state, heard_at=seen.now)
-    holder = find_holder(list(state.rented), claim)
+    holder = find_holder(state, claim)
     # A pod between the last holder and this one held the run between two looks. Which, and what it saved, is unknown.
     skipped = claim.generation - state.generation > 1
     rented = []
@@ -201,12 +201,12 @@ def price_now(one: Rented) -> float:
 def sum_price_now(state: State) -> float:
     """Dollars an hour for what is billed for one run, and for what was just asked for."""
     asked = sum(one.per_hour for one in (state.intent, *state.given_up) if one is not None)
-    for one in state.rented:
-        if one.is_living and one.bid and one.pod.instance.phase == "stopped":
+    for one in state.living_pods:
+        if one.bid and one.pod.instance.phase == "stopped":
             asked += one.bid + one.disk_per_hour  # it may run at any moment
-        elif one.is_living and one.pod.instance.phase in WAITING:
+        elif one.pod.instance.phase in WAITING:
             asked += one.per_hour or 0.0  # so may this one
-        elif one.is_living:
+        else:
             asked += price_now(one)
     return asked
 
@@ -216,11 +216,11 @@ def count_creates(state: State, now: float) -> int:
     return sum(now - one.at < HOUR_S and not one.refused for one in state.asked.values())
 
 
-def find_holder(rented: list[Rented], claim: Claim) -> Rented | None:
+def find_holder(state: State, claim: Claim) -> Rented | None:
     """The pod that holds the run, or held it last; None where it is none of ours, or the claim names no pod."""
     if claim.generation == 0 or not claim.label:
         return None
-    return next((one for one in rented if one.pod.instance.label == claim.label), None)
+    return next((one for one in state.rented if one.pod.instance.label == claim.label), None)
 
 
 def end(state: State, pod: Pod, how: How, now: float) -> State:

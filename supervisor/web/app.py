@@ -110,7 +110,8 @@ def make_app(sources: Mapping[str, RunSource], token: str | None, fleet: FleetSo
     async def runs(request: Request) -> Response:
         if fleet is not None:
             seen = await run_in_threadpool(fleet.look)
-            return _pack(request, to_json({"fleet": seen.name, "runs": lines_of_fleet(seen)}), "application/json")
+            told = {"fleet": seen.file.fleet.name, "runs": lines_of_fleet(seen)}
+            return _pack(request, to_json(told), "application/json")
         lines = await run_in_threadpool(lambda: [line_of_run(one.look(0.0)) for one in sources.values()])
         return _pack(request, to_json({"runs": lines}), "application/json")
 

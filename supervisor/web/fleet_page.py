@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.base.secrets import mask_value
@@ -41,7 +41,7 @@ def page_of_fleet(seen: FleetSeen) -> dict[str, Any]:
     runs = _list_runs(seen)
     money = _count_money(seen)
     page = {
-        "fleet": seen.name,
+        "fleet": seen.file.fleet.name,
         "at": seen.at,
         "sentence": _sentence_of_fleet(runs, money),
         "written_at": seen.written_at,
@@ -72,7 +72,7 @@ def _list_runs(seen: FleetSeen) -> list[dict[str, Any]]:
     found = []
     for run, name in names.items():
         page, orders = seen.pages.get(run, Page()), seen.orders.get(run, Orders())
-        living = [one for one in page.state.rented if one.is_living]
+        living = page.state.living_pods
         if run not in seen.runs and not living:
             continue
         useful_h = sum_useful_s(page.state.rented) / HOUR_S
@@ -94,7 +94,7 @@ def _list_runs(seen: FleetSeen) -> list[dict[str, Any]]:
     return found
 
 
-def _word_of_run(page: Page, orders: Orders, living: list[Rented]) -> str:
+def _word_of_run(page: Page, orders: Orders, living: Sequence[Rented]) -> str:
     if page.verdict == "person":
         return "needs a person"
     if not orders.wanted:
@@ -147,16 +147,15 @@ def _list_pods(seen: FleetSeen) -> Iterator[dict[str, Any]]:
                     "per_hour": intent.per_hour,
                     "machine": intent.machine,
                 }
-        for one in page.state.rented:
-            if one.is_living:
-                yield _pod(run, one) | {
-                    "phase": one.pod.instance.phase,
-                    "seen_at": one.seen_at,
-                    "per_hour": one.per_hour,
-                    "bid": _say_bid(one),
-                    "step": one.step,
-                    "unpublished": None if one.unpublished is None else list(one.unpublished),
-                }
+        for one in page.state.living_pods:
+            yield _pod(run, one) | {
+                "phase": one.pod.instance.phase,
+                "seen_at": one.seen_at,
+                "per_hour": one.per_hour,
+                "bid": _say_bid(one),
+                "step": one.step,
+                "unpublished": None if one.unpublished is None else list(one.unpublished),
+            }
 
 
 def _pod(run: str, one: Rented) -> dict[str, Any]:
@@ -206,7 +205,7 @@ def _place(name: str, table: PlaceTable, seen: FleetSeen) -> dict[str, Any]:
         "spot": table.want.spot,
         "most_per_hour": table.most_per_hour or None,
         "useful": None if share is None else round(share, 3),
-        "pods": sum(one.is_living and one.place == name for state in states for one in state.rented),
+        "pods": sum(one.place == name for state in states for one in state.living_pods),
         "closed": "" if newest is None else f"{newest.why} Asked again in {span(newest.until - seen.at)}.",
     }
 
@@ -250,5 +249,5 @@ def _list_notes(seen: FleetSeen) -> Iterator[str]:
     elif seen.at - seen.written_at > SILENT_S:
         yield f"No controller has written for {span(seen.at - seen.written_at)}: nothing is decided meanwhile."
     for run, page in seen.pages.items():
-        if run not in seen.runs and any(one.is_living for one in page.state.rented):
+        if run not in seen.runs and page.state.living_pods:
             yield f"{run} is in fleet.toml no more, and a pod of it is billed."

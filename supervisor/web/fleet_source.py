@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from supervisor.base.errors import StoreError
@@ -23,7 +23,6 @@ class FleetSeen:
     """One look. Times are Unix time; those of the memory are the store's own clock."""
 
     file: FleetFile
-    name: str
     runs: Mapping[str, str]  # id of each run of the file -> its name there
     at: float = 0.0
     pages: Mapping[str, Page] = field(default_factory=dict)  # run id -> what is remembered
@@ -40,9 +39,8 @@ class FleetSource:
         self._asking = threading.Lock()
         self._known: dict[str, tuple[str, Page | Orders]] = {}  # record -> its version, and what it says
         ids = {run_file.run.id: name for name, run_file in fleet.files.items()}
-        self._seen = FleetSeen(fleet.file, fleet.file.fleet.name, ids)
+        self._seen = FleetSeen(fleet.file, ids)
         self._asked_at = -FRESH_S
-        self.note = ""  # since when the store gives no answer
 
     def look(self) -> FleetSeen:
         """What is known now. The store is asked once in a while, by one of those who look; the others get the last."""
@@ -56,26 +54,21 @@ class FleetSource:
         return self._seen
 
     def _look_again(self) -> FleetSeen:
-        seen = self._seen
         try:
             book = self._fleet.book()
             records = book.list_records()
             notes = self._read_records(book, {name: file.file_id for name, file in records.items()})
         except StoreError as error:
             told = f"The store {self._fleet.file.fleet.store} could not be asked, so this may be old: {error}."
-            return FleetSeen(
-                seen.file, seen.name, seen.runs, time.time(), seen.pages, seen.orders, seen.written_at, (told,)
-            )
+            return replace(self._seen, at=time.time(), notes=(told,))
         beat = records.get("beat.json")
-        return FleetSeen(
-            seen.file,
-            seen.name,
-            seen.runs,
-            time.time(),
-            {name[6:-5]: one for name, (_, one) in self._known.items() if isinstance(one, Page)},
-            {name[7:-5]: one for name, (_, one) in self._known.items() if isinstance(one, Orders)},
-            beat.uploaded_at if beat is not None else None,
-            tuple(notes),
+        return replace(
+            self._seen,
+            at=time.time(),
+            pages={name[6:-5]: one for name, (_, one) in self._known.items() if isinstance(one, Page)},
+            orders={name[7:-5]: one for name, (_, one) in self._known.items() if isinstance(one, Orders)},
+            written_at=beat.uploaded_at if beat is not None else None,
+            notes=tuple(notes),
         )
 
     def _read_records(self, book: StoreBook, versions: Mapping[str, str]) -> list[str]:

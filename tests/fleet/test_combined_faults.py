@@ -18,7 +18,7 @@ from supervisor.base.errors import StoreError
 from supervisor.fleet.book import _PAGE, Page
 from supervisor.fleet.controller import Controller, Place, Run, RunLook
 from supervisor.fleet.decide import decide
-from supervisor.fleet.model import Bidding, Claim, Create, Destroy, Offered, Pod, Rented, Rules, Seen, State
+from supervisor.fleet.model import Bidding, Claim, Create, Destroy, Money, Offered, Pod, Rented, Rules, Seen, State
 from supervisor.fleet.places.base import Instance, Offer, Order, PlaceError, Want, label_of
 from supervisor.fleet.places.prime import Prime
 from supervisor.fleet.places.vast import Vast
@@ -674,7 +674,7 @@ def test_per_hour_reached_exactly():
 
     o = Offered("v", Offer("o", "H100", 2, 2.2, True, "m"))
     r = Rules(RUN, {"v": "vast"}, per_hour=3.3)
-    d = decide(State(), r, Seen(1e6, Claim(), offers=(o,), spending=1.1))
+    d = decide(State(), r, Seen(1e6, Claim(), offers=(o,), money=Money(per_hour=1.1)))
     assert isinstance(d.action, Create), d.sentence
 
 

@@ -77,7 +77,7 @@ def fleet_seen(**more: Any) -> FleetSeen:
     }  # fmt: skip
     names = {run: run for run in FILE.run}
     words = {"at": NOW, "pages": pages, "orders": {"swe": Orders()}, "written_at": NOW - 12}
-    return FleetSeen(FILE, "fleet", names, **{**words, **more})
+    return FleetSeen(FILE, names, **{**words, **more})
 
 
 class ToldFleet:

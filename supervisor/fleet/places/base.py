@@ -113,31 +113,24 @@ class Provider(Protocol):
 
     def list_instances(self) -> list[Instance]:
         """All instances of the account, in any phase: one of ours may have lost its label."""
-        ...
 
     def find_offers(self, want: Want) -> list[Offer]:
         """Machines that could be rented now, fit ``want`` and cost no more than it allows, the cheapest first."""
-        ...
 
     def create(self, offer: Offer, order: Order) -> str:
         """Rent one. Returns the instance's id."""
-        ...
 
     def raise_bid(self, instance: Instance, bid: float) -> None:
         """Bid so many dollars an hour for the whole machine, disk not included."""
-        ...
 
     def destroy(self, instance: Instance) -> None:
         """End it and all that it bills. One that is gone already is no error."""
-        ...
 
     def read_log(self, instance: Instance) -> str:
         """The end of what it printed while it started; "" where there is none yet."""
-        ...
 
     def read_credit(self) -> float | None:
         """Dollars that the account has left; None where the provider does not say."""
-        ...
 
 
 def label_of(run_id: str, generation: int, token: str) -> str:

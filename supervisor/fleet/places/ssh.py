@@ -11,11 +11,10 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
+from supervisor.effects.claiming import LABEL as MARK
 from supervisor.fleet.places.base import LABEL, ErrorKind, Instance, Offer, Order, Phase, PlaceError, Want
 
 FOLDER = ".rl-supervisor-fleet"
-MARK = "RL_SUPERVISOR_LABEL"
-"""In the environment of all that belongs to a pod (``effects.claiming.LABEL``)."""
 TIMEOUT_S = 60.0
 LOG_BYTES = 16 << 10
 _NO_CONNECTION = 255  # ssh's own exit code
