@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor.base.errors import ConfigError
@@ -31,7 +31,8 @@ def find_seat(environ: Mapping[str, str]) -> Seat:
     ):
         rank = environ.get(variable, "")
         if rank.isascii() and rank.isdigit():
-            names = list(_names(environ))
+            listed = environ.get("SLURM_JOB_NODELIST", "")
+            names = expand_hosts(listed) if listed else environ.get("SKYPILOT_NODE_IPS", "").split()
             known = names[int(rank)] if int(rank) < len(names) else ""
             return Seat(name or known or f"n{int(rank)}", int(rank))
     return Seat(socket.gethostname(), 0)
@@ -45,13 +46,6 @@ def seat_of_pod(name: str, environ: Mapping[str, str]) -> str:
     seat = name.rpartition("-")[0]
     index = environ.get("JOB_COMPLETION_INDEX", "")
     return seat if index.isdigit() and seat.endswith(f"-{index}") else ""
-
-
-def _names(environ: Mapping[str, str]) -> Iterator[str]:
-    if listed := environ.get("SLURM_JOB_NODELIST"):
-        yield from expand_hosts(listed)
-    else:
-        yield from environ.get("SKYPILOT_NODE_IPS", "").split()
 
 
 def count_machines(components: Sequence[Component]) -> int:

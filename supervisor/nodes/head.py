@@ -358,7 +358,7 @@ class Head:
                     machine.told_silent = True
                     silent[name] = now() - machine.heard
         for name, silent_s in silent.items():
-            self._post(f.MachineLook(name, silent_s), "nodes")
+            self.post(f.MachineLook(name, silent_s))
         state = self._state()
         attempt, used = state.attempt.number, state.machines_used() if state.live else []
         self._efforts.tick(attempt, used, self._why_engines_are_unknown(attempt) if used else "")
@@ -418,7 +418,7 @@ class Head:
                     self._tell(name, request.message)
             self._changed.notify_all()
         logs.say("info", "machine", f"The agent of {name} is there.")
-        self._post(f.MachineLook(name, seat=str(message.get("seat", ""))), "nodes")
+        self.post(f.MachineLook(name, seat=str(message.get("seat", ""))))
 
     def _why_not(self, name: str, message: Message, older: Peer | None) -> str:
         """Why this agent is not heard; "" where it is. Two machines of one name would hide each other."""
@@ -479,7 +479,7 @@ class Head:
             machine.heard = peer.heard
         if machine.told_silent:
             machine.told_silent = False
-            self._post(f.MachineLook(peer.name), "nodes")
+            self.post(f.MachineLook(peer.name))
         age_s = float(message.get("age", 0.0))
         match message.get("t"):
             case "beat":
@@ -499,7 +499,7 @@ class Head:
                 gpu, text = str(message["gpu"])[:40], str(message["text"])[:200]
                 self._post(f.GpuFault(gpu, int(message["xid"]), text, peer.name, age_s), "gpu")
             case "remark":
-                self._post(f.Remark("warning", f"{peer.name}: {str(message['text'])[:500]}", "warning"), "nodes")
+                self.post(f.Remark("warning", f"{peer.name}: {str(message['text'])[:500]}", "warning"))
             case "gpus" if age_s <= OLD_LOOK_S:
                 look = decode(message["look"])
                 gpus = tuple(replace(gpu, host=peer.name) for gpu in look.gpus)
@@ -658,7 +658,7 @@ class Head:
                 # They come within a second of each other, and which is which goes by their numbers.
                 if enough and (now() - self._arrived >= ALL_HERE_S or now() >= until):
                     if told:
-                        self._post(f.StartWaits(""), "nodes")
+                        self.post(f.StartWaits(""))
                     best = choose_machines({name: one.rank for name, one in there.items()}, avoid, wanted)
                     return _reach([(name, there[name].address) for name in best])
                 self._check_wanted(unwanted)
@@ -670,7 +670,7 @@ class Head:
             sentence = f"The start waits for machines: {len(there)} of {wanted} are there."
             if not enough and sentence != told:
                 told = sentence
-                self._post(f.StartWaits(sentence), "nodes")
+                self.post(f.StartWaits(sentence))
 
     def _check_wanted(self, unwanted: threading.Event) -> None:
         if unwanted.is_set() or self._ended:
@@ -748,7 +748,7 @@ class Head:
                 silent, living = self._list_writers(attempt)
                 if told and not silent:
                     told = ""
-                    self._post(f.StartWaits(""), "nodes")
+                    self.post(f.StartWaits(""))
                 if not silent and not living:
                     return
                 for host in living - asked.keys():
@@ -760,7 +760,7 @@ class Head:
                         f"{names} ran what writes and is not heard: the start waits until it answers, or until its own "
                         f"agent has ended that, {self.nodes.lease:.0f} s after it last heard of this daemon."
                     )
-                    self._post(f.StartWaits(sentence), "nodes")
+                    self.post(f.StartWaits(sentence))
                 self._check_wanted(unwanted)
                 with self._changed:
                     self._changed.wait(0.25)
@@ -836,7 +836,7 @@ class Head:
                 f"{', '.join(absent)} does not answer: what runs there is ended when it is heard again, or by its own "
                 f"agent {self.nodes.lease:.0f} s after it last heard of this daemon."
             )
-            self._post(f.Remark("machines", sentence, "warning"), "nodes")
+            self.post(f.Remark("machines", sentence, "warning"))
         return f.AttemptStopped(attempt, now() - begun, tuple(survivors), unheard=tuple(absent))
 
     def keep_evidence(self, asked: Message, limit_s: float) -> list[str]:

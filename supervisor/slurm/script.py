@@ -43,7 +43,6 @@ PRIME_RLS_GPUS = 8  # of each machine, where its [deployment] does not say (Mult
 class Wishes:
     """What is asked of the cluster: the run file's words, then the trainer's."""
 
-    name: str
     account: str | None
     partition: str | None
     time: str | None
@@ -58,7 +57,7 @@ def make_script(path: Path, file: RunFile, environ: Mapping[str, str], program: 
     if any("\n" in part for part in (str(path), *program)):
         raise ConfigError(f"{path!s} has a line break in its name: no script can name it.")
     asked = {
-        "job-name": wishes.name,
+        "job-name": file.run.id,
         "account": wishes.account,
         "partition": wishes.partition,
         "time": wishes.time,
@@ -114,7 +113,6 @@ def read_wishes(path: Path, file: RunFile, environ: Mapping[str, str]) -> Wishes
     theirs = _trainers_own(trainers)
     exclude = ",".join(about.exclude) or theirs.get("exclude", "")
     return Wishes(
-        file.run.id,
         about.account or theirs.get("account"),
         about.partition or theirs.get("partition"),
         about.time or theirs.get("time"),

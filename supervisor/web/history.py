@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from statistics import linear_regression, median
 from typing import Any
 
@@ -71,9 +72,6 @@ def draw_history(pieces: Iterable[Piece]) -> dict[str, Any]:
     undone = _find_undone(there)
     roles = {index: str(role) for one in there for row in one.rows for index, (role, _) in row.get("roles", {}).items()}
 
-    def of_steps(name: str) -> list[Line]:
-        return [*_draw_steps(there, name, undone)]
-
     def of_samples(name: str, title: str) -> list[Line]:
         return [_draw_samples(there, (name, ""), title)]
 
@@ -83,10 +81,10 @@ def draw_history(pieces: Iterable[Piece]) -> dict[str, Any]:
         return [_draw_samples(there, (name, index), titles[index]) for index in indices]
 
     charts = (
-        ("reward", "Reward", "", of_steps("reward")),
-        ("loss", "Loss", "", of_steps("loss")),
-        ("step", "Seconds a step", "s", of_steps("s")),
-        ("tokens", "Tokens a second", "", of_steps("tps")),
+        ("reward", "Reward", "", _draw_steps(there, "reward", undone)),
+        ("loss", "Loss", "", _draw_steps(there, "loss", undone)),
+        ("step", "Seconds a step", "s", _draw_steps(there, "s", undone)),
+        ("tokens", "Tokens a second", "", _draw_steps(there, "tps", undone)),
         ("gpu-memory", "GPU memory", "GiB", of_gpus("gpu-memory")),
         ("gpu-load", "GPU busy", "%", of_gpus("gpu-load")),
         ("disk", "Disk free", "GB", _with_forecast(of_samples("disk", "free"))),
@@ -129,7 +127,7 @@ def thin_points(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Po
                 low = point
             if high is None or point[1] > high[1]:  # type: ignore[operator]
                 high = point
-        kept += sorted({point for point in (low, high, gap) if point is not None}, key=_time_of)
+        kept += sorted({point for point in (low, high, gap) if point is not None}, key=itemgetter(0))
     return kept
 
 
@@ -138,10 +136,6 @@ def _stretch_of(age: float, widths: Sequence[tuple[float, float]], widest: float
         if age <= newest_s:
             return number, int(age / width)
     return len(widths), int(age / widest)
-
-
-def _time_of(point: Point) -> float:
-    return point[0]
 
 
 def _ends_of(value: Any) -> list[float]:
@@ -183,7 +177,7 @@ def _find_undone(pieces: Sequence[Piece]) -> dict[int, bool]:
     return found
 
 
-def _draw_steps(pieces: Sequence[Piece], name: str, undone: Mapping[int, bool]) -> Iterator[Line]:
+def _draw_steps(pieces: Sequence[Piece], name: str, undone: Mapping[int, bool]) -> list[Line]:
     lines: dict[tuple[str, bool], Line] = {}
     for one in pieces:
         for line in lines.values():
@@ -198,8 +192,7 @@ def _draw_steps(pieces: Sequence[Piece], name: str, undone: Mapping[int, bool]) 
                 line.points += [(float(row["t"]), value, step) for value in values]
                 if (other := lines.get((key[0], not key[1]))) is not None:
                     _cut(other, float(row["t"]))
-    for key in sorted(lines):
-        yield lines[key]
+    return [lines[key] for key in sorted(lines)]
 
 
 def _read_samples(rows: Sequence[Row]) -> dict[tuple[str, str], Sequence[Point]]:

@@ -194,13 +194,11 @@ class RunSource:
         if time.monotonic() - self._stored.at >= STORE_FRESH_S and (
             self._asking is None or not self._asking.is_alive()
         ):
-            self._asking = threading.Thread(target=self._hear_store, name="store", daemon=True)
+            self._asking = threading.Thread(target=self._read_store, name="store", daemon=True)
             self._asking.start()
 
-    def _hear_store(self) -> None:
-        self._stored = self._read_store(self._stored)
-
-    def _read_store(self, before: _Stored) -> _Stored:
+    def _read_store(self) -> None:
+        before = self._stored
         found = replace(before, series=dict(before.series), note="")  # what is not told again may be old, and stays
         try:
             gathered = run_report.gather(self.run_file, self._environ)
@@ -225,4 +223,4 @@ class RunSource:
             found.note = f"The store {self.run_file.store_url} could not be asked, so this may be old: {error}"
         found.logs = [one for one in found.logs if one["name"] != SERIES]
         found.at = time.monotonic()
-        return found
+        self._stored = found
