@@ -65,7 +65,7 @@ class RoomSensor(DiskSensor):
     def _measure_parts(self) -> None:
         """By the newest whole step that was saved here. While a disk does not answer, what is known stands."""
         files, job = self._files, self._job
-        if files is None or job is None or files is self._measured or time.monotonic() < self._again_at:
+        if files is None or job is None or files == self._measured or time.monotonic() < self._again_at:
             return
         self._again_at = time.monotonic() + AGAIN_S
         for step in sorted(job.steps(), reverse=True):

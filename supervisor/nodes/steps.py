@@ -90,7 +90,6 @@ class Disks:
         self._looked: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
         self._rooms: dict[str, tuple[int, int]] = {}  # by machine, bytes in all and free
-        self._seen_files: dict[str, dict[str, RemoteFile]] = {}  # on disks that answer, for their room
         self._content: dict[tuple[str, str], str] = {}  # by machine and path, of which file the content is here
         self._mirrored: dict[str, tuple[str, RemoteFile]] = {}
         self._used: tuple[str, ...] = ()
@@ -189,10 +188,8 @@ class Disks:
                 self._update_mirror()
             hidden = {host for host in self._used if self._looked.get(host) and self._why_unknown(host)}
             there = [host for host in self._used if host in self._rooms and not self._why_unknown(host)]
-            if [*self._seen_files] != there or any(self._seen_files[host] is not self._files[host] for host in there):
-                self._seen_files = {host: self._files[host] for host in there}
             all_there = len(there) == len(self._used) and not self._problem
-            files = self._seen_files if all_there else None
+            files = {host: self._files[host] for host in there} if all_there else None
             self.room.hear({host: self._rooms[host] for host in there}, files, self._job)
         self._ask_anew()
         for host in sorted(hidden - self._hidden):
