@@ -10,11 +10,11 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol, get_args
 
 from supervisor.base.errors import SupervisorError
 from supervisor.core.facts import Role
@@ -121,25 +121,22 @@ def sources(path: Path) -> Sources:
         return Sources([Source(str(path), (path,), role, kernel=kernel)])
     if (path / BUNDLE).is_file():
         return Sources(_logs_of_bundle(path), {"": _reason_of_bundle(path / BUNDLE)})
-    attempt = path if path.parent.name == "attempts" and path.name.isdigit() else None
-    if attempt is not None or (path / "attempts").is_dir():
-        ours = _logs_of_own_attempts(
-            path if attempt is None else path.parent.parent, int(attempt.name) if attempt else None
-        )
-        if ours:
-            state_dir = path if attempt is None else path.parent.parent
+    is_attempt = path.parent.name == "attempts" and path.name.isdigit()
+    if is_attempt or (path / "attempts").is_dir():
+        state_dir = path.parent.parent if is_attempt else path
+        numbers = [int(path.name)] if is_attempt else attempts(state_dir)
+        if ours := _logs_of_own_attempts(state_dir, numbers):
             orders = {f"attempt {number}": told for number, told in incidents.ending_orders(state_dir).items()}
             return Sources(ours, _reasons_by_attempt(state_dir), orders)
     return _logs_below(path)
 
 
-def _logs_of_own_attempts(state_dir: Path, only: int | None) -> list[Source]:
+def _logs_of_own_attempts(state_dir: Path, numbers: Iterable[int]) -> list[Source]:
     """The logs of our own attempts, wherever they lie by now."""
-    numbers = attempts(state_dir) if only is None else [only]
     found = []
     for number in numbers:
         for log in attempt_logs.logs_of(state_dir, number):
-            role: Role | None = log.role if log.role in _ROLES else None  # type: ignore[assignment]
+            role: Role | None = log.role if log.role in get_args(Role) else None  # type: ignore[assignment]
             if log.name.endswith(".jsonl"):
                 continue
             name = _relative_name(log.pieces[-1], state_dir)
@@ -156,15 +153,12 @@ def _reasons_by_attempt(state_dir: Path) -> dict[str, str]:
     return {f"attempt {one['attempt']}": one["sentence"] for one in told if one["cause"] != "ended-from-outside"}
 
 
-_ROLES: Final = frozenset({"launcher", "trainer", "orchestrator", "inference", "env", "job"})
-
-
 def _logs_of_bundle(folder: Path) -> list[Source]:
     """What an incident's evidence holds of logs: their ends, and the kernel's messages."""
     found = []
     for file in sorted(folder.iterdir()):
         if file.suffix == ".log" and file.is_file():
-            role: Role | None = file.stem if file.stem in _ROLES else identify_log(file.name)[0]  # type: ignore[assignment]
+            role: Role | None = file.stem if file.stem in get_args(Role) else identify_log(file.name)[0]  # type: ignore[assignment]
             found.append(Source(file.name, (file,), role))
         elif file.name == "kernel.txt":
             found.append(Source(file.name, (file,), None, kernel=True))
@@ -194,20 +188,9 @@ def _logs_below(root: Path) -> Sources:
         depth = len(here.relative_to(root).parts)
         folders[:] = sorted(one for one in folders if one not in _SKIPPED and depth < DEEPEST)
         if here != root and (here / BUNDLE).is_file():
-            attempt = here.name
-            found += [
-                (
-                    one.pieces[0].stat().st_mtime,
-                    Source(
-                        f"{here.parent.relative_to(root)}/{one.name}".removeprefix("./"),
-                        one.pieces,
-                        one.role,
-                        attempt,
-                        one.kernel,
-                    ),
-                )
-                for one in _logs_of_bundle(here)
-            ]
+            for one in _logs_of_bundle(here):
+                name = f"{here.parent.relative_to(root)}/{one.name}".removeprefix("./")
+                found.append((one.pieces[0].stat().st_mtime, replace(one, name=name, attempt=here.name)))
             folders[:] = []
             continue
         for file in sorted(files):
@@ -226,15 +209,11 @@ def _logs_below(root: Path) -> Sources:
             if (look.st_dev, look.st_ino) in seen or look.st_size == 0:
                 continue
             seen.add((look.st_dev, look.st_ino))
-            relative = path.relative_to(root).as_posix()
-            role, kernel = identify_log(relative)
-            whole = path.resolve().as_posix()
-            attempt = next(
-                (group for match in [_ATTEMPT.search(whole)] if match for group in match.groups() if group), ""
-            )
-            (found if is_log else texts).append(
-                (look.st_mtime, Source(_relative_name(path, root), (path,), role, attempt, kernel))
-            )
+            name = _relative_name(path, root)
+            role, kernel = identify_log(name)
+            match = _ATTEMPT.search(path.resolve().as_posix())
+            attempt = match[match.lastindex or 0] if match else ""
+            (found if is_log else texts).append((look.st_mtime, Source(name, (path,), role, attempt, kernel)))
     return _keep_newest(found or texts, root, odd)
 
 

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import BinaryIO, Final
+from itertools import islice
+from typing import BinaryIO, Final, get_args
 
 from supervisor.base.escapes import plain_bytes
 from supervisor.core.facts import FinishSeen, FreshStartSeen, PhaseSeen, Role, StepDone
@@ -48,7 +49,6 @@ PAGE_LINES: Final = 100
 MOST_ENDS: Final = 4  # times that one process may tell of the exception that ends it
 CAUGHT: Final = 80  # characters of its message by which an exception is known again
 LIVES, MERGED_LIVES = 5, 50  # ordinary lines after an error that show that its process went on
-ROLES: Final[tuple[Role, ...]] = ("launcher", "trainer", "orchestrator", "inference", "env", "job")
 
 _STARTS: Final[dict[Role, re.Pattern[str]]] = {
     "launcher": re.compile("Starting RL run"),
@@ -373,17 +373,12 @@ class _Scan:
 
     def _look_at_last_words(self) -> None:
         """Nothing known was found: is the last thing an exception without its traceback?"""
-        before, tail = self._last_lines()
-        end = self._number
-        for place in range(len(tail), max(0, self._zero - before), -1):
-            line, number = parse(tail[place - 1]), before + place
+        for line, number, above in self._lines_from_the_end():
             if line.level is not None or line.text.startswith(IGNORED):
                 return
             if (raised := bare(line.text.strip(), number)) is not None:
-                if not _is_ignored(tail[: place - 1]) and self._are_last_words(number):
-                    self._number, self._growing = number, []
-                    self._add_exception(line, raised)
-                    self._number = end
+                if not _is_ignored(above) and self._are_last_words(number):
+                    self._add_exception_above(line, raised)
                 return
 
     def _find_final_error(self) -> Event | None:
@@ -398,29 +393,27 @@ class _Scan:
         judged = {event.last.line for event in log.events if event.name != "SystemExit"}
         lives_on = bool(log.steps) or log.role in ("trainer", "orchestrator")
         logged = ("FATAL",) if lives_on else ("ERROR", "CRITICAL", "FATAL")
-        before, tail = self._last_lines()
         found: tuple[Line, int] | None = None
-        for place in range(len(tail), max(0, self._zero - before), -1):
-            line = parse(tail[place - 1])
+        for line, number, above in self._lines_from_the_end():
             text = line.text.strip()
-            if before + place in judged:
+            if number in judged:
                 return None
             is_error = line.level in logged
             if text.startswith(_QUIET_END):
                 continue  # it says only that the program ended itself: why stands above
             if (is_error or line.level in (None, "ERROR")) and bare(text, 0) is not None:
-                if not _is_ignored(tail[: place - 1]):
-                    found = line, before + place
+                if not _is_ignored(above):
+                    found = line, number
                 break
             if line.level not in (None, "WARNING", "WARN") and not is_error:
                 if not _GOODBYE.match(text):
                     break
             elif text and (is_error or (line.level is None and PLAIN_ERROR.match(text))):
-                found = line, before + place
+                found = line, number
             elif line.level is None and not (LAST_WORDS.match(line.text) or is_exception(text)) and not found:
                 break
         if found is None and not self._serves:
-            found = self._find_word_of_failure(tail, before)
+            found = self._find_word_of_failure()
         if found is None or (self._serves and found[0].level not in ("CRITICAL", "FATAL")):
             return None
         line, number = found
@@ -428,12 +421,11 @@ class _Scan:
         raised = bare(text, number)
         return Event(None, self._role_of(line), text, place_of, place_of, level=line.level, raised=raised)
 
-    def _find_word_of_failure(self, tail: Sequence[bytes], before: int) -> tuple[Line, int] | None:
+    def _find_word_of_failure(self) -> tuple[Line, int] | None:
         """Of the last few lines, where no logger wrote one of them, the first that says in any words that it failed."""
         found: tuple[Line, int] | None = None
         seen = 0
-        for place in range(len(tail), max(0, self._zero - before), -1):
-            line = parse(tail[place - 1])
+        for line, number, _ in self._lines_from_the_end():
             text = line.text.strip()
             if not text:
                 continue
@@ -441,7 +433,7 @@ class _Scan:
             if seen > FINAL_LINES or line.level is not None or text.startswith(("wandb", _SAMPLE)):
                 break
             if says_failure(text):
-                found = line, before + place
+                found = line, number
             elif not LAST_WORDS.match(line.text):
                 break
         return found
@@ -451,6 +443,12 @@ class _Scan:
         found = self._text[: self._end_at].rsplit(b"\n", TAIL)[1:]
         found = [*self._before, *found][-TAIL:]
         return self._number - len(found), found
+
+    def _lines_from_the_end(self) -> Iterator[tuple[Line, int, Sequence[bytes]]]:
+        """The same lines of this log, the last one first: each with its number and those above it."""
+        before, tail = self._last_lines()
+        for place in range(len(tail), max(0, self._zero - before), -1):
+            yield parse(tail[place - 1]), before + place, tail[: place - 1]
 
     def _are_last_words(self, line: int) -> bool:
         """Does what stands behind that line only tell of an end? The exception's own text may go on for some lines."""
@@ -606,19 +604,14 @@ class _Scan:
 
     def _look_back(self) -> None:
         """Something failed, and nothing told why: an exception just above, without its traceback, may."""
-        before, tail = self._last_lines()
-        number = self._number
-        for place in range(len(tail) - 1, max(0, len(tail) - LOOK_BACK, self._zero - before), -1):
-            line = parse(tail[place - 1])
+        for line, number, _ in islice(self._lines_from_the_end(), 1, LOOK_BACK):
             if line.level in ("INFO", "DEBUG", "SUCCESS", "TRACE"):
                 return
             message = line.text.strip()
-            if (raised := bare(message, before + place)) is not None:
+            if (raised := bare(message, number)) is not None:
                 signature = self._match_signature(line, message)
                 if signature is None or not signature.mild:
-                    self._number = before + place
-                    self._add_exception(line, raised)
-                    self._number, self._growing = number, []
+                    self._add_exception_above(line, raised)
                 return
 
     def _begin_section(self, name: str) -> None:
@@ -698,7 +691,7 @@ class _Scan:
         if self.log.kernel:
             roles: tuple[Role, ...] = ("job",)
         elif role is None or self.log.merged:
-            roles = tuple(dict.fromkeys((role or "launcher", *(one for one in ROLES if one != "env"))))
+            roles = tuple(dict.fromkeys((role or "launcher", *(one for one in get_args(Role) if one != "env"))))
         elif role in ("env", "orchestrator"):  # no other trainer has one
             roles = (role,)
         else:
@@ -726,6 +719,12 @@ class _Scan:
             for one in self.log.events[-8:]:
                 if one.raised is before:
                     one.raised = replace(before, own=raised.own)
+
+    def _add_exception_above(self, line: Line, raised: Raised) -> None:
+        """One that stands in a line before the present one: what follows that one is known already."""
+        number, self._number = self._number, raised.line
+        self._add_exception(line, raised)
+        self._number, self._growing = number, []
 
     def _add_event(self, signature: Signature | None, line: Line, message: str, name: str = "") -> Event:
         key = signature.name if signature else name

@@ -13,7 +13,7 @@ from typing import Final
 
 from supervisor.core.facts import Role
 from supervisor.diagnosis.lines import DAY_S, Line
-from supervisor.diagnosis.seen import GAP_S, Event, Log, Place
+from supervisor.diagnosis.seen import GAP_S, Event, Log, Place, Sighting, last_time_of
 
 BOTH_S: Final = 120.0  # that trainer and orchestrator wait at the same time
 IN_VAIN: Final = 2  # steps of the orchestrator that a trainer which waits for a batch has not taken
@@ -72,13 +72,13 @@ def find_wait(lines: Sequence[tuple[Line, int]], role: Role | None, last: Place)
     return Wait(event, said)
 
 
-def who_waits(logs: Sequence[Log]) -> list[tuple[Log, Event]]:
+def who_waits(logs: Sequence[Log]) -> list[Sighting]:
     """Those of the parts that stand still, the one that says most of it first; nothing where the run may go on."""
-    ends = [log.last_t + log.shift for log in logs if log.last_t is not None and not log.kernel]
     waiting = [(log, log.wait) for log in logs if log.wait is not None]
     if not waiting:
         return []
-    for_s = {id(wait): _seconds(log, wait, max(ends, default=0.0)) for log, wait in waiting}
+    end = last_time_of(log for log in logs if not log.kernel) or 0.0
+    for_s = {id(wait): _seconds(log, wait, end) for log, wait in waiting}
     both = {log.role for log, wait in waiting if wait.said and for_s[id(wait)] >= BOTH_S}
     if not (both.issuperset(_TRAINING) or _wait_in_vain(logs, waiting)):
         enough = max(GAP_S, LONGER * max(_step_times(logs), default=0.0))
@@ -105,7 +105,7 @@ def _wait_in_vain(logs: Sequence[Log], waiting: Sequence[tuple[Log, Wait]]) -> b
     )
 
 
-def say(waiting: Sequence[tuple[Log, Event]]) -> str:
+def say(waiting: Sequence[Sighting]) -> str:
     """What parts that stand still mean."""
     return EACH_OTHER if {log.role for log, _ in waiting}.issuperset(_TRAINING) else SENTENCE
 

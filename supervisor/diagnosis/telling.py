@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from supervisor.core.words import size
@@ -68,41 +68,32 @@ def headline(root: Cause) -> str:
 def _tell_attempt(told: Diagnosis) -> list[str]:
     where = f"{told.attempt}: " if told.attempt else ""
     step = f" after step {told.step}" if told.step is not None else ""
+    survived = _tell_others("On the way it met, and survived:", told.survived)
+    from_outside = [_Sentence(f"  What was seen from outside: {told.seen}")] if told.seen else []
     if told.outcome == "finished":
-        lines = [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done."]
-        return lines + _tell_others("On the way it met, and survived:", told.survived)
+        return [f"{where}The run finished{step} ({told.finish}). Nothing needs to be done.", *survived]
     cut = next((log for log in told.logs if log.cut), None)
     if cut is not None and (told.root is None or told.root.name == CALLED_UNKNOWN):
         lines = [f"{where}{cut.name} was cut inside its last error{step}, and the line that names it is not there."]
-        lines += _wrap_text(f"{cut.cut[0].upper()}{cut.cut[1:]}. Get the rest of the log, and ask again.", "  ")
-        lines += _wrap_text(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
-        return lines + _tell_others("On the way it met, and survived:", told.survived)
+        lines.append(_Sentence(f"  {cut.cut[0].upper()}{cut.cut[1:]}. Get the rest of the log, and ask again."))
+        return [*lines, *from_outside, *survived]
     if told.root is None:
-        doubt = _tell_doubt(told, f"{where}The log ends near an error that runs often survive{step}: ")
-        if doubt:
-            return doubt + _tell_others("On the way it met, and survived:", told.survived)
-        lines = [f"{where}Nothing here says {'why it failed' if told.seen else _what_is_not_said(told)}{step}."]
-        lines += _wrap_text(f"What was seen from outside: {told.seen}", "  ") if told.seen else []
-        lines += _wrap_text(_no_reason(told), "  ")
-        return lines + _tell_others("On the way it met, and survived:", told.survived)
+        if doubt := _tell_doubt(told, f"{where}The log ends near an error that runs often survive{step}: "):
+            return [*doubt, *survived]
+        nothing = f"{where}Nothing here says {'why it failed' if told.seen else _what_is_not_said(told)}{step}."
+        return [nothing, *from_outside, _Sentence(f"  {_no_reason(told)}"), *survived]
     if told.root.name == ENDED:
         return _tell_end(told, told.root, where, step)
     root = told.root
     name = f"{_name_with_code(root)} (unknown)" if root.name == CALLED_UNKNOWN else root.name
-    lines = [f"{where}Root cause{step}: {name}"]
-    lines += _wrap_text(root.sentence, "  ")
-    lines += ["", *_tell_cause(root, "  ")]
+    lines = [f"{where}Root cause{step}: {name}", _Sentence(f"  {root.sentence}"), "", *_tell_cause(root)]
     lines += [f"  raised at: {root.own}"] if root.own else []
     lines += [f"    {root.own.code}"] if root.own and root.own.code else []
     lines += [f"  it began as: {root.began}"] if root.began else []
-    for note in root.notes:
-        lines += _wrap_text(note, "  ")
-    lines += [
-        "",
-        *_wrap_text(f"Remedy: {root.remedy}", "  "),
-        f"  {KINDS[root.kind if told.has_named_cause else 'unknown']}",
-    ]
-    lines += _wrap_text(f"Source: {root.source}", "  ") if root.source else []
+    lines += [_Sentence(f"  {note}") for note in root.notes]
+    lines += ["", _Sentence(f"  Remedy: {root.remedy}")]
+    lines += [f"  {KINDS[root.kind if told.has_named_cause else 'unknown']}"]
+    lines += [_Sentence(f"  Source: {root.source}")] if root.source else []
     if told.cascade:
         lines += ["", "What came with it or followed:"]
         for number, one in enumerate(told.cascade[:12], 1):
@@ -123,11 +114,11 @@ def _tell_doubt(told: Diagnosis, begun: str) -> list[str]:
     name = _name_with_code(last) if last.name == CALLED_UNKNOWN else last.name
     return [
         f"{begun}{name}",
-        *_wrap_text(last.sentence, "  "),
+        _Sentence(f"  {last.sentence}"),
         "",
-        *_tell_cause(last, "  "),
+        *_tell_cause(last),
         "",
-        *_wrap_text(f"If the run ended there: {last.remedy}", "  "),
+        _Sentence(f"  If the run ended there: {last.remedy}"),
     ]
 
 
@@ -147,12 +138,12 @@ def _tell_end(told: Diagnosis, root: Cause, where: str, step: str) -> list[str]:
         order = told.order[0].upper() + told.order[1:]
         return [
             f"{where}The job was stopped on purpose{step}.{failed}",
-            *_wrap_text(f"{order} The run can go on from its last good step.", "  "),
+            _Sentence(f"  {order} The run can go on from its last good step."),
             *_tell_others("On the way it met, and survived:", others),
         ]
-    lines = [f"{where}The job was told to stop{step} ({root.name}).{failed}", *_wrap_text(root.sentence, "  ")]
-    lines += ["", *_tell_cause(root, "  "), *(part for note in root.notes for part in _wrap_text(note, "  "))]
-    lines += ["", *_wrap_text(f"Next: {root.remedy}", "  ")]
+    lines = [f"{where}The job was told to stop{step} ({root.name}).{failed}", _Sentence(f"  {root.sentence}")]
+    lines += ["", *_tell_cause(root), *(_Sentence(f"  {note}") for note in root.notes)]
+    lines += ["", _Sentence(f"  Next: {root.remedy}")]
     if told.cascade:
         lines += ["", "What came with it or followed:"]
         lines += [f"  {number}. {_cause_and_place(one)}" for number, one in enumerate(told.cascade[:MOST_OTHERS], 1)]
@@ -171,7 +162,7 @@ def _no_reason(told: Diagnosis) -> str:
     last = max((log for log in told.logs if log.last_ordinary), key=lambda log: log.last_t or 0.0, default=None)
     complaints = [(log, *log.complaint) for log in told.logs if log.complaint is not None]
     if complaints:
-        _, message, place = max(complaints, key=lambda one: log_time(one[0], one[2]))
+        _, message, place = max(complaints, key=lambda one: one[0].at(one[2]) or 0.0)
         return f"The last line at the level of an error is none of the known ones: {_cut_text(message)!r} ({place})."
     if last is None:
         return "No line in it is of a format that is known here; errors were looked for."
@@ -194,15 +185,9 @@ def _no_reason(told: Diagnosis) -> str:
     )
 
 
-def log_time(log: Log, place: Place) -> float:
-    """When a line was written, on the scale that all logs of an attempt have."""
-    return log.at(place) or 0.0
-
-
-def _tell_cause(cause: Cause, indent: str) -> list[str]:
+def _tell_cause(cause: Cause) -> list[str]:
     at = f"  {cause.first.shown}" if cause.first.shown else ""
-    lines = [f"{indent}{cause.first}{at}", f"{indent}  {_cut_text(cause.text)}"]
-    return lines + [f"{indent}  {_cut_text(one)}" for one in cause.more]
+    return [f"  {cause.first}{at}", *(f"    {_cut_text(one)}" for one in (cause.text, *cause.more))]
 
 
 def _name_with_code(cause: Cause) -> str:
@@ -246,10 +231,6 @@ def _cut_text(text_: str, most: int = SHOWN) -> str:
     return text_ if len(text_) <= most else f"{text_[: most - 3]}..."
 
 
-def _wrap_text(text_: str, indent: str) -> list[str]:
-    return [_Sentence(indent + text_)]
-
-
 # ---------------------------------------------------------------- JSON
 
 
@@ -283,13 +264,9 @@ def _diagnosis_as_json(told: Diagnosis) -> dict[str, Any]:
         "root": _cause_as_json(told.root) if told.root else None,
         "seen": told.seen or None,
         "order": told.order or None,
-        "cascade": _causes_as_json(told.cascade),
-        "survived": _causes_as_json(told.survived),
+        "cascade": [_cause_as_json(one) for one in told.cascade],
+        "survived": [_cause_as_json(one) for one in told.survived],
     }
-
-
-def _causes_as_json(causes: Iterable[Cause]) -> list[dict[str, Any]]:
-    return [_cause_as_json(one) for one in causes]
 
 
 def _cause_as_json(cause: Cause) -> dict[str, Any]:
