@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from supervisor.core import facts as f
 from supervisor.simulator.clockwork import NEVER, Owner
 from supervisor.simulator.hands import Hands
-from supervisor.simulator.link import Transfer
 from supervisor.simulator.pod import NO_WATCHER, WALL, Pod
 from supervisor.simulator.policy import Policy
 from supervisor.simulator.sensing import Sensing
@@ -38,7 +37,6 @@ class Attendant(Owner):
         self.clock = pod.clock
         self.deadline = NEVER
         self.sent_bytes = sent_bytes  # of transfers that were broken off, by step and version
-        self.transfers: list[Transfer] = []
         self.sensing = Sensing(pod, sensor_random, self.see)
         self.hands = Hands(self)
 

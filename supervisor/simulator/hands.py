@@ -6,12 +6,13 @@ know is an error at once: a policy must never believe that something was done wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.choose import STORE_FRESH_S
+from supervisor.core.observe_only import held_back
 from supervisor.simulator.clockwork import Event, Owner
 from supervisor.simulator.job import COMMAND
 from supervisor.simulator.link import Checkpoint, Transfer
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from supervisor.simulator.attendant import Attendant
 
 CATALOGUE_S, CATALOGUE_AGAIN_S = 900.0, 60.0  # between two listings, and after one that failed
-SUPPRESSED = (a.Start, a.Stop, a.PruneLocal, a.PruneStore, a.PruneStale, a.Restore, a.StartEngine, a.StopEngine)
 OBSERVING = "The run is only observed (recovery.mode = observe)."
-Work = Callable[[Callable[[], None]], None]
-"""Something that a lane does; it calls what it is given when it is done."""
+NO_STORE = "the store did not answer: 503 service unavailable."
+Work = Generator[float | None, bool | None, f.Fact | Callable[[], f.Fact] | None]
+"""Something that a lane does. It yields the seconds that it takes, or None where a transfer ends its wait, and hears
+whether all of that moved. It returns the fact to tell; a call is made for the fact when the lane has gone on.
+"""
 
 
 class Hands(Owner):
@@ -37,6 +40,7 @@ class Hands(Owner):
         self.observe = attendant.settings.mode == "observe"
         self.busy_with = ""  # for the ledger: "stop", "start", "restore", "survey" or ""
         self._lanes: dict[str, list[Work]] = {}
+        self._transfers: list[Transfer] = []
         self._catalogue_t = -STORE_FRESH_S
         self._listing = False
         self._next_listing: Event | None = None
@@ -46,12 +50,8 @@ class Hands(Owner):
 
     def do(self, action: a.Action) -> None:
         """Queue one action. Raises NotImplementedError for one that is not known here."""
-        if self.observe and isinstance(action, SUPPRESSED):
-            number = next(
-                (getattr(action, n) for n in ("attempt", "step", "engine", "below") if hasattr(action, n)), None
-            )
-            fact = f.Suppressed(type(action).__name__, number, OBSERVING)
-            self.clock.after(0.01, lambda: self._tell_fact(fact), self)
+        if self.observe and (suppressed := held_back(action, OBSERVING)) is not None:
+            self.clock.after(0.01, lambda: self._tell_fact(suppressed), self)
             return
         match action:
             case a.Say():
@@ -59,37 +59,35 @@ class Hands(Owner):
             case a.Exit():
                 self.world.daemon_exits(action.code, action.reason)
             case a.Survey():
-                self._queue_work("scan", self._scan_disk)
+                self._queue_work("scan", self._scan_disk())
                 self.catalogue()
             case a.Start():
-                self._queue_work("job", lambda done: self._start_job(action, done))
+                self._queue_work("job", self._start_job(action))
             case a.Stop():
                 self.world.policy_stops(action.reason)
-                self._queue_work("job", lambda done: self._stop_job(action, done))
+                self._queue_work("job", self._stop_job(action))
             case a.CollectEvidence():
-                self._queue_work("job", lambda done: self._call_in(self._draw_between(0.5, 2.0), done))
+                self._queue_work("job", self._keep_evidence())
             case a.Publish():
-                self._queue_work("publish", lambda done: self._publish_step(action, done))
+                self._queue_work("publish", self._publish_step(action))
             case a.Restore():
-                self._queue_work("restore", lambda done: self._restore_step(action, done))
+                self._queue_work("restore", self._restore_step(action))
             case a.PruneLocal():
-                self._queue_work("prune", lambda done: self._prune_local(action.step, done))
+                self._queue_work("prune", self._prune_local(action.step))
             case a.PruneStale():
-                self._queue_work("prune", self._prune_stale)
+                self._queue_work("prune", self._prune_stale())
             case a.PruneStore():
-                self._queue_work("prune-store", lambda done: self._prune_store(action.step, done))
+                self._queue_work("prune-store", self._prune_store(action.step))
             case a.KeepRecords():
-                self._queue_work("records", lambda done: self._keep_records(action, done))
+                self._queue_work("records", self._keep_records(action))
             case a.KeepLineage():
-                self._queue_work(
-                    "publish", lambda done: self._tell_after(1.0, f.LineageKept(len(action.happened)), done)
-                )
+                self._queue_work("publish", self._tell_after(1.0, f.LineageKept(len(action.happened))))
             case a.KeepHolds():
-                self._queue_work("pin", lambda done: self._keep_holds(action, done))
+                self._queue_work("pin", self._keep_holds(action))
             case a.RunHook():
-                self._queue_work("hook", lambda done: self._tell_after(1.0, f.HookDone(action.hook), done))
+                self._queue_work("hook", self._tell_after(1.0, f.HookDone(action.hook)))
             case a.Setup():
-                self._queue_work("setup", lambda done: self._tell_after(60.0, f.SetupDone(), done))
+                self._queue_work("setup", self._tell_after(60.0, f.SetupDone()))
             case _:
                 raise NotImplementedError(f"the virtual pod has no hands for {type(action).__name__}: {action}")
 
@@ -97,32 +95,36 @@ class Hands(Owner):
         waiting = self._lanes.setdefault(lane, [])
         waiting.append(work)
         if len(waiting) == 1:
-            self._begin_next(lane)
+            self._go_on(lane)
 
-    def _begin_next(self, lane: str) -> None:
+    def _go_on(self, lane: str, whole: bool | None = None) -> None:
+        """Let a lane's first work go on until it waits, or ends: then the next one begins before the fact is told."""
         waiting = self._lanes[lane]
+        try:
+            seconds = waiting[0].send(whole)
+        except StopIteration as end:
+            told = end.value
+        else:
+            if seconds is not None:
+                self.clock.after(seconds, lambda: self._go_on(lane), self)
+            return
+        waiting.pop(0)
         if waiting:
-            waiting[0](lambda: self._end_work(lane))
-
-    def _end_work(self, lane: str) -> None:
-        self._lanes[lane].pop(0)
-        self._begin_next(lane)
+            self._go_on(lane)
+        fact = told() if callable(told) else told
+        if fact is not None:
+            self._tell_fact(fact)
 
     def _draw_between(self, low: float, high: float) -> float:
         return self.pod.chance.between_at(self.clock.now, low, high, f"{low}-{high}")
 
-    def _call_in(self, seconds: float, call: Callable[[], None]) -> None:
-        self.clock.after(seconds, call, self)
-
     def _tell_fact(self, fact: f.Fact) -> None:
         self.attendant.see(fact, "effects")
 
-    def _tell_after(self, seconds: float, fact: f.Fact, done: Callable[[], None]) -> None:
-        def end() -> None:
-            done()
-            self._tell_fact(fact)
-
-        self._call_in(seconds, end)
+    @staticmethod
+    def _tell_after(seconds: float, fact: f.Fact) -> Work:
+        yield seconds
+        return fact
 
     def _set_busy(self, what: str) -> None:
         self.busy_with = what
@@ -130,35 +132,31 @@ class Hands(Owner):
 
     # ------------------------------------------------------------ looking
 
-    def _scan_disk(self, done: Callable[[], None]) -> None:
+    def _scan_disk(self) -> Work:
         self._set_busy(self.busy_with or "survey")
-
-        def end() -> None:
-            if self.busy_with == "survey":
-                self._set_busy("")
-            done()
-            self._tell_fact(local_steps(self.pod, settled=True))
-
-        self._call_in(self._draw_between(0.3, 1.5), end)
+        yield self._draw_between(0.3, 1.5)
+        if self.busy_with == "survey":
+            self._set_busy("")
+        return local_steps(self.pod, settled=True)
 
     def catalogue(self, *, force: bool = False) -> None:
         """List the store, unless that was done a moment ago."""
         if self._listing or (not force and self.clock.now - self._catalogue_t < STORE_FRESH_S):
             return
         self._listing = True
-        down = self.clock.now < self.pod.store.down_until
-        self._call_in(self._draw_between(20.0, 60.0) if down else self._draw_between(0.5, 3.0), self._tell_listing)
+        seconds = self._draw_between(20.0, 60.0) if self._is_store_down() else self._draw_between(0.5, 3.0)
+        self.clock.after(seconds, self._tell_listing, self)
 
     def _tell_listing(self) -> None:
         self._listing = False
-        store = self.pod.store
-        again_s = CATALOGUE_AGAIN_S if store_down(self) else CATALOGUE_S
+        store, down = self.pod.store, self._is_store_down()
+        again_s = CATALOGUE_AGAIN_S if down else CATALOGUE_S
         if self._next_listing is not None:
             self._next_listing.cancel()
         self._next_listing = self.clock.after(again_s, lambda: self.catalogue(force=True), self)
-        if self.clock.now < store.down_until:
+        if down:
             self._catalogue_t = -STORE_FRESH_S
-            self._tell_fact(f.StoreSteps(reason="the store did not answer: 503 service unavailable."))
+            self._tell_fact(f.StoreSteps(reason=NO_STORE))
             return
         self._catalogue_t = self.clock.now
         if not self._told_records and (store.learned is not None or store.ledgers):
@@ -169,16 +167,15 @@ class Hands(Owner):
 
     # ------------------------------------------------------------ the job
 
-    def _start_job(self, action: a.Start, done: Callable[[], None]) -> None:
+    def _keep_evidence(self) -> Work:
+        yield self._draw_between(0.5, 2.0)
+        return None
+
+    def _start_job(self, action: a.Start) -> Work:
         self._set_busy("start")
-
-        def end() -> None:
-            self._set_busy("")
-            done()
-            fact = self._launch_job(action)
-            self._tell_fact(fact)
-
-        self._call_in(self._draw_between(1.0, 4.0), end)
+        yield self._draw_between(1.0, 4.0)
+        self._set_busy("")
+        return lambda: self._launch_job(action)
 
     def _launch_job(self, action: a.Start) -> f.Fact:
         pod, step = self.pod, action.step
@@ -195,7 +192,7 @@ class Hands(Owner):
         job = pod.launch(action.attempt, step, action.interval)
         return f.AttemptStarted(action.attempt, step, job.processes[0].pid, COMMAND)
 
-    def _stop_job(self, action: a.Stop, done: Callable[[], None]) -> None:
+    def _stop_job(self, action: a.Stop) -> Work:
         job = self.pod.job
         self._set_busy("stop")
         seconds = self._draw_between(3.0, 12.0)
@@ -208,157 +205,114 @@ class Hands(Owner):
         self.pod.slow_stop_s = self.pod.memory_stays_s = 0.0
         back = seconds + late <= action.budget_s
         seconds = min(seconds + late, action.budget_s)
-
-        def end() -> None:
-            self.pod.end_job()
-            self._set_busy("")
-            done()
-            self._tell_fact(f.AttemptStopped(action.attempt, seconds, gpu_free=None if self.pod.nvml_hangs else back))
-
-        self._call_in(seconds, end)
+        yield seconds
+        self.pod.end_job()
+        self._set_busy("")
+        return f.AttemptStopped(action.attempt, seconds, gpu_free=None if self.pod.nvml_hangs else back)
 
     # ------------------------------------------------------------ checkpoints
 
-    def _publish_step(self, action: a.Publish, done: Callable[[], None]) -> None:
+    def _publish_step(self, action: a.Publish) -> Work:
         pod, step, began = self.pod, action.step, self.clock.now
         folder = pod.folders.get(step)
         if folder is None or folder.state != "complete":
-            failed = f.PublishFailed(step, f"step {step} is no longer complete.", step_changed=True)
-            self._tell_after(self._draw_between(0.5, 2.0), failed, done)
-            return
-        sent = self.attendant.sent_bytes.get((step, folder.changed), 0.0)
-        left = max(0.0, folder.checkpoint.size_bytes - sent)
-
-        def end_transfer(whole: bool) -> None:
-            self.attendant.sent_bytes[step, folder.changed] = folder.checkpoint.size_bytes - transfer.left
-            if not whole:
-                done()
-                self._tell_fact(
-                    f.PublishFailed(step, f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
-                )
-            elif pod.folders.get(step) is not folder:
-                done()
-                self._tell_fact(f.PublishFailed(step, f"step {step} vanished under the transfer.", step_changed=True))
-            else:
-                self._call_in(self._draw_between(2.0, 6.0), confirm)
-
-        def confirm() -> None:
-            done()
-            if self.clock.now < pod.store.down_until:
-                self._tell_fact(f.PublishFailed(step, "the manifest could not be written: 503 service unavailable."))
-                return
-            pod.store.steps[step] = folder.checkpoint
-            pod.store.latest = step
-            self._tell_fact(f.Published(step, folder.checkpoint.size_bytes, self.clock.now - began, int(left)))
-
-        transfer = self._begin_transfer(left, end_transfer)
-
-    def _restore_step(self, action: a.Restore, done: Callable[[], None]) -> None:
-        pod, step, began = self.pod, action.step, self.clock.now
-        stored = pod.store.steps.get(step)
-        self._set_busy("restore")
-
-        def fail(reason: str, *, damaged: bool = False) -> None:
-            self._set_busy("")
-            done()
-            self._tell_fact(f.RestoreFailed(step, reason, damaged=damaged))
-
-        if store_down(self) or stored is None:
-            reason = "the store did not answer." if stored is not None else f"step {step} is not in the store."
-            self._call_in(self._draw_between(5.0, 30.0), lambda: fail(reason, damaged=stored is None))
-            return
-        key = (step, -1.0)
-        size = stored.size_bytes
+            yield self._draw_between(0.5, 2.0)
+            return f.PublishFailed(step, f"step {step} is no longer complete.", step_changed=True)
+        size, key = folder.checkpoint.size_bytes, (step, folder.changed)
         left = max(0.0, size - self.attendant.sent_bytes.get(key, 0.0))
+        transfer = self._begin_transfer(left, "publish")
+        whole = yield None
+        self.attendant.sent_bytes[key] = size - transfer.left
+        if not whole:
+            return f.PublishFailed(step, f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
+        if pod.folders.get(step) is not folder:
+            return f.PublishFailed(step, f"step {step} vanished under the transfer.", step_changed=True)
+        yield self._draw_between(2.0, 6.0)
+        if self._is_store_down():
+            return f.PublishFailed(step, "the manifest could not be written: 503 service unavailable.")
+        pod.store.steps[step] = folder.checkpoint
+        pod.store.latest = step
+        return f.Published(step, size, self.clock.now - began, int(left))
 
-        def end_transfer(whole: bool) -> None:
-            self.attendant.sent_bytes[key] = size - transfer.left
-            if not whole:
-                fail(f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
-            elif stored.damaged:
-                fail("a part has another hash than the manifest says.", damaged=True)
-            elif pod.disk_free() < size and step not in pod.folders:
-                fail("No space left on device.")
-            else:
-                self._set_busy("")
-                done()
-                self.attendant.sent_bytes.pop(key, None)
-                pod.folders[step] = Folder(stored, "complete", self.clock.now, size)
-                pod.watcher.steps_changed()
-                self._tell_fact(f.Restored(step, size, self.clock.now - began))
+    def _restore_step(self, action: a.Restore) -> Work:
+        self._set_busy("restore")
+        fact = yield from self._download_step(action.step)
+        self._set_busy("")
+        return fact
 
-        transfer = self._begin_transfer(left, end_transfer)
+    def _download_step(self, step: int) -> Work:
+        pod, began = self.pod, self.clock.now
+        stored = pod.store.steps.get(step)
+        if self._is_store_down() or stored is None:
+            reason = "the store did not answer." if stored is not None else f"step {step} is not in the store."
+            yield self._draw_between(5.0, 30.0)
+            return f.RestoreFailed(step, reason, damaged=stored is None)
+        key, size = (step, -1.0), stored.size_bytes
+        transfer = self._begin_transfer(max(0.0, size - self.attendant.sent_bytes.get(key, 0.0)), "restore")
+        whole = yield None
+        self.attendant.sent_bytes[key] = size - transfer.left
+        if not whole:
+            return f.RestoreFailed(step, f"nothing moved for 120 s, {transfer.left / 1e9:.1f} GB are left.")
+        if stored.damaged:
+            return f.RestoreFailed(step, "a part has another hash than the manifest says.", damaged=True)
+        if pod.disk_free() < size and step not in pod.folders:
+            return f.RestoreFailed(step, "No space left on device.")
+        self.attendant.sent_bytes.pop(key, None)
+        pod.folders[step] = Folder(stored, "complete", self.clock.now, size)
+        pod.watcher.steps_changed()
+        return f.Restored(step, size, self.clock.now - began)
 
-    def _begin_transfer(self, left: float, end_transfer: Callable[[bool], None]) -> Transfer:
-        def if_alive(whole: bool) -> None:
+    def _begin_transfer(self, left: float, lane: str) -> Transfer:
+        def go_on_if_alive(whole: bool) -> None:
             if self.alive:
-                end_transfer(whole)
+                self._go_on(lane, whole)
 
-        transfer = self.pod.link.begin(left, if_alive)
-        self.attendant.transfers.append(transfer)
+        transfer = self.pod.link.begin(left, go_on_if_alive)
+        self._transfers.append(transfer)
         return transfer
 
-    def _prune_local(self, step: int, done: Callable[[], None]) -> None:
-        def end() -> None:
-            folder = self.pod.folders.get(step)
-            done()
-            if folder is not None and folder.state == "writing":
-                self._tell_fact(f.PruneFailed(step, "local", f"step {step} is being written."))
-                return
-            freed = int(self.pod.folders.pop(step).written_bytes) if folder is not None else 0
-            self.pod.watcher.steps_changed()
-            self._tell_fact(f.Pruned(step, "local", freed))
+    def _prune_local(self, step: int) -> Work:
+        yield self._draw_between(1.0, 6.0)
+        folder = self.pod.folders.get(step)
+        if folder is not None and folder.state == "writing":
+            return f.PruneFailed(step, "local", f"step {step} is being written.")
+        freed = int(self.pod.folders.pop(step).written_bytes) if folder is not None else 0
+        self.pod.watcher.steps_changed()
+        return f.Pruned(step, "local", freed)
 
-        self._call_in(self._draw_between(1.0, 6.0), end)
+    def _prune_stale(self) -> Work:
+        yield self._draw_between(0.5, 3.0)
+        freed, self.pod.aside_bytes = int(self.pod.aside_bytes), 0.0
+        self.pod.watcher.disk_changed()
+        return f.Pruned(-1, "local", freed)
 
-    def _prune_stale(self, done: Callable[[], None]) -> None:
-        def end() -> None:
-            freed, self.pod.aside_bytes = int(self.pod.aside_bytes), 0.0
-            self.pod.watcher.disk_changed()
-            done()
-            self._tell_fact(f.Pruned(-1, "local", freed))
+    def _prune_store(self, step: int) -> Work:
+        yield self._draw_between(1.0, 4.0)
+        if self._is_store_down():
+            return f.PruneFailed(step, "store", NO_STORE)
+        gone: Checkpoint | None = self.pod.store.steps.pop(step, None)
+        return f.Pruned(step, "store", gone.size_bytes if gone else 0)
 
-        self._call_in(self._draw_between(0.5, 3.0), end)
+    def _keep_records(self, action: a.KeepRecords) -> Work:
+        yield self._draw_between(0.5, 2.0)
+        if not self._is_store_down():
+            self.pod.store.learned = action.learned
+            self.pod.store.ledgers[action.journal] = action.ledger
+        return None
 
-    def _prune_store(self, step: int, done: Callable[[], None]) -> None:
-        def end() -> None:
-            done()
-            if store_down(self):
-                self._tell_fact(f.PruneFailed(step, "store", "the store did not answer: 503 service unavailable."))
-                return
-            gone: Checkpoint | None = self.pod.store.steps.pop(step, None)
-            self._tell_fact(f.Pruned(step, "store", gone.size_bytes if gone else 0))
+    def _keep_holds(self, action: a.KeepHolds) -> Work:
+        yield self._draw_between(0.5, 2.0)
+        if self._is_store_down():
+            return f.HoldsKept(action.steps, action.holds, "the store did not answer.")
+        self.pod.store.held, self.pod.store.holds = action.steps, action.holds
+        return f.HoldsKept(action.steps, action.holds)
 
-        self._call_in(self._draw_between(1.0, 4.0), end)
-
-    def _keep_records(self, action: a.KeepRecords, done: Callable[[], None]) -> None:
-        def end() -> None:
-            done()
-            if not store_down(self):
-                self.pod.store.learned = action.learned
-                self.pod.store.ledgers[action.journal] = action.ledger
-
-        self._call_in(self._draw_between(0.5, 2.0), end)
-
-    def _keep_holds(self, action: a.KeepHolds, done: Callable[[], None]) -> None:
-        def end() -> None:
-            done()
-            if store_down(self):
-                self._tell_fact(f.HoldsKept(action.steps, action.holds, "the store did not answer."))
-                return
-            self.pod.store.held, self.pod.store.holds = action.steps, action.holds
-            self._tell_fact(f.HoldsKept(action.steps, action.holds))
-
-        self._call_in(self._draw_between(0.5, 2.0), end)
+    def _is_store_down(self) -> bool:
+        return self.clock.now < self.pod.store.down_until
 
     def close(self) -> None:
         """The daemon ends: transfers stop where they are, and resume there."""
         self.alive = False
-        for transfer in self.attendant.transfers:
+        for transfer in self._transfers:
             self.pod.link.drop(transfer)
-        self.attendant.transfers.clear()
-
-
-def store_down(hands: Hands) -> bool:
-    """Is the store away now?"""
-    return hands.clock.now < hands.pod.store.down_until
+        self._transfers.clear()
