@@ -51,6 +51,10 @@ class Alarm:
             self._event.cancel()
         self._event = self._clock.at(t, self._call, self._owner)
 
+    def within(self, seconds: float) -> None:
+        """Go off in so many seconds, unless it does so before."""
+        self.not_after(self._clock.now + seconds)
+
 
 class Clockwork:
     """Events by time; those of the same time in the order in which they were planned."""

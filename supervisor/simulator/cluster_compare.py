@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from supervisor.simulator.clockwork import NEVER
 from supervisor.simulator.cluster import HOUR_S, Cluster, Fault, Track, count_spares, draw_cluster
 from supervisor.simulator.cluster_head import NCCL_S, QUEUE_S, SLURMD_TIMEOUT_S, START_S, STOP_S, OurRun
-from supervisor.simulator.compare import columns
+from supervisor.simulator.compare import columns, run_side_by_side
 
 OURS, NO_SPARES, REQUEUE, SCRIPT, ORACLE = "ours", "ours, no spares", "requeue", "prime-rl's script", "oracle"
 GRACE_S = 3600.0
@@ -118,8 +116,7 @@ def run_cluster(cluster: Cluster) -> ClusterScore:
 def compare_clusters(sizes: Sequence[int], seeds: int, days: float, workers: int | None = None) -> list[ClusterScore]:
     """Each seed of each size, in ``workers`` processes (default: one a core)."""
     jobs = [(seed, machines, days) for machines in sizes for seed in range(1, seeds + 1)]
-    with ProcessPoolExecutor(min(len(jobs), workers or os.cpu_count() or 1)) as pool:
-        return list(pool.map(_run_job, jobs))
+    return run_side_by_side(_run_job, jobs, workers)
 
 
 def _run_job(job: tuple[int, int, float]) -> ClusterScore:

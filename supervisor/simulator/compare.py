@@ -8,9 +8,10 @@ the reference: `python -m bench.asked` ends with 1 where a policy beats it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from supervisor.simulator.baselines import ALL, NAMED
 from supervisor.simulator.ledger import Account, Score, quantile, score
@@ -18,6 +19,8 @@ from supervisor.simulator.run import simulate
 from supervisor.simulator.scenario import Scenario
 
 CORE, ORACLE = "core", "oracle"
+J = TypeVar("J")
+T = TypeVar("T")
 PERCENT = 100.0
 
 
@@ -37,11 +40,16 @@ Job = tuple[Scenario, float, int, str]
 
 def run_all(jobs: Sequence[Job], workers: int | None = None) -> list[Account]:
     """The books of each job, in their order."""
+    return run_side_by_side(_run_job, jobs, workers)
+
+
+def run_side_by_side(run: Callable[[J], T], jobs: Sequence[J], workers: int | None) -> list[T]:
+    """What ``run`` makes of each job, in their order, in ``workers`` processes (default: one a core)."""
     workers = min(len(jobs), workers or os.cpu_count() or 1)
     if workers <= 1:
-        return [_run_job(job) for job in jobs]
+        return [run(job) for job in jobs]
     with ProcessPoolExecutor(workers) as pool:
-        return list(pool.map(_run_job, jobs))
+        return list(pool.map(run, jobs))
 
 
 def _run_job(job: Job) -> Account:

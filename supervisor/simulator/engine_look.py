@@ -98,7 +98,7 @@ class EngineEyes:
             wait_s = IDLE_S
         else:
             wait_s = LOOK_S
-        self._alarm.not_after(now + wait_s)
+        self._alarm.within(wait_s)
 
     def _look_fails(self) -> bool:
         """Does this look come to nothing, for no reason of the engine's?"""

@@ -241,7 +241,7 @@ def _orchestrator_wedge(world: World, p: Values) -> None:
 
 @_kind("resume-deadlock", "restart", "the next resume never gets to its first step")
 def _resume_deadlock(world: World, p: Values) -> None:
-    world.jam_next_resume(_call_that_strikes(world, "resume-deadlock"))
+    world.jam_next_resume = _call_that_strikes(world, "resume-deadlock")
 
 
 @_kind("env-death", "restart", "the environment server is gone; rollouts never finish")
@@ -343,7 +343,7 @@ def _code_error(world: World, p: Values) -> None:
 
 @_kind("start-fails", "restart", "the next start ends while it loads: a hub, a port, a mount that is not there")
 def _start_fails(world: World, p: Values) -> None:
-    world.fail_next_start(_call_that_strikes(world, "start-fails"))
+    world.failing_starts.append(_call_that_strikes(world, "start-fails"))
 
 
 @_kind("memory-stays", "nothing", "the GPU memory of the next job that ends comes back late", seconds=(90.0, "late"))

@@ -258,7 +258,7 @@ class Job(Owner):
         where = f"Resuming training from checkpoint step {self.resume_step}"
         text = where if self.resume_step is not None else "Starting training loop"
         self.write(Line("trainer", "phase", "startup", self.resume_step, text=text))
-        self.pod.resumes(self)
+        self.pod.world.resumes(self)
         self._enter_phase("resume", left_s, self._next_step)
 
     def _next_step(self) -> None:
@@ -325,7 +325,7 @@ class Job(Owner):
         self.clock.after(training_s * 1.1, self._refresh, self)
 
     def _crash_of_poison(self) -> None:
-        self.pod.truth.poison_strikes()
+        self.pod.world.poison_strikes()
         self.crash("trainer", 1, "fatal-error", "Fatal error in train: loss is nan")
 
     def _after_training(self) -> None:
@@ -334,7 +334,7 @@ class Job(Owner):
         loss = 0.05 + abs(self.pod.physics_random.gauss(0, 0.02))
         loss = math.nan if self.ruined else loss
         self.write(Line("trainer", "step", "", self.step, self.step_s, loss, extra=round(2e6 / self.step_s, 1)))
-        self.pod.truth.step_done(self.step)
+        self.pod.world.step_done(self.step)
         last = self.step == self.pod.physics.max_steps
         if self.step % self.interval == 0 or last:
             self.write(Line("trainer", "phase", "checkpoint", self.step, text=f"Saving checkpoint at step {self.step}"))

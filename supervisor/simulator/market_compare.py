@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from supervisor.simulator.clockwork import NEVER
-from supervisor.simulator.compare import columns
+from supervisor.simulator.compare import PERCENT, columns, run_side_by_side
 from supervisor.simulator.market import HOUR_S, Market, job_times
 from supervisor.simulator.market_policies import BID_FACTOR, POLICIES, Ours
 from supervisor.simulator.market_world import MarketWorld
 
 ORACLE = "oracle"
-PERCENT = 100.0
 SOURCE = (
     "Modelled, not measured on a real account. Spot runs: V100 on AWS, 2023 (skypilot-org/spot-traces). Server\n"
     "faults: InfiniteHBD, 2025. Prices, lies, slow boots, outages of provider and store: assumed (simulator/market.py)."
@@ -102,9 +99,7 @@ def plan_with_foresight(market: Market) -> MarketScore:
 def compare_policies(markets: Sequence[Market], workers: int | None = None) -> list[MarketScore]:
     """Every policy in every market, added up, and the oracle last. In ``workers`` processes (default: one a core)."""
     jobs = [(market, number) for number in range(len(POLICIES)) for market in markets]
-    workers = min(len(jobs), workers or os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers) as pool:
-        found = [*pool.map(_run_job, jobs), *(plan_with_foresight(market) for market in markets)]
+    found = [*run_side_by_side(_run_job, jobs, workers), *(plan_with_foresight(market) for market in markets)]
     return [add_scores(found[at : at + len(markets)]) for at in range(0, len(found), len(markets))]
 
 

@@ -1,7 +1,7 @@
 """A rented machine: GPUs, disk, memory, a line to the store, and at most one job. Physics only.
 
 It tells its watcher (the sensors of the daemon, where one lives) that something physical has changed, never what that
-means, and the ledger what is true.
+means, and the world, which keeps the ledger, what is true.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from supervisor.simulator.chance import Chance
 from supervisor.simulator.clockwork import Clockwork, Owner
 from supervisor.simulator.job import Job, Line, Process
 from supervisor.simulator.link import Checkpoint, Link, Store
 from supervisor.simulator.scenario import GB, GIB, TIER_HOLDS, Physics
+
+if TYPE_CHECKING:
+    from supervisor.simulator.world import World
 
 WALL = 1_700_000_000.0  # Unix time at t = 0: only a label
 ENGINE_GIB, TRAINER_GIB, EMPTY_GIB, GPU_GIB = 72.0, 61.0, 0.5, 80.0
@@ -37,17 +40,6 @@ class Watcher(Owner):
 
 
 NO_WATCHER = Watcher()
-
-
-class Truth(Protocol):
-    """What a pod tells the ledger's side of the world."""
-
-    def recount(self) -> None:
-        """What time is spent on may have changed."""
-
-    def step_done(self, step: int) -> None: ...
-    def job_over(self, job: Job) -> None: ...
-    def poison_strikes(self) -> None: ...
 
 
 @dataclass
@@ -86,13 +78,13 @@ class Pod(Owner):
         chance: Chance,
         tier: bool = False,
         store: Store,
-        truth: Truth,
+        world: World,
     ) -> None:
         self.number, self.clock, self.physics, self.physics_random = number, clock, physics, physics_random
         self.chance = chance
         self.tier = tier and physics.has_tier  # does the trainer save into memory?
         self.draining: Folder | None = None
-        self.store, self.truth = store, truth
+        self.store, self.world = store, world
         self.watcher = NO_WATCHER
         self.unread: list[Line] = []
         self.logs_stand = False  # the log volume does not answer: lines come late
@@ -115,7 +107,6 @@ class Pod(Owner):
         self.link = Link(clock, physics.link_gbit, self, lambda: clock.now >= store.down_until)
         # armed by faults for a moment that comes by itself
         self.tear_next_save: Callable[[], None] | None = None
-        self.jam_next_resume: Callable[[], None] | None = None
         self.memory_stays_s = self.slow_stop_s = 0.0
         self.next_save_s = 0.0
         self.next_eval_s = 0.0
@@ -280,7 +271,7 @@ class Pod(Owner):
             card.used_bytes = EMPTY_GIB * GIB
         self.tidy()
         self.watcher.gpus_changed()
-        self.truth.recount()
+        self.world.recount()
 
     def memory_of(self, role: str, up: list[bool] | None, *, gone: bool = False, after_s: float = 0.0) -> None:
         """Fill or empty the GPUs of ``role``: ``up`` by engine, None for all."""
@@ -321,18 +312,11 @@ class Pod(Owner):
             for line in waiting:
                 self.watcher.line(line)
 
-    def resumes(self, job: Job) -> None:
-        """The trainer loads its checkpoint now."""
-        if self.jam_next_resume is not None:
-            told, self.jam_next_resume = self.jam_next_resume, None
-            told()
-            job.jam("trainer")
-
     def job_changed(self) -> None:
-        self.truth.recount()
+        self.world.recount()
         self.watcher.job_changed()
 
     def job_ended(self, job: Job) -> None:
         self.tidy()
-        self.truth.job_over(job)
+        self.world.job_over(job)
         self.watcher.job_ended(job)

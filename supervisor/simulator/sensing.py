@@ -68,8 +68,8 @@ class Sensing(Watcher):
         self._work_said: tuple[int, int, int] | None = None
         self._faults_told: set[str] = set()
         self._engine: EngineEyes | None = None
-        self._gpu_soon(1.0)
-        self._disk_soon(1.0)
+        self._gpu_alarm.within(1.0)
+        self._disk_alarm.within(1.0)
         self._steps_soon()
         self.clock.after(3.0, self._look_at_host, self)
 
@@ -152,7 +152,7 @@ class Sensing(Watcher):
             return
         if self._engine is not None and self._engine.job is job:
             self._engine.look_soon()
-        self._gpu_soon(GPU_ODD_S / 2)
+        self._gpu_alarm.within(GPU_ODD_S / 2)
         self._effort_alarm.not_after(self._next_on_grid(EFFORT_S))
         if job.phase in ("load", "resume"):
             return
@@ -172,30 +172,27 @@ class Sensing(Watcher):
         if not self.pod.logs_stand and not job.silent and self.pod.physics.pipeline:
             self._tell(f.WorkSeen(*work), "logs")
         calm = self.pod.physics.thinned and not still and not job.is_blocked
-        self._work_alarm.not_after(self.clock.now + (WORK_CALM_S if calm else WORK_S))
+        self._work_alarm.within(WORK_CALM_S if calm else WORK_S)
 
     # ------------------------------------------------------------ GPUs
 
     def gpus_changed(self) -> None:
-        self._gpu_soon(self.random.uniform(0.05, 1.0))
-
-    def _gpu_soon(self, seconds: float) -> None:
-        self._gpu_alarm.not_after(self.clock.now + seconds)
+        self._gpu_alarm.within(self.random.uniform(0.05, 1.0))
 
     def _look_at_gpus(self) -> None:
         pod = self.pod
         if not pod.physics.nvml:
             self._tell(f.GpuLook(reason="there is no NVML here"), "gpu")
-            self._gpu_soon(GPU_HEARTBEAT_S)
+            self._gpu_alarm.within(GPU_HEARTBEAT_S)
             return
         if self._look_fails():
             self._tell(f.GpuLook(reason="the look failed"), "gpu")
-            self._gpu_soon(GPU_ODD_S)
+            self._gpu_alarm.within(GPU_ODD_S)
             return
         if pod.nvml_hangs:
             fact = f.GpuLook(reason=f"gpu did not answer for {GPU_DEADLINE_S:.0f} s")
             self.clock.after(GPU_DEADLINE_S, lambda: self._tell(fact, "gpu"), self)
-            self._gpu_soon(GPU_UNKNOWN_S)
+            self._gpu_alarm.within(GPU_UNKNOWN_S)
             return
         lost = tuple(f"GPU {card.index}: GPU is lost" for card in pod.cards if card.lost)
         if lost:
@@ -212,7 +209,7 @@ class Sensing(Watcher):
             c.role == "inference" and c.used_bytes < ENGINE_GIB * GIB / 2 for c in pod.cards
         )
         low = low or (pod.job is not None and pod.job.is_blocked)
-        self._gpu_soon(GPU_HEARTBEAT_S if self.pod.physics.thinned and not low else GPU_ODD_S)
+        self._gpu_alarm.within(GPU_HEARTBEAT_S if self.pod.physics.thinned and not low else GPU_ODD_S)
 
     def _gpu_reading(self, card: GpuCard) -> tuple[float, float]:
         """Watts and percent of the time: a kernel that only spins fills it, and one that computes has pauses."""
@@ -235,7 +232,7 @@ class Sensing(Watcher):
             return
         if self._look_fails():
             self._tell(f.EffortLook(reason="the look failed"), "effort")
-            self._effort_alarm.not_after(self.clock.now + EFFORT_S)
+            self._effort_alarm.within(EFFORT_S)
             return
         does, ranks = job.effort(), physics.trainer_gpus
         trainer = does.trainer * random.uniform(0.85, 1.0)
@@ -255,7 +252,7 @@ class Sensing(Watcher):
             "effort",
         )
         calm = physics.thinned and job.activity == "working" and not job.is_blocked
-        self._effort_alarm.not_after(self.clock.now + (EFFORT_CALM_S if calm else EFFORT_S))
+        self._effort_alarm.within(EFFORT_CALM_S if calm else EFFORT_S)
 
     def _tell_lost_gpus(self, lost: tuple[str, ...]) -> None:
         for card in self.pod.cards:
@@ -267,20 +264,17 @@ class Sensing(Watcher):
             f.Gpu(c.uuid, c.index, int(c.used_bytes), c.total_bytes, c.role) for c in self.pod.cards if not c.lost
         )
         self._tell(f.GpuLook(gpus, lost=lost), "gpu")
-        self._gpu_soon(GPU_ODD_S)
+        self._gpu_alarm.within(GPU_ODD_S)
 
     # ------------------------------------------------------------ disk, checkpoints, host
 
     def disk_changed(self) -> None:
-        self._disk_soon(self.random.uniform(0.5, DISK_LOOK_S))
-
-    def _disk_soon(self, seconds: float) -> None:
-        self._disk_alarm.not_after(self.clock.now + seconds)
+        self._disk_alarm.within(self.random.uniform(0.5, DISK_LOOK_S))
 
     def _look_at_disk(self) -> None:
         if self._look_fails():
             self._tell(f.DiskLook("/data/run", None, None, "statvfs did not answer"), "disk")
-            self._disk_soon(DISK_LOOK_S)
+            self._disk_alarm.within(DISK_LOOK_S)
             return
         total, free = self.pod.disk_total, self.pod.disk_free()
         moved = abs(free - self._disk_said) > DISK_CHANGE * total
@@ -288,7 +282,7 @@ class Sensing(Watcher):
         if moved or heartbeat:
             self._disk_said = free
             self._tell(f.DiskLook("/data/run", total, free), "disk")
-        self._disk_soon(DISK_LOOK_S if self.pod.foreign_rate else DISK_HEARTBEAT_S)
+        self._disk_alarm.within(DISK_LOOK_S if self.pod.foreign_rate else DISK_HEARTBEAT_S)
 
     def steps_changed(self) -> None:
         self._steps_soon()
@@ -318,7 +312,7 @@ class Sensing(Watcher):
         if any(step.state == "writing" for step in fact.steps):
             self._steps_soon()
         else:
-            self._steps_alarm.not_after(self.clock.now + STEPS_HEARTBEAT_S)
+            self._steps_alarm.within(STEPS_HEARTBEAT_S)
 
     def host_changed(self) -> None:
         self.clock.after(self.random.uniform(1.0, 10.0), self._tell_host, self)

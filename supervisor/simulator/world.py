@@ -93,7 +93,8 @@ class World:
         self._open: list[Strike] = []  # faults that need an answer and have none yet
         self._sent_bytes: dict[tuple[int, float], float] = {}
         self.policy = factory()
-        self._jam_next_resume: Callable[[], None] | None = None
+        # What strikes at the next resume, or start, on this pod or on the one that is awaited.
+        self.jam_next_resume: Callable[[], None] | None = None
         self.failing_starts: list[Callable[[], None]] = []
         for fault in planned:
             self.clock.at(START_T + fault.at, self._call_that_strikes(fault))
@@ -145,9 +146,8 @@ class World:
             chance=self.chance,
             tier=self.policy.tier,
             store=self.store,
-            truth=self,
+            world=self,
         )
-        self.pod.jam_next_resume = self._jam_next_resume
         if self._pods > 1:
             self.policy = self.factory()
         self._sent_bytes = {}
@@ -168,15 +168,12 @@ class World:
         self.recount()
         self.attendant.begin()
 
-    def lose_pod(self, strike: Strike | None, *, unnoticed_s: float = 0.0) -> None:
+    def lose_pod(self, *, unnoticed_s: float = 0.0) -> None:
         """The pod is gone with its disk; another one comes after a while."""
         pod = self.pod
         if pod is None:
             return
-        if self.attendant is not None:
-            self.attendant.close()
-            self.attendant = None
-        self._jam_next_resume = pod.jam_next_resume
+        self._end_daemon()
         if pod.job is not None:
             pod.job.end()
         pod.alive = False
@@ -186,8 +183,6 @@ class World:
         for open_strike in self._open:
             open_strike.natural = open_strike.natural or now
         self._open.clear()
-        if strike is not None:
-            strike.natural = now
         self.account.abandon_step(now)
         self.recount()
         self.clock.at(self._pod_comes(now + unnoticed_s), self._new_pod)
@@ -205,37 +200,19 @@ class World:
         """
         self._no_pod_until = self._pod_comes(self.clock.now + unnoticed_s)
         strike.natural = self.clock.now
-        self.lose_pod(strike, unnoticed_s=unnoticed_s)
+        self.lose_pod(unnoticed_s=unnoticed_s)
 
     def reboot(self, seconds: float, strike: Strike) -> None:
         """The machine boots anew: all processes and what lay in memory are gone, the disk stays."""
         pod = self.here()
-        if self.attendant is not None:
-            self.attendant.close()
-            self.attendant = None
+        self._end_daemon()
         if pod.job is not None:
             self.account.abandon_step(self.clock.now)
             pod.end_job()
         pod.lose_memory()
         self._open.clear()
         self.policy = self.factory()  # the clock of the journal begins anew, and it is read as another pod's
-
-        def back() -> None:
-            strike.natural = self.clock.now
-            self._boot_daemon()
-
-        self.recount()
-        self.clock.after(seconds, back, pod)
-
-    def jam_next_resume(self, told: Callable[[], None]) -> None:
-        """The next resume, on this pod or on the one that is awaited, never gets to its first step."""
-        self._jam_next_resume = told
-        if self.pod is not None:
-            self.pod.jam_next_resume = told
-
-    def fail_next_start(self, told: Callable[[], None]) -> None:
-        """The next start, on this pod or on the one that is awaited, ends while it loads."""
-        self.failing_starts.append(told)
+        self._boot_daemon_after(seconds, strike)
 
     def warn(self) -> None:
         """The provider says that the pod will be taken away: the daemon gets SIGTERM."""
@@ -277,32 +254,35 @@ class World:
 
     # ------------------------------------------------------------ daemon and people
 
-    def kill_daemon(self, seconds: float, strike: Strike | None = None) -> None:
+    def kill_daemon(self, seconds: float, strike: Strike) -> None:
         """The daemon is gone and comes back on the same pod, with its journal."""
-        pod = self.here()
         if self.attendant is None:
             raise NotNowError("no daemon runs")
-        self.attendant.close()
-        self.attendant = None
+        self._end_daemon()
+        self._boot_daemon_after(seconds, strike)
 
+    def _end_daemon(self) -> None:
+        if self.attendant is not None:
+            self.attendant.close()
+            self.attendant = None
+
+    def _boot_daemon_after(self, seconds: float, strike: Strike) -> None:
         def back() -> None:
-            if strike is not None:
-                strike.natural = self.clock.now
+            strike.natural = self.clock.now
             self._boot_daemon()
 
         self.recount()
-        self.clock.after(seconds, back, pod)
+        self.clock.after(seconds, back, self.pod)
 
     def daemon_exits(self, code: int, reason: str) -> None:
         """The policy ends its daemon with a code of the exit contract."""
         pod = self.pod
         if pod is None or self.attendant is None:
             return
-        self.attendant.close()
-        self.attendant = None
+        self._end_daemon()
         if code == EXIT_UNFIT:
             self._close_open_strikes("unfit: " + reason)
-            self.lose_pod(None)
+            self.lose_pod()
             return
         last = self.physics.max_steps
         if code == EXIT_FINISHED and last and last in self.store.steps:
@@ -321,7 +301,7 @@ class World:
         """A person looks, mends what a person can mend, and starts the daemon again."""
         pod = self.here()
         if any(card.lost for card in pod.cards):
-            self.lose_pod(None)
+            self.lose_pod()
             return
         pod.end_job()
         pod.set_foreign(0.0)
@@ -408,7 +388,14 @@ class World:
         self._open.clear()
         return needed
 
-    # ------------------------------------------------------------ the ledger's side
+    # ------------------------------------------------------------ what a pod and its job tell
+
+    def resumes(self, job: Job) -> None:
+        """The trainer loads its checkpoint now."""
+        told, self.jam_next_resume = self.jam_next_resume, None
+        if told is not None:
+            told()
+            job.jam("trainer")
 
     def recount(self) -> None:
         """What is time spent on from now?"""
