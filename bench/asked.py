@@ -3,7 +3,7 @@
 Every policy meets the same world: same seeds, same fault times, same steps, same pods. An oracle knows each fault at
 the moment it strikes and saves at the scenario's interval. It is the reference of the policies of that interval and
 tier, and no strict bound: what follows a fault at another moment may fall better.
-All figures are modelled: save time is bytes by rate, with the rates of `supervisor/simulator/mix.toml`.
+All figures are modelled: save time is bytes by rate, with the rates of `supervisor/simulator/scenario.py`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SAVED_S = 3600.0  # between two checkpoints, at most; and a save takes no more t
 SAVED_PART = 5.0
 
 STEP_S, EVAL_S, SAVE_S, LOAD_S = (5.0, 2400.0), (60.0, 10800.0), (2.0, 900.0), (60.0, 1800.0)
-CHECKPOINT_GB = 47.0  # as in mix.toml
+CHECKPOINT_GB = 47.0  # as in ``Physics``
 STEPS_ONLY = 0.8
 ENV_S, MOST_FLAKY = (1.0, 300.0), 0.05
 
