@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ class _Work:
         if not known:
             note = "the environments of the processes were not readable in time: masked is by name and shape alone"
             self.parts.append({"name": "secrets", "state": "late", "seconds": SECRETS_S, "files": {}, "notes": [note]})
-        if scene.logs is None:
+        if scene.asked.logs is None:
             note = "where the job's logs are could not be seen in time"
             self.parts.append({"name": "logs", "state": "late", "seconds": 0.0, "files": {}, "notes": [note]})
         collectors = [*_collectors(scene, living, self.budget_s), *self.more]
@@ -117,7 +117,8 @@ class _Work:
 
     def _make_folder(self) -> Path:
         self.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        name = folder_name(self.scene.incident, self.scene.attempt)
+        asked = self.scene.asked
+        name = folder_name(asked.incident, asked.attempt)
         for number in range(1, 100):
             folder = self.parent / (name if number == 1 else f"{name}-{number}")
             with contextlib.suppress(FileExistsError):
@@ -170,16 +171,16 @@ class _Work:
         return ""
 
     def _finish(self, wall: float) -> None:
-        scene = self.scene
+        asked = self.scene.asked
         manifest = {
             "format": FORMAT,
             "version": VERSION,
             "by": __version__,
-            "run": scene.run,
-            "journal": scene.known.journal,
-            "incident": scene.incident,
-            "attempt": scene.attempt,
-            "reason": scene.reason,
+            "run": asked.run,
+            "journal": asked.journal,
+            "incident": asked.incident,
+            "attempt": asked.attempt,
+            "reason": asked.reason,
             "collected": wall,
             "seconds": round(time.monotonic() - self.begun, 3),
             "budget_s": round(self.budget_s, 3),
@@ -200,7 +201,7 @@ class _Work:
         return [str(part["name"]) for part in self.parts if part["state"] == word]
 
     def _sentence(self, seconds: float) -> str:
-        number = self.scene.incident
+        number = self.scene.asked.incident
         if self.folder is None or (self.trouble and not self.written):
             return f"The evidence of incident {number} could not be kept: {self.trouble}."
         told = f"What the job said and did until then is kept in {self.folder}, after {seconds:.1f} s."
@@ -222,11 +223,11 @@ def _remember(living: Sequence[Process]) -> bool:
 
 def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> list[Collector]:
     """All parts, those first that matter most where room is scarce."""
-    most, some = 0.85 * budget_s, 0.5 * budget_s
+    asked, most, some = scene.asked, 0.85 * budget_s, 0.5 * budget_s
     return [
         Collector("reason", lambda sink: _reason(scene, sink), most),
         # Each by itself: one that lies on a dead mount must not cost the others.
-        *(Collector(f"log-{role}", partial(_log, role, path), most) for role, path in (scene.logs or {}).items()),
+        *(Collector(f"log-{role}", partial(_log, role, Path(path)), most) for role, path in (asked.logs or {}).items()),
         Collector("processes", lambda sink: processes.tree(scene, living, sink), most),
         Collector("commands", lambda sink: processes.commands(scene, living, sink), some),
         Collector("files", lambda sink: processes.open_files(scene, living, sink), some),
@@ -237,19 +238,19 @@ def _collectors(scene: Scene, living: Sequence[Process], budget_s: float) -> lis
         Collector("disk", lambda sink: machine.disks(scene, sink), some),
         Collector("memory", lambda sink: machine.memory(scene, living, sink), some),
         Collector("sockets", lambda sink: machine.sockets(scene, living, sink), some),
-        *([] if scene.known.journal == NO_JOURNAL else [Collector("trace", lambda s: recorded.trace(scene, s), most)]),
+        *([] if asked.journal == NO_JOURNAL else [Collector("trace", lambda s: recorded.trace(scene, s), most)]),
     ]
 
 
 def _reason(scene: Scene, sink: Sink) -> None:
     """``reason.txt`` and ``explain.json``: the verdict, and what was believed then."""
+    asked = scene.asked
     later = (
-        f"What was observed around it: rl-supervisor trace {scene.journal_path} --incident {scene.incident} "
-        f"-o incident-{scene.incident}.jsonl.gz\n"
+        f"What was observed around it: rl-supervisor trace {scene.journal_path} --incident {asked.incident} "
+        f"-o incident-{asked.incident}.jsonl.gz\n"
     )
-    sink.put("reason.txt", f"{scene.reason}\n{later}")
-    found: Mapping[str, Any] = scene.known.explain()
-    sink.put("explain.json", json.dumps(mask_value(found), indent=1))
+    sink.put("reason.txt", f"{asked.reason}\n{later}")
+    sink.put("explain.json", json.dumps(mask_value(asked.explain), indent=1))
 
 
 def _log(role: str, path: Path, sink: Sink) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from supervisor.base.secrets import remember, remember_environment
 from supervisor.evidence import keeping, stacks
 from supervisor.evidence.bundle import collect
-from supervisor.evidence.known import Asked, Known, bundles_dir
+from supervisor.evidence.known import Asked, bundles_dir
 from supervisor.evidence.scene import Scene
 from supervisor.process.survivors import Belongings
 
@@ -63,26 +63,7 @@ def _scene_of(asked: Asked) -> Scene:
             return []
         return stacks.programs(os.environ.get("PATH", ""), [*map(Path, asked.py_spy)], Path(sys.executable).parent)
 
-    page = asked.engine_page
-    return Scene(
-        run=asked.run,
-        attempt=asked.attempt,
-        incident=asked.incident,
-        reason=asked.reason,
-        state_dir=Path(asked.state_dir),
-        known=Known(
-            explain=lambda: asked.explain,
-            processes={pid: (role, title) for pid, role, title in asked.processes},
-            engine_page=(page[0], page[1].encode()) if page is not None else None,
-            journal=asked.journal,
-        ),
-        living=lambda: belongings().list_living(),
-        shims=lambda: belongings().shims,
-        logs={role: Path(path) for role, path in asked.logs.items()} if asked.logs is not None else None,
-        engine_url=asked.engine_url,
-        folders=[*map(Path, asked.folders)],
-        stack_programs=stack_programs,
-    )
+    return Scene(asked, lambda: belongings().list_living(), lambda: belongings().shims, stack_programs)
 
 
 if __name__ == "__main__":

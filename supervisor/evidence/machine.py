@@ -138,18 +138,18 @@ def _driver_samples(nvml: Any, handle: Any, kind: int) -> dict[str, Any]:
 
 def engine(scene: Scene, sink: Sink) -> None:
     """``engine.txt``: /health now; ``engine-metrics.txt``: /metrics now, ``engine-metrics-before.txt``: last seen."""
-    page = scene.known.engine_page
+    page, url = scene.asked.engine_page, scene.asked.engine_url
     if page is not None:
         seen = datetime.fromtimestamp(page[0], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         head = f"# as it was last read, {seen}\n"
-        sink.put("engine-metrics-before.txt", head + page[1].decode(errors="replace"))
-    if scene.engine_url is None:
+        sink.put("engine-metrics-before.txt", head + page[1])
+    if url is None:
         sink.put("engine.txt", "This job has no inference engine that answers HTTP.\n")
         return
     for path, name in (("/health", "engine.txt"), ("/metrics", "engine-metrics.txt")):
         began = time.monotonic()
-        status, body = _get_page(scene.engine_url, path)
-        told = f"# GET {scene.engine_url}{path}: {status} after {time.monotonic() - began:.2f} s\n"
+        status, body = _get_page(url, path)
+        told = f"# GET {url}{path}: {status} after {time.monotonic() - began:.2f} s\n"
         sink.put(name, told + body)
         if not body and name == "engine-metrics.txt":
             sink.note(f"/metrics: {status}")
@@ -232,7 +232,8 @@ def _kernel_records(kmsg: Path) -> Iterator[str]:
 def disks(scene: Scene, sink: Sink) -> None:
     """``disks.txt``: room and inodes where the run writes, /dev/shm and its largest files, what is mounted where."""
     told = []
-    for folder in dict.fromkeys((*scene.folders, scene.state_dir, SHM, Path("/tmp"))):  # noqa: S108 - only looked at
+    names = (*scene.asked.folders, scene.asked.state_dir, str(SHM), "/tmp")  # noqa: S108 - only looked at
+    for folder in dict.fromkeys(map(Path, names)):
         told.append(within(STATVFS_S, partial(_room_of_folder, folder), f"{folder} does not answer: a dead mount?"))
         sink.put("disks.txt", "\n".join(told) + "\n")
     told += ["", f"Largest in {SHM}:", *within(STATVFS_S, _list_segments, [f"{SHM} does not answer"])]
@@ -318,7 +319,8 @@ def sockets(scene: Scene, living: Sequence[Process], sink: Sink) -> None:
         for link in links_of(process.pid) or ():
             if link.startswith("socket:["):
                 holders.setdefault(link[8:-1], []).append(process.pid)
-    port = urlsplit(scene.engine_url).port if scene.engine_url else None
+    url = scene.asked.engine_url
+    port = urlsplit(url).port if url else None
     rows = ["STATE        LOCAL                  REMOTE                 SEND-Q RECV-Q HELD BY"]
     counts: dict[str, int] = {}
     for f in islice(tcp_sockets(), SOCKETS_READ):

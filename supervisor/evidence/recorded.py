@@ -25,7 +25,7 @@ def trace(scene: Scene, sink: Sink) -> None:
     journal alone, see ``reason.txt``.
     """
     try:
-        lines = journal_lines(scene.journal_path, scene.incident)
+        lines = journal_lines(scene.journal_path, scene.asked.incident)
     except SupervisorError as error:
         sink.note(str(error))
         return

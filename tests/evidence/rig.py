@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.core import facts as f
 from supervisor.core.decide import decide
 from supervisor.core.state import State
-from supervisor.evidence.known import Known
+from supervisor.evidence.known import Asked
 from supervisor.evidence.scene import Scene
 from supervisor.journal.journal import Journal
 from supervisor.process.survivors import Process, look_at
@@ -78,22 +78,27 @@ def journal_with_an_incident(folder: Path, *, title: str = "", text: str = "CUDA
 def scene(folder: Path, living: Sequence[Process] = (), **more: Any) -> Scene:
     """Incident 1 of attempt 1, with roles by the order of the processes."""
     roles = ("trainer", "inference", "orchestrator", "env")
-    known = more.pop("known", None) or Known(
-        processes={one.pid: (role, "") for one, role in zip(living, roles, strict=False)}
-    )
-    logs, programs = more.pop("logs", {}), more.pop("stack_programs", [])
-    return Scene(
-        run="practice",
-        attempt=1,
-        incident=1,
-        reason="The trainer is stuck.",
-        state_dir=folder,
-        known=known,
-        living=lambda: list(living),
-        logs=logs,
-        stack_programs=lambda: programs,
-        **more,
-    )
+    programs = more.pop("stack_programs", [])
+    asked: dict[str, Any] = {
+        "run": "practice",
+        "attempt": 1,
+        "incident": 1,
+        "reason": "The trainer is stuck.",
+        "state_dir": str(folder),
+        "until": 0.0,
+        "explain": {},
+        "processes": [(one.pid, role, "") for one, role in zip(living, roles, strict=False)],
+        "engine_page": None,
+        "journal": "",
+        "trees": (),
+        "seen": (),
+        "logs": {},
+        "engine_url": None,
+        "folders": (),
+        "py_spy": None,
+        "secrets": (),
+    }
+    return Scene(Asked(**{**asked, **more}), lambda: list(living), stack_programs=lambda: programs)
 
 
 def manifest(bundle: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ import pytest
 
 from supervisor.evidence.bundle import BUNDLE_BYTES, collect
 from supervisor.evidence.collecting import Collector, Sink
-from supervisor.evidence.known import Known
 from supervisor.journal.replay_trace import replay
 from supervisor.journal.trace import load
 from supervisor.process.survivors import Process
@@ -81,13 +80,17 @@ def test_a_spinning_trainer_beside_a_hung_engine_is_told_apart_and_no_secret_is_
     identity = journal_with_an_incident(state, title=title, text=f"refused: {PLANTED['openai']} {VALUE}")
     with running(SPINS, WAITS, argv=["--api-key", PLANTED["argv"]], env={"VENDOR_TOKEN": VALUE}) as living:
         os.kill(living[1].pid, SIGSTOP)
-        known = Known(
-            explain=lambda: {"sentence": f"It said {VALUE}.", "verdict": {"signals": [{"sentence": said[1]}]}},
-            processes={living[0].pid: ("trainer", title), living[1].pid: ("inference", "VLLM::EngineCore")},
-            engine_page=(1.7e9, f'vllm:num_requests_running{{key="{PLANTED["openai"]}"}} 3.0\n'.encode()),
+        about = scene(
+            state,
+            living,
+            explain={"sentence": f"It said {VALUE}.", "verdict": {"signals": [{"sentence": said[1]}]}},
+            processes=[(living[0].pid, "trainer", title), (living[1].pid, "inference", "VLLM::EngineCore")],
+            engine_page=(1.7e9, f'vllm:num_requests_running{{key="{PLANTED["openai"]}"}} 3.0\n'),
             journal=identity,
+            logs={"trainer": str(log)},
+            engine_url=engine,
+            folders=(str(tmp_path),),
         )
-        about = scene(state, living, known=known, logs={"trainer": log}, engine_url=engine, folders=(tmp_path,))
         with socket.create_connection(("127.0.0.1", int(engine.rpartition(":")[2]))):
             found = collect(about, tmp_path / "incidents", budget_s=20)
         os.kill(living[1].pid, SIGCONT)
@@ -174,7 +177,7 @@ def test_a_disk_that_hangs_delays_nothing_either(tmp_path: Path) -> None:
 
     began = time.monotonic()
     os.mkfifo(tmp_path / "a.log")  # opening it for reading waits for a writer
-    about = replace(scene(tmp_path, logs={"env-on-a-dead-mount": tmp_path / "a.log"}), living=hangs)
+    about = replace(scene(tmp_path, logs={"env-on-a-dead-mount": str(tmp_path / "a.log")}), living=hangs)
     found = collect(about, tmp_path / "incidents", budget_s=1.0)
     assert time.monotonic() - began < 1.6
     let_go.set()
@@ -220,7 +223,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_bundle_takes_an_eighth_of_what_is_free_and_on_a_full_disk_says_so(small_disk: Path, tmp_path: Path) -> None:
     log = tmp_path / "trainer.log"
     log.write_text("".join(f"line {n} of a long log of the trainer\n" for n in range(20_000)))
-    logs = {f"env-{number}": log for number in range(6)}
+    logs = {f"env-{number}": str(log) for number in range(6)}
     found = collect(scene(tmp_path, logs=logs), small_disk / "incidents", budget_s=20)
     assert found.folder is not None
     size = sum(path.stat().st_size for path in found.folder.iterdir())

@@ -12,7 +12,7 @@ import pytest
 from supervisor.api.protocol import Api
 from supervisor.cli import ctl
 from supervisor.evidence.bundle import collect
-from supervisor.evidence.known import Known, bundles_dir
+from supervisor.evidence.known import bundles_dir
 from supervisor.journal.journal import Journal
 from supervisor.views import incidents
 from tests.people.conftest import serve, sockets  # noqa: F401 - fixtures
@@ -31,8 +31,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RL_SUPERVISOR_SOCKET_DIR", str(tmp_path / "sockets"))
     folder = tmp_path / "rl-supervisor" / "bs4"
     identity = journal_with_an_incident(folder, over=True)
-    known = Known(explain=lambda: {"verdict": {"signals": SIGNALS}}, journal=identity)
-    assert collect(scene(folder, known=known), bundles_dir(folder), budget_s=20).folder
+    about = scene(folder, explain={"verdict": {"signals": SIGNALS}}, journal=identity)
+    assert collect(about, bundles_dir(folder), budget_s=20).folder
     return folder
 
 
