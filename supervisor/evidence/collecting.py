@@ -16,7 +16,7 @@ from supervisor.base.secrets import mask_secrets
 
 FILE_BYTES = 512 << 10  # of one file of a bundle
 COLLECTOR_BYTES = 2 << 20  # of all that one collector hands over
-CUT = "\n[the rest is left out: it would be longer than {} bytes]\n"
+CUT = f"\n[the rest is left out: it would be longer than {FILE_BYTES} bytes]\n".encode()
 
 Word = Literal["collected", "failed", "late"]
 T = TypeVar("T")
@@ -40,17 +40,16 @@ class Sink:
         """Is it too late? A collector that works for long asks now and then."""
         return self._closed
 
-    def put(self, name: str, text: str, *, limit_bytes: int = FILE_BYTES, end: bool = False) -> None:
+    def put(self, name: str, text: str, *, end: bool = False) -> None:
         """Keep ``text`` as the file ``name``, masked; of what is too long the beginning, or with ``end`` the end."""
         # Cut before the work as well as after it: masking takes long. A little more, since masks are short.
-        around = limit_bytes + (64 << 10)
+        around = FILE_BYTES + (64 << 10)
         cut = len(text) > around
         if cut:
             text = text[-around:].partition("\n")[2] if end else text[:around].rpartition("\n")[0]
         data = mask_secrets(text).encode("utf-8", "replace")
-        if cut or len(data) > limit_bytes:
-            note = CUT.format(limit_bytes).encode()
-            data = note + data[-limit_bytes:] if end else data[:limit_bytes] + note
+        if cut or len(data) > FILE_BYTES:
+            data = CUT + data[-FILE_BYTES:] if end else data[:FILE_BYTES] + CUT
         self.keep(name, data)
 
     def add(self, name: str, text: str) -> None:
@@ -61,7 +60,7 @@ class Sink:
         if len(before) + len(data) <= FILE_BYTES:
             self.keep(name, before + data)
         elif not before.endswith(b"]\n"):
-            self.keep(name, before + CUT.format(FILE_BYTES).encode())
+            self.keep(name, before + CUT)
 
     def keep(self, name: str, data: bytes) -> None:
         """Keep bytes as they are: the caller has masked them."""
@@ -114,14 +113,13 @@ def gather(
     until: float,
     cut: threading.Event,
     ready: Callable[[Part], None],
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Run all at once; hand each part to ``ready`` as it is done or its time is over, at the latest at ``until``.
 
     ``cut``: when set, everything that is not done yet is over at once.
     """
     done: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-    begun = clock()
+    begun = time.monotonic()
     sinks = [Sink() for _ in collectors]
     for number, one in enumerate(collectors):
         threading.Thread(
@@ -129,7 +127,7 @@ def gather(
         ).start()
     pending = {number: min(until, begun + one.limit_s) for number, one in enumerate(collectors)}
     while pending:
-        now = clock()
+        now = time.monotonic()
         for number in [n for n, limit in pending.items() if now >= limit or cut.is_set()]:
             one = collectors[number]
             del pending[number]
@@ -139,14 +137,16 @@ def gather(
         if not pending:
             return
         try:
-            number, error = done.get(timeout=max(0.0, min(min(pending.values()) - clock(), 0.05)))
+            number, error = done.get(timeout=max(0.0, min(min(pending.values()) - time.monotonic(), 0.05)))
         except queue.Empty:
             continue
         if pending.pop(number, None) is None:
             continue
         files, notes = sinks[number].close()
         word: Word = "failed" if error or not files else "collected"
-        ready(Part(collectors[number].name, word, clock() - begun, files, [*notes, *([error] if error else [])]))
+        ready(
+            Part(collectors[number].name, word, time.monotonic() - begun, files, [*notes, *([error] if error else [])])
+        )
 
 
 def _run_collector(number: int, one: Collector, sink: Sink, done: queue.SimpleQueue[tuple[int, str]]) -> None:

@@ -113,10 +113,10 @@ def run_cluster(cluster: Cluster) -> ClusterScore:
     return ClusterScore(cluster.seed, cluster.machines, struck, ettr, ours.allocations, ours.gave_up)
 
 
-def compare_clusters(sizes: Sequence[int], seeds: int, days: float, workers: int | None = None) -> list[ClusterScore]:
-    """Each seed of each size, in ``workers`` processes (default: one a core)."""
+def compare_clusters(sizes: Sequence[int], seeds: int, days: float) -> list[ClusterScore]:
+    """Each seed of each size, in as many processes as there are cores."""
     jobs = [(seed, machines, days) for machines in sizes for seed in range(1, seeds + 1)]
-    return run_side_by_side(_run_job, jobs, workers)
+    return run_side_by_side(_run_job, jobs)
 
 
 def _run_job(job: tuple[int, int, float]) -> ClusterScore:

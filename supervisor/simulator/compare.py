@@ -43,7 +43,7 @@ def run_all(jobs: Sequence[Job], workers: int | None = None) -> list[Account]:
     return run_side_by_side(_run_job, jobs, workers)
 
 
-def run_side_by_side(run: Callable[[J], T], jobs: Sequence[J], workers: int | None) -> list[T]:
+def run_side_by_side(run: Callable[[J], T], jobs: Sequence[J], workers: int | None = None) -> list[T]:
     """What ``run`` makes of each job, in their order, in ``workers`` processes (default: one a core)."""
     workers = min(len(jobs), workers or os.cpu_count() or 1)
     if workers <= 1:

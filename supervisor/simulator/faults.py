@@ -294,7 +294,7 @@ def _host_oom(world: World, p: Values) -> None:
     if role in ("inference", "env"):
         job.vanish(role)  # type: ignore[arg-type]  # vLLM's server ends with 0 when its core was killed
     else:
-        job.kill_role(role, 9)  # type: ignore[arg-type]
+        job.kill_role(role)  # type: ignore[arg-type]
 
 
 @_kind(

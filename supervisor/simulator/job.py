@@ -519,9 +519,9 @@ class Job(Owner):
         """The whole job is killed at once."""
         self._exit_with(None, signal)
 
-    def kill_role(self, role: Role, signal: int) -> None:
+    def kill_role(self, role: Role) -> None:
         """The kernel (or a person) killed a role: the launcher sees a code other than 0."""
-        self.crash(role, -signal, "", "")
+        self.crash(role, -9, "", "")
 
     def _lose_process(self, process: Process) -> None:
         process.alive = False

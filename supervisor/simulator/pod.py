@@ -186,7 +186,7 @@ class Pod(Owner):
     @staticmethod
     def _tear(job: Job, told: Callable[[], None]) -> None:
         told()
-        job.kill_role("trainer", 9)
+        job.kill_role("trainer")
 
     def end_save(self, job: Job) -> None:
         folder = self.folders[job.step]
