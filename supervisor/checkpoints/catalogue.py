@@ -13,6 +13,7 @@ from supervisor.checkpoints.lineage import LINEAGE, Entry, Lineage, keep
 from supervisor.checkpoints.lineage import read as read_lineage
 from supervisor.checkpoints.manifest import LATEST, MANIFEST, STEP, Latest, now, run_folder, sha256, step_folder
 from supervisor.checkpoints.records import (
+    by_step,
     delete_hidden,
     delete_versions,
     last_pointer,
@@ -66,15 +67,11 @@ def list_steps(store: Store, run_id: str, known: Lineage | None = None) -> Catal
     ``known``: what happened to the run, for who has just written it down; else the store is asked.
     """
     folder = run_folder(run_id)
-    steps: dict[int, dict[str, list[StoredFile]]] = {}
+    listed = store.list_versions(folder)
+    steps = by_step(listed, run_id)
     happened = known or Lineage()
-    for file in store.list_versions(folder):
-        first, slash, rest = file.name.removeprefix(folder).partition("/")
-        match = STEP.fullmatch(first)
-        if match and slash and str(int(match[1])) == match[1]:
-            steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
-        elif first == LINEAGE and known is None and not happened.entries:
-            happened = read_lineage(store, run_id)
+    if known is None and any(file.name == folder + LINEAGE for file in listed):
+        happened = read_lineage(store, run_id)
     latest, latest_problem = None, ""
     try:
         latest = read_latest(store, run_id)
@@ -112,7 +109,8 @@ def _look_at_run(  # noqa: PLR0917
             step, False, size, len(files), problem=str(error), manifest="" if gone else files[MANIFEST].file_id
         )
     if all(file.file_id != manifest_file.file_id for file in versions[MANIFEST]):  # published anew since the listing
-        return _look_at_run(store, run_id, step, _list_step_files(store, step_folder(run_id, step)), latest, happened)
+        anew = by_step(store.list_versions(step_folder(run_id, step)), run_id).get(step, {})
+        return _look_at_run(store, run_id, step, anew, latest, happened)
     left = happened.reason_against_step(step, manifest.lineage, manifest.generation)
     newest = manifest_file.file_id == files[MANIFEST].file_id
     for file in manifest.files:
@@ -132,14 +130,6 @@ def _look_at_run(  # noqa: PLR0917
         return StepInfo(step, False, size, len(files), problem=problem, left=left, manifest=manifest_file.file_id)
     committed = StepInfo(step, True, manifest.total_bytes, len(manifest.files), left=left, reward=manifest.reward)
     return replace(committed, manifest=manifest_file.file_id)
-
-
-def _list_step_files(store: Store, folder: str) -> dict[str, list[StoredFile]]:
-    """Every version of a step's files, by path."""
-    found: dict[str, list[StoredFile]] = {}
-    for file in store.list_versions(folder):
-        found.setdefault(file.name.removeprefix(folder), []).append(file)
-    return found
 
 
 def delete_step(store: Store, run_id: str, step: int, fence: Callable[[], None] = lambda: None) -> int:

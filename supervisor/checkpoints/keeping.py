@@ -16,8 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 
 from supervisor.base.records import dataclass
-from supervisor.checkpoints.manifest import MANIFEST, STEP, run_folder, step_folder
-from supervisor.checkpoints.records import delete_old, get_listed, read_latest, read_manifest, until, versions_of
+from supervisor.checkpoints.manifest import MANIFEST, run_folder, step_folder
+from supervisor.checkpoints.records import (
+    by_step,
+    delete_old,
+    get_listed,
+    read_latest,
+    read_manifest,
+    until,
+    versions_of,
+)
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 PINS = "pins.json"
@@ -240,22 +248,11 @@ def refuse_to_delete(store: Store, run_id: str, step: int) -> None:
         )
     if step in keeps.reading:
         raise StoreError("permanent", f"step {step} of {run_id} is not deleted: it is being restored")
-    good = _committed_steps(store, run_id)
+    good = [number for number, files in by_step(store.list(run_folder(run_id)), run_id).items() if MANIFEST in files]
     if step in good and len(good) <= LEAST_GOOD:
         raise StoreError(
             "permanent", f"step {step} of {run_id} is not deleted: it is one of the last {LEAST_GOOD} good steps"
         )
-
-
-def _committed_steps(store: Store, run_id: str) -> set[int]:
-    folder = run_folder(run_id)
-    found = set()
-    for file in store.list(folder):
-        first, _, rest = file.name.removeprefix(folder).partition("/")
-        match = STEP.fullmatch(first)
-        if match and rest == MANIFEST and str(int(match[1])) == match[1]:
-            found.add(int(match[1]))
-    return found
 
 
 def tidy(store: Store, run_id: str, steps: Iterable[int] = (), fence: Callable[[], None] = lambda: None) -> int:

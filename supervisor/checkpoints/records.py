@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -32,6 +32,18 @@ T = TypeVar("T")
 def versions_of(store: Store, name: str) -> list[StoredFile]:
     """Every version of this object, newest first; a listing goes by the beginning of names."""
     return [file for file in store.list_versions(name) if file.name == name]
+
+
+def by_step(files: Iterable[StoredFile], run_id: str) -> dict[int, dict[str, list[StoredFile]]]:
+    """What was listed of a run's steps, by step and by the path in it; of each path in the order of the listing."""
+    folder = run_folder(run_id)
+    steps: dict[int, dict[str, list[StoredFile]]] = {}
+    for file in files:
+        first, slash, path = file.name.removeprefix(folder).partition("/")
+        match = STEP.fullmatch(first)
+        if match and slash and str(int(match[1])) == match[1]:
+            steps.setdefault(int(match[1]), {}).setdefault(path, []).append(file)
+    return steps
 
 
 def get_listed(store: Store, name: str, limit: int, file_id: str | None = None) -> bytes:
@@ -150,15 +162,9 @@ def settle_files(store: Store, run_id: str, fence: Callable[[], None], step: int
     Deleted is what lies over a version that the manifest names by its id, unless it has the same bytes, and manifests
     that count for less. Everything else in a step's folder is a person's own.
     """
-    folder = run_folder(run_id)
-    steps: dict[int, dict[str, list[StoredFile]]] = {}
-    for file in store.list_versions(folder if step is None else step_folder(run_id, step)):
-        first, _, path = file.name.removeprefix(folder).partition("/")
-        match = STEP.fullmatch(first)
-        if match and path and str(int(match[1])) == match[1]:
-            steps.setdefault(int(match[1]), {}).setdefault(path, []).append(file)
+    listed = store.list_versions(run_folder(run_id) if step is None else step_folder(run_id, step))
     late: list[StoredFile] = []
-    for number, versions in steps.items():
+    for number, versions in by_step(listed, run_id).items():
         if MANIFEST in versions and any(len(of_name) > 1 for of_name in versions.values()):
             late += _delete_late_records(store, run_id, number, versions)
     if late:

@@ -18,7 +18,6 @@ from typing import Any
 from supervisor.checkpoints.manifest import (
     MANIFEST,
     MANIFEST_LIMIT,
-    STEP,
     Manifest,
     ManifestFile,
     run_folder,
@@ -26,7 +25,7 @@ from supervisor.checkpoints.manifest import (
     step_folder,
 )
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import SETTLE_S, get_listed, newest_manifest, read_latest
+from supervisor.checkpoints.records import SETTLE_S, by_step, get_listed, newest_manifest, read_latest
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 
 READS = 4
@@ -72,7 +71,7 @@ def scrub(  # noqa: PLR0917
     Raises StoreError when the store cannot be looked at, kind "missing" when there is no such step.
     """
     began = time.monotonic()
-    steps = _list_versions(store, run_id)
+    steps = by_step(store.list_versions(run_folder(run_id)), run_id)
     if step is not None and step not in steps:
         there = ", ".join(map(str, sorted(steps))) or "none at all"
         raise StoreError("missing", f"there is no step {step} of {run_id} in {store.url}; there are {there}")
@@ -85,18 +84,6 @@ def scrub(  # noqa: PLR0917
         sum(one.read_bytes for one in checked),
         time.monotonic() - began,
     )
-
-
-def _list_versions(store: Store, run_id: str) -> dict[int, dict[str, list[StoredFile]]]:
-    """Every version of every file, by step and by its path in the step."""
-    folder = run_folder(run_id)
-    steps: dict[int, dict[str, list[StoredFile]]] = {}
-    for file in store.list_versions(folder):
-        first, slash, rest = file.name.removeprefix(folder).partition("/")
-        match = STEP.fullmatch(first)
-        if match and slash and str(int(match[1])) == match[1]:
-            steps.setdefault(int(match[1]), {}).setdefault(rest, []).append(file)
-    return steps
 
 
 @dataclass(frozen=True)
@@ -119,10 +106,7 @@ def _check_twice(store: Store, run_id: str, step: int, versions: Versions, sampl
     if not found.committed or not found.problems:
         return found
     time.sleep(SETTLE_S)
-    folder = step_folder(run_id, step)
-    again: dict[str, list[StoredFile]] = {}
-    for file in store.list_versions(folder):
-        again.setdefault(file.name.removeprefix(folder), []).append(file)
+    again = by_step(store.list_versions(step_folder(run_id, step)), run_id).get(step, {})
     return _check_step(store, run_id, step, again, sample)
 
 
@@ -199,7 +183,9 @@ def reread(store: Store, there: StoredFile, path: str, part: Part, meter: Meter)
 def _pointer_twice(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:
     """A pointer that fits no step may have moved on since the steps were listed: list them again."""
     problems = _check_pointer(store, run_id, steps)
-    return _check_pointer(store, run_id, _list_versions(store, run_id)) if problems else problems
+    if not problems:
+        return []
+    return _check_pointer(store, run_id, by_step(store.list_versions(run_folder(run_id)), run_id))
 
 
 def _check_pointer(store: Store, run_id: str, steps: Mapping[int, Versions]) -> list[str]:
