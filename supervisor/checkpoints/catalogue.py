@@ -60,6 +60,11 @@ class Catalogue:
     latest_problem: str = ""
     happened: Lineage = field(default_factory=Lineage)
 
+    def newest_good(self, but: int | None = None) -> int | None:
+        """The newest step other than ``but`` that is committed, neither left nor quarantined."""
+        found = [one.step for one in self.steps.values() if one.committed and not one.left and not one.legacy]
+        return max((step for step in found if step != but), default=None)
+
 
 def list_steps(store: Store, run_id: str, known: Lineage | None = None) -> Catalogue:
     """Look at everything below the run's folder. Raises StoreError when the store cannot be listed: never "empty".
@@ -162,21 +167,20 @@ def keep_lineage(
     known = keep(store, run_id, happened, generation=generation, writer=writer, least=least, fence=fence)
     found = list_steps(store, run_id, known)
     latest = found.latest or last_pointer(store, run_id)  # the newest may be junk
-    good = [info.step for info in found.steps.values() if info.committed and not info.left and not info.legacy]
+    good = found.newest_good()
     named = found.steps.get(latest.step) if latest else None
     name = f"{run_folder(run_id)}{LATEST}"
-    if latest is None or named is None or not named.left or (not good and latest.legacy):
+    if latest is None or named is None or not named.left or (good is None and latest.legacy):
         fence()
         settle_pointer(store, run_id)  # a try that was killed had not come to it
         return known, None
-    if not good:
+    if good is None:
         delete_versions(store, name, {name}, fence)
         return known, None
-    versions = store.list_versions(f"{step_folder(run_id, max(good))}{MANIFEST}")
-    file, _, data = newest_manifest(store, run_id, max(good), versions)
+    file, _, data = newest_manifest(store, run_id, good)
     back = replace(
         latest,
-        step=max(good),
+        step=good,
         timestamp=now(),
         generation=generation,
         lineage=known.number,

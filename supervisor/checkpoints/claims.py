@@ -29,7 +29,7 @@ from typing import Any
 
 from supervisor.base.records import dataclass
 from supervisor.checkpoints.manifest import run_folder
-from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, read_latest
+from supervisor.checkpoints.records import SETTLE_S, SETTLE_TRIES, delete_old, get_listed, readable_latest
 from supervisor.checkpoints.writers import WRITER, FencedError, host_of, same_pod
 from supervisor.storage.base import Store, StoredFile, StoreError
 
@@ -182,12 +182,7 @@ def claim(
 
 def _generation_of_pointer(store: Store, run_id: str) -> int:
     """The generation that the pointer names: the claims may have been deleted by hand."""
-    try:
-        latest = read_latest(store, run_id)
-    except StoreError as error:
-        if error.kind != "damaged":
-            raise
-        return 0
+    latest = readable_latest(store, run_id)
     return latest.generation if latest else 0
 
 

@@ -21,6 +21,7 @@ from supervisor.checkpoints.records import (
     by_step,
     delete_old,
     get_listed,
+    put_and_read_back,
     read_latest,
     read_manifest,
     until,
@@ -172,10 +173,8 @@ def set_holds(store: Store, run_id: str, held: Sequence[int], holds: Sequence[Ho
 def _write_list(store: Store, run_id: str, before: PinsFile, now: PinsFile, earlier: Sequence[StoredFile]) -> PinsFile:
     if now == before:
         return now
-    name, data = run_folder(run_id) + PINS, now.to_bytes()
-    stored = store.put_bytes(name, data)
-    if store.get_bytes(name, stored.file_id, PINS_LIMIT) != data:
-        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    name = run_folder(run_id) + PINS
+    stored = put_and_read_back(store, name, now.to_bytes(), PINS_LIMIT)
     # Not left to ``tidy``: had the store's clock gone back, an earlier version would count as the newer one.
     delete_old(store, [file for file in earlier if file.file_id != stored.file_id])
     until(  # or the next pin would be added to the pins without this one

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from supervisor.base.records import dataclass
 from supervisor.checkpoints.manifest import run_folder
-from supervisor.checkpoints.records import delete_old, read_versions, until_listed
+from supervisor.checkpoints.records import delete_old, put_and_read_back, read_versions, until_listed
 from supervisor.storage.base import Store, StoredFile, StoreError
 
 LINEAGE = "lineage.json"
@@ -145,9 +145,7 @@ def keep(
             delete_old(store, [file for file in earlier if file.file_id != best.file_id])
         return known
     data = to_bytes(now, run_id, writer)
-    stored = store.put_bytes(name, data)
-    if store.get_bytes(name, stored.file_id, LINEAGE_LIMIT) != data:
-        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    stored = put_and_read_back(store, name, data, LINEAGE_LIMIT)
     until_listed(store, stored, fence)  # or the next entry would be added to the list without this one
     delete_old(store, earlier)
     return now

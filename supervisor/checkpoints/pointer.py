@@ -11,7 +11,14 @@ from dataclasses import replace
 
 from supervisor.checkpoints.catalogue import list_steps
 from supervisor.checkpoints.manifest import LATEST, LATEST_LIMIT, MANIFEST, Latest, now, run_folder, sha256, step_folder
-from supervisor.checkpoints.records import delete_versions, last_pointer, newest_manifest, read_latest
+from supervisor.checkpoints.records import (
+    delete_versions,
+    last_pointer,
+    newest_manifest,
+    put_and_read_back,
+    read_latest,
+    readable_latest,
+)
 from supervisor.storage.base import Store, StoreError
 
 
@@ -35,9 +42,10 @@ def point(  # noqa: PLR0917
         current = None
     if current is None and not allow_back:
         # There is none, or none that can be read: a step that is mended meanwhile need not be the newest good one.
-        newest = _newest_good(store, wanted.run_id, but=wanted.step)
+        newest = list_steps(store, wanted.run_id).newest_good(but=wanted.step)
         if newest is not None and newest > wanted.step:
-            manifest_id, manifest = _manifest_of(store, wanted.run_id, newest)
+            file, _, manifest = newest_manifest(store, wanted.run_id, newest)
+            manifest_id = file.file_id
             note = f"{note}; latest.json names step {newest}, the newest good one".removeprefix("; ")
             wanted = replace(wanted, step=newest)
     lineage = max(wanted.lineage, last.lineage if last else 0)
@@ -80,53 +88,24 @@ def point_away(store: Store, wanted: Latest, fence: Callable[[], None]) -> Lates
     Returns ``wanted`` with the W&B run that the pointer told. A pointer of the original scripts stays as it is: a step
     without a manifest is found by nothing else.
     """
-    try:
-        current = read_latest(store, wanted.run_id)
-    except StoreError as error:
-        if error.kind != "damaged":
-            raise
-        return wanted  # it leads nowhere
+    current = readable_latest(store, wanted.run_id)  # one that cannot be read leads nowhere
     if current is None or current.legacy or current.step != wanted.step:
         return wanted
     known = replace(wanted, wandb_run_id=wanted.wandb_run_id or current.wandb_run_id)
-    good = _newest_good(store, wanted.run_id, but=wanted.step)
+    good = list_steps(store, wanted.run_id).newest_good(but=wanted.step)
     name = f"{run_folder(wanted.run_id)}{LATEST}"
     if good is None:
         delete_versions(store, name, {name}, fence)
         return known
-    manifest_id, data = _manifest_of(store, wanted.run_id, good)
+    file, _, data = newest_manifest(store, wanted.run_id, good)
     back = replace(
         known,
         step=good,
         timestamp=now(),
         lineage=max(wanted.lineage, current.lineage + 1),  # or the step that is left would count for more
-        manifest_file_id=manifest_id,
+        manifest_file_id=file.file_id,
         manifest_sha256=sha256(data),
     )
     fence()
     put_and_read_back(store, name, back.to_bytes(), LATEST_LIMIT)
     return known
-
-
-def _newest_good(store: Store, run_id: str, but: int) -> int | None:
-    """The newest step other than ``but`` that is committed, neither left nor quarantined."""
-    steps = list_steps(store, run_id).steps.values()
-    return max(
-        (one.step for one in steps if one.committed and not one.left and not one.legacy and one.step != but),
-        default=None,
-    )
-
-
-def _manifest_of(store: Store, run_id: str, step: int) -> tuple[str, bytes]:
-    """The id and the bytes of the manifest that commits ``step``."""
-    versions = store.list_versions(f"{step_folder(run_id, step)}{MANIFEST}")
-    file, _, data = newest_manifest(store, run_id, step, versions)
-    return file.file_id, data
-
-
-def put_and_read_back(store: Store, name: str, data: bytes, limit: int) -> str:
-    """Write a record, and look at it. Returns its id."""
-    stored = store.put_bytes(name, data)
-    if store.get_bytes(name, stored.file_id, limit) != data:
-        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
-    return stored.file_id

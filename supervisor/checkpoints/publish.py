@@ -32,13 +32,14 @@ from supervisor.checkpoints.manifest import (
     sha256,
     step_folder,
 )
-from supervisor.checkpoints.pointer import point, point_away, put_and_read_back
+from supervisor.checkpoints.pointer import point, point_away
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import (
     delete_old,
     delete_versions,
-    read_latest,
+    put_and_read_back,
     read_manifest,
+    readable_latest,
     settle_pointer,
     until,
 )
@@ -198,7 +199,7 @@ class StepPublish:
         if same and (self.plan.reread or not already):
             self._drop_replaced(file_id, stored)
         self._check_fence()
-        if settle_pointer(self.store, self.plan.run_id):
+        if settle_pointer(self.store, self.plan.run_id)[1]:
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
         # What was half-sent of a step below belongs to no pod any more. Steps above are those that are published next.
         sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._check_fence)
@@ -244,12 +245,7 @@ class StepPublish:
 
     def _vouched_for(self, there: StoredFile, data: bytes) -> bool:
         """Does the pointer, where it names this manifest, know it by these bytes? Not every store keeps a hash."""
-        try:
-            latest = read_latest(self.store, self.plan.run_id)
-        except StoreError as error:
-            if error.kind != "damaged":
-                raise
-            return True
+        latest = readable_latest(self.store, self.plan.run_id)
         if latest is None or latest.legacy or latest.manifest_file_id != there.file_id:
             return True
         return latest.manifest_sha256 == sha256(data)
@@ -498,7 +494,7 @@ class StepPublish:
             blocks=self._put_blocks(blocks, listing),
         )
         data = manifest.to_bytes()
-        return data, put_and_read_back(self.store, f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT)
+        return data, put_and_read_back(self.store, f"{self.folder}{MANIFEST}", data, MANIFEST_LIMIT).file_id
 
     def _drop_replaced(self, manifest_id: str, stored: Mapping[str, StoredFile]) -> None:
         """Delete the versions that a mend replaced: the rotten files, and the manifests that name them.

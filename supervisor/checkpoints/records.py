@@ -111,6 +111,16 @@ def read_latest(store: Store, run_id: str) -> Latest | None:
     return _best_record(versions)[1]
 
 
+def readable_latest(store: Store, run_id: str) -> Latest | None:
+    """As ``read_latest``; None also when its newest version cannot be read."""
+    try:
+        return read_latest(store, run_id)
+    except StoreError as error:
+        if error.kind != "damaged":
+            raise
+        return None
+
+
 def last_pointer(store: Store, run_id: str) -> Latest | None:
     """As ``read_latest``, of the versions that can be read: None when none can. The holder builds on it."""
     read = [version for version in pointer_versions(store, run_id) if isinstance(version[1], Latest)]
@@ -133,17 +143,13 @@ def _best_record(versions: Sequence[tuple[StoredFile, Latest | StoreError]]) -> 
     return max(read, key=lambda pair: pair[1].order)  # of equal ones the newest, which comes first
 
 
-def settle_pointer(store: Store, run_id: str) -> bool:
-    """Delete what fenced pods wrote over the pointer, and its old versions; was there something of a fenced pod?
+def settle_pointer(store: Store, run_id: str) -> tuple[Latest | None, bool]:
+    """Delete what fenced pods wrote over the pointer, and its old versions. Returns the pointer, None when there is
+    none or its newest version cannot be read; and: was there something of a fenced pod?
 
     Only for the holder of the run, and after a look whether it still is. Where the newest cannot be read all stay:
     the next publish replaces it.
     """
-    return settled_pointer(store, run_id)[1]
-
-
-def settled_pointer(store: Store, run_id: str) -> tuple[Latest | None, bool]:
-    """As ``settle_pointer``; with the pointer, None when there is none or its newest version cannot be read."""
     versions = pointer_versions(store, run_id)
     if not versions or isinstance(versions[0][1], StoreError):
         return None, False
@@ -197,6 +203,14 @@ def _newer_versions(versions: Sequence[StoredFile], file_id: str) -> list[Stored
     """The versions that are newer than this one; None where it is not listed."""
     ids = [file.file_id for file in versions]
     return list(versions[: ids.index(file_id)]) if file_id in ids else None
+
+
+def put_and_read_back(store: Store, name: str, data: bytes, limit: int) -> StoredFile:
+    """Write a record, and look at it."""
+    stored = store.put_bytes(name, data)
+    if store.get_bytes(name, stored.file_id, limit) != data:
+        raise StoreError("transient", f"{store.url}/{name} does not read back as it was written")
+    return stored
 
 
 def delete_old(store: Store, files: Sequence[StoredFile]) -> int:
@@ -255,7 +269,7 @@ def read_manifest(store: Store, run_id: str, step: int, file_id: str | None = No
 
 
 def newest_manifest(
-    store: Store, run_id: str, step: int, versions: Sequence[StoredFile]
+    store: Store, run_id: str, step: int, versions: Sequence[StoredFile] | None = None
 ) -> tuple[StoredFile, Manifest, bytes]:
     """Of several manifests of a step (newest first) the one of the highest generation and lineage counts.
 

@@ -26,7 +26,7 @@ from supervisor.checkpoints.blocks import BLOCKS
 from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, step_folder
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
-from supervisor.checkpoints.records import read_latest, read_manifest
+from supervisor.checkpoints.records import read_manifest, readable_latest
 from supervisor.checkpoints.staging import Staging, alone_in, begin_to_write, claim, local_disk, sync_file
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, part_ranges
@@ -176,7 +176,7 @@ class _Restore:
         listing = {file.name.removeprefix(self.folder): file for file in self.store.list(self.folder)}
         there = listing.pop(MANIFEST, None)
         listing.pop(BLOCKS, None)
-        latest = self._latest_step()
+        latest = readable_latest(self.store, self.run_id)
         try:
             manifest, data = read_manifest(self.store, self.run_id, self.step)
         except StoreError as error:
@@ -200,14 +200,6 @@ class _Restore:
 
     def _spots_of_names(self, names: Iterable[str]) -> Mapping[str, Spot]:
         return place_files(names, self.step, self.place, self.output_dir, self._one_more)
-
-    def _latest_step(self) -> Latest | None:
-        try:
-            return read_latest(self.store, self.run_id)
-        except StoreError as error:
-            if error.kind != "damaged":
-                raise
-            return None
 
     def _unverified_items(
         self, listing: Mapping[str, StoredFile], latest: Latest | None

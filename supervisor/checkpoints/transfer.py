@@ -51,7 +51,7 @@ from supervisor.checkpoints import catalogue, claims, keeping, lineage, part_ver
 from supervisor.checkpoints.manifest import step_folder
 from supervisor.checkpoints.progress import Moved
 from supervisor.checkpoints.read_request import read_request
-from supervisor.checkpoints.records import settle_files, settled_pointer
+from supervisor.checkpoints.records import settle_files, settle_pointer
 from supervisor.checkpoints.writers import FencedError
 from supervisor.storage import open_store
 from supervisor.storage.base import Store, StoreError
@@ -316,7 +316,7 @@ def _claim(verb: verbs.Claim, run: _Run) -> Answer:
 def _beat(verb: verbs.Beat, run: _Run) -> Answer:
     held = claims.beat(run.store, run.id, verb.generation, verb.writer, verb.count, about=verb.about)
     with contextlib.suppress(StoreError):  # a courtesy to those who read by names
-        latest, _ = settled_pointer(run.store, run.id)
+        latest, _ = settle_pointer(run.store, run.id)
         if latest is not None and not verb.urgent:
             # Clear away what a fenced pod's late requests brought into the step, unless this pod is publishing.
             alone = contextlib.nullcontext(True)

@@ -17,6 +17,7 @@ from supervisor.checkpoints import claims
 from supervisor.checkpoints import publish as publishing
 from supervisor.checkpoints.catalogue import list_steps, sweep_run
 from supervisor.checkpoints.claims import Fence
+from supervisor.checkpoints.manifest import Latest
 from supervisor.checkpoints.publish import publish
 from supervisor.checkpoints.writers import FencedError, writer_name
 from supervisor.storage import open_store
@@ -171,7 +172,7 @@ def test_a_pod_that_is_fenced_at_the_very_end_cancels_nothing_of_the_holder(
     ours, settle = b2_store(b2), publishing.settle_pointer
     claims.claim(ours, RUN, A, 60.0, sleep=lambda _: None)
 
-    def lose(store: Store, run_id: str) -> bool:
+    def lose(store: Store, run_id: str) -> tuple[Latest | None, bool]:
         claims.claim(b2_store(b2), RUN, B, 60.0, sleep=lambda _: None, take_over=True)
         half_sent(b2, tmp_path / "b", 10)
         return settle(store, run_id)
