@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,15 +73,12 @@ def look_with_files(store: Store, run_id: str) -> tuple[Standing, list[StoredFil
     for number in range(TRIES):
         time.sleep(SETTLE_S * number)
         versions = [file for file in store.list_versions(folder) if NAME.fullmatch(file.name.removeprefix(folder))]
-        claims = [file for file in versions if _kind_of_file(file) == ""]
-        if not claims:
+        highest = max((generation for generation, kind in map(_read_name, versions) if kind == ""), default=None)
+        if highest is None:
             return Standing(), versions
-        highest = max(_generation_of_file(file) for file in claims)
-        of_it = [file for file in versions if _generation_of_file(file) == highest]
-        owner = [file for file in of_it if _kind_of_file(file) == ""][-1]  # newest first: the last is the oldest
-        beats = [file for file in of_it if _kind_of_file(file) == ".beat"]
-        released = any(_kind_of_file(file) == ".end" for file in of_it)
-        leaving = any(_kind_of_file(file) == ".leave" for file in of_it)
+        owner = _files_of(versions, highest)[-1]  # newest first: the last is the oldest
+        beats = _files_of(versions, highest, ".beat")
+        released, leaving = (bool(_files_of(versions, highest, kind)) for kind in (".end", ".leave"))
         mark = beats[0].file_id if beats else owner.file_id
         writer = _writer_of(store, owner)
         if writer is not None:
@@ -103,14 +100,14 @@ def _writer_of(store: Store, file: StoredFile) -> str | None:
     return writer if isinstance(writer, str) and WRITER.fullmatch(writer) else ""
 
 
-def _kind_of_file(file: StoredFile) -> str:
-    match = NAME.fullmatch(file.name.rpartition("/")[2])
-    return (match[2] or "") if match else "?"
+def _read_name(file: StoredFile) -> tuple[int, str]:
+    """Generation and kind of a file whose name is a ``NAME``; "" is a claim itself."""
+    number, dot, kind = file.name.rpartition("gen_")[2].removesuffix(".json").partition(".")
+    return int(number), dot + kind
 
 
-def _generation_of_file(file: StoredFile) -> int:
-    match = NAME.fullmatch(file.name.rpartition("/")[2])
-    return int(match[1]) if match else 0
+def _files_of(versions: Sequence[StoredFile], generation: int, kind: str = "") -> list[StoredFile]:
+    return [file for file in versions if _read_name(file) == (generation, kind)]
 
 
 def _claim_name(run_id: str, generation: int, kind: str = "") -> str:
@@ -205,10 +202,8 @@ def _withdraw_claim(store: Store, run_id: str, generation: int, writer: str) -> 
 
 def _delete_late_claims(store: Store, held: Standing, versions: list[StoredFile]) -> None:
     """Delete claims that came too late, and generations that are long over."""
-    late = [file for file in versions if _generation_of_file(file) == held.generation and _kind_of_file(file) == ""][
-        :-1
-    ]
-    over = [file for file in versions if _generation_of_file(file) <= held.generation - KEPT_GENERATIONS]
+    late = _files_of(versions, held.generation)[:-1]
+    over = [file for file in versions if _read_name(file)[0] <= held.generation - KEPT_GENERATIONS]
     delete_old(store, [*late, *over])
 
 
@@ -258,7 +253,7 @@ def beat(
     ``count`` differs from the beat before.
     """
     held, versions = _check_claim(store, run_id, generation, writer)
-    earlier = [file for file in versions if _generation_of_file(file) == generation and _kind_of_file(file) == ".beat"]
+    earlier = _files_of(versions, generation, ".beat")
     data = _dump_claim(writer, generation, {**(about or {}), "beat": count})
     put = store.put_bytes(_claim_name(run_id, generation, ".beat"), data)
     delete_old(store, earlier)
@@ -311,10 +306,7 @@ class Fence:
         if self._generation is not None:
             began = time.clock_gettime(time.CLOCK_BOOTTIME)
             _, versions = _check_claim(self._store, self._run_id, self._generation, self._writer)
-            ours = [
-                file for file in versions if _generation_of_file(file) == self._generation and _kind_of_file(file) == ""
-            ]
-            self._since = ours[-1].uploaded_at
+            self._since = _files_of(versions, self._generation)[-1].uploaded_at
             self._looked = began
 
     def nobody_elses(self, file: StoredFile) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from supervisor.checkpoints.local_plan import Identity, Wanted
 from supervisor.checkpoints.manifest import MANIFEST, Manifest, ManifestFile, parse_file
 from supervisor.checkpoints.progress import Report
-from supervisor.checkpoints.publish import Published, PublishPlan, StepPublish, content_of
+from supervisor.checkpoints.publish import Published, PublishPlan, StepPublish, content_of, entry_of
 from supervisor.checkpoints.reuse import Reuse
 from supervisor.checkpoints.sources import LocalFile
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
@@ -57,30 +57,18 @@ class _Part(StepPublish):
                 return {"other": True}
         own = [file for file in files if file.name not in known]
         self.sources.read_all([file for file in files if file.name in known])
-        self._check_fence()
+        self.check_fence()
         self._look_at_the_base(own)
         stored = self._send_files(own, listing, before)
         self.local.retire()
-        entries = [
-            ManifestFile(
-                path=file.name,
-                size=file.size,
-                file_id=stored[file.name].file_id if file.name in stored else "",
-                part_size=file.part_size,
-                part_sha1=tuple(part.sha1 for part in file),
-                sha1=file[0].sha1 if len(file) == 1 else None,
-                block_size=file.block_size,
-                xxh3=file.xxh3,
-            )
-            for file in files
-        ]
+        entries = [entry_of(file, stored[file.name].file_id if file.name in stored else "") for file in files]
         return {"files": [asdict(entry) for entry in entries], "sent_bytes": self.store.sent_bytes() - sent_before}
 
     def uncommit(self) -> None:
         listing = {file.name: file for file in self.store.list(self.folder)}
         before, _, _ = self._committed_manifest(listing)
         if f"{self.folder}{MANIFEST}" in listing:
-            self._check_fence()
+            self.check_fence()
             self._uncommit_step(before, listing, self.plan.files)
 
 

@@ -132,6 +132,7 @@ class StepPublish:
                 )
         check_paths(names, f"step {plan.step} of {plan.run_id}")
         self.local = LocalPlan(plan.state_dir / f"publish-{plan.run_id}-step_{plan.step}.json", store.url)
+        self.check_fence = plan.fence or Fence(store, plan.run_id, None, "")
         self.composer = store.composer()
         self.reuse = Reuse(plan.step, self.composer, None)
         self.unlisted: set[str] = set()  # names of files that were found by their id alone
@@ -162,7 +163,7 @@ class StepPublish:
     def _was_it_another_pod(self) -> None:
         """Raises FencedError when another pod holds the run: it ends and cleans away what this one had under way."""
         try:
-            self._check_fence()
+            self.check_fence()
         except StoreError as error:
             if error.kind == "fenced":
                 raise
@@ -183,26 +184,26 @@ class StepPublish:
         if same and before is not None:
             left = self.plan.happened.reason_against_step(self.plan.step, before.lineage, before.generation)
         if not already:
-            self._check_fence()
+            self.check_fence()
             if not same:
                 self._uncommit_step(before, listing, files)
             self._look_at_the_base(files)
             stored = self._send_files(files, listing, before)
             self._check_listing(files, stored)
-            self._check_fence()
+            self.check_fence()
             data, file_id = self._commit_manifest(files, stored, listing, before, keep=bool(left))
         if left:
             moved, note = False, f"step {self.plan.step} has the same bytes as before: {left}"
         else:
-            moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self._check_fence)
+            moved, note = point(self.store, self.latest, file_id, data, self.plan.allow_back, self.check_fence)
         note = "; ".join(filter(None, (self._told_of_rot(), note)))
         if same and (self.plan.reread or not already):
             self._drop_replaced(file_id, stored)
-        self._check_fence()
+        self.check_fence()
         if settle_pointer(self.store, self.plan.run_id)[1]:
             note = f"{note}; what a fenced pod wrote over latest.json was undone".removeprefix("; ")
         # What was half-sent of a step below belongs to no pod any more. Steps above are those that are published next.
-        sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self._check_fence)
+        sweep_run(self.store, self.plan.run_id, lambda step: step > self.plan.step, self.check_fence)
         self.local.retire()
         if self.local.problem:
             note = f"{note}; {self.local.problem}".removeprefix("; ")
@@ -217,14 +218,6 @@ class StepPublish:
             seconds=time.monotonic() - started,
             left=left,
         )
-
-    def _check_fence(self, *, lately: bool = False) -> None:
-        """Raises FencedError when another pod holds the run: before whatever could hurt what that one publishes."""
-        if self.plan.fence is not None:
-            if lately:
-                self.plan.fence.lately()
-            else:
-                self.plan.fence()
 
     # ------------------------------------------------------------ what is there, here and in the store
 
@@ -332,15 +325,15 @@ class StepPublish:
     ) -> None:
         """Other bytes are committed under this step's name: first no reader may find them, then they are replaced."""
         if listing:
-            self.latest = point_away(self.store, self.latest, self._check_fence)
+            self.latest = point_away(self.store, self.latest, self.check_fence)
         if self.rotten:  # first: once nothing commits the step, what is left of it is taken for what it was
-            delete_versions(self.store, self.folder, {self.folder + name for name in self.rotten}, self._check_fence)
+            delete_versions(self.store, self.folder, {self.folder + name for name in self.rotten}, self.check_fence)
         if f"{self.folder}{MANIFEST}" in listing:
-            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self._check_fence)
+            delete_versions(self.store, self.folder, {f"{self.folder}{MANIFEST}"}, self.check_fence)
         if before is not None:
             gone = {file.path for file in before.files} - {file.name for file in files}
             if gone:
-                delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self._check_fence)
+                delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self.check_fence)
 
     def _send_files(
         self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
@@ -373,7 +366,7 @@ class StepPublish:
                 progress(file.size)
                 stored = there
             else:
-                self._check_fence(lately=True)
+                self.check_fence.lately()
                 copied = None if file.name in self.rotten else self.reuse.put(name, file, self.meter)
                 stored = copied or self.store.put_file(
                     name, file.source, file.size, file, progress, lambda file_id: self._finishing_of(file, file_id)
@@ -390,8 +383,8 @@ class StepPublish:
         """As ``Finishing``. Without an id what is there is replaced: it could be the step of who holds the run now."""
         if file_id:
             file.is_about_to_be_in_the_store(file_id)
-        elif self.plan.fence is not None:
-            self.plan.fence.lately(LOOKED_JUST_NOW_S if file.size <= SMALL_BYTES else 0.0)
+        else:
+            self.check_fence.lately(LOOKED_JUST_NOW_S if file.size <= SMALL_BYTES else 0.0)
 
     def _with_unlisted(self, files: Sequence[LocalFile], listing: dict[str, StoredFile]) -> dict[str, StoredFile]:
         """With files that became objects just before a kill: the plan knows their ids, a listing may not show them."""
@@ -410,7 +403,7 @@ class StepPublish:
 
     def _may_stay(self, there: StoredFile, file: LocalFile) -> bool:
         """Is what is there nothing that a fenced pod may be deleting?"""
-        return self.plan.fence is None or _is_finished_object(there, file) or self.plan.fence.nobody_elses(there)
+        return _is_finished_object(there, file) or self.check_fence.nobody_elses(there)
 
     def _check_listing(self, files: Sequence[LocalFile], stored: dict[str, StoredFile]) -> None:
         """The remote listing is the truth: every file has to be in it, with its size, version and hash.
@@ -431,7 +424,7 @@ class StepPublish:
             versions = self.store.list_versions(self.folder)
             ours = {file.name: file for file in versions if file.file_id == ids.get(file.name)}
             wrong = next((found for file in files if (found := _find_problem(file, stored[file.name], ours))), "")
-            self._check_fence()  # what is not listed may be what another pod cleaned away as too late
+            self.check_fence()  # what is not listed may be what another pod cleaned away as too late
             if wrong:
                 return False
             delete_old(self.store, [file for file in versions if file.name in ours and file != ours[file.name]])
@@ -478,17 +471,7 @@ class StepPublish:
             step_base=plan.step_base,
             reward=told.reward if told and plan.reward is None else plan.reward,
             files=tuple(
-                ManifestFile(
-                    path=file.name,
-                    size=file.size,
-                    file_id=stored[file.name].file_id,
-                    part_size=file.part_size,
-                    part_sha1=tuple(part.sha1 for part in file),
-                    sha1=file[0].sha1 if len(file) == 1 else None,
-                    block_size=file.block_size,
-                    xxh3=file.xxh3,
-                    blocks_at=places.get(file.name),
-                )
+                entry_of(file, stored[file.name].file_id, places.get(file.name))
                 for file in sorted(files, key=lambda file: file.name)
             ),
             blocks=self._put_blocks(blocks, listing),
@@ -512,7 +495,7 @@ class StepPublish:
             if names.get(file.name) == file.file_id or (file.name == name and file.file_id != manifest_id)
         ]
         if any(file.name == name and file.file_id == manifest_id for file in versions) and replaced:
-            self._check_fence()
+            self.check_fence()
             delete_old(self.store, replaced)
 
     def _put_blocks(self, data: bytes, listing: dict[str, StoredFile]) -> BlocksObject | None:
@@ -524,6 +507,21 @@ class StepPublish:
         if there is None or there.size != len(data) or there.sha1 != sha1(data):
             there = self.store.put_bytes(name, data)
         return BlocksObject(there.file_id, len(data))
+
+
+def entry_of(file: LocalFile, file_id: str, blocks_at: int | None = None) -> ManifestFile:
+    """The file as a manifest names it; hashes what is not hashed yet."""
+    return ManifestFile(
+        path=file.name,
+        size=file.size,
+        file_id=file_id,
+        part_size=file.part_size,
+        part_sha1=tuple(part.sha1 for part in file),
+        sha1=file[0].sha1 if len(file) == 1 else None,
+        block_size=file.block_size,
+        xxh3=file.xxh3,
+        blocks_at=blocks_at,
+    )
 
 
 def content_of(file: LocalFile) -> tuple[object, ...]:

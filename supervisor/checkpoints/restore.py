@@ -90,18 +90,16 @@ def restore(  # noqa: PLR0917
     output_dir: Path,
     report: Report,
     *,
-    allow_unverified: bool = False,
     in_part: bool = False,
 ) -> Restored:
     """Bring ``step`` below ``output_dir``; a folder of that step that is there already is moved aside, not merged
     (with ``in_part`` its files that have the right bytes are linked into the new one).
 
-    A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it (or with
-    ``allow_unverified``). Raises StoreError: "damaged" names the file (take the step before), "missing" when no such
-    step is listed or committed, "no-room" when the local disk is too small, "transient" to call again: verified bytes
-    are kept.
+    A step without a manifest is restored when the original scripts' ``latest.json`` vouches for it. Raises StoreError:
+    "damaged" names the file (take the step before), "missing" when no such step is listed or committed, "no-room" when
+    the local disk is too small, "transient" to call again: verified bytes are kept.
     """
-    return _Restore(store, run_id, step, place, output_dir, report, allow_unverified, in_part).run()
+    return _Restore(store, run_id, step, place, output_dir, report, in_part).run()
 
 
 @dataclass
@@ -112,8 +110,7 @@ class _Restore:
     place: Place
     output_dir: Path
     report: Report
-    allow_unverified: bool
-    in_part: bool = False
+    in_part: bool
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.report)
@@ -209,7 +206,7 @@ class _Restore:
         if not files:
             raise StoreError("missing", f"there is no step {self.step} of {self.run_id} in {self.store.url}")
         vouched = latest is not None and latest.legacy and self.step <= latest.step
-        if not vouched and not self.allow_unverified:
+        if not vouched:
             raise StoreError(
                 "missing",
                 f"step {self.step} of {self.run_id} in {self.store.url} has no {MANIFEST}: it was never published "

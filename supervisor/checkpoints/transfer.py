@@ -218,7 +218,6 @@ def _restore(verb: verbs.Restore, run: _Run) -> Answer:
             Place(verb.place["primary"]),
             Path(verb.output_dir),
             run.lines.progress,
-            allow_unverified=verb.allow_unverified,
             in_part=verb.in_part,
         )
     return asdict(done)

@@ -64,7 +64,6 @@ class Restore(Verb, do="restore"):
     step: int
     output_dir: str
     place: dict[str, str]  # {"primary": the step's folder below output_dir}
-    allow_unverified: bool = False
     in_part: bool = False  # the step may be here in part: what has the right bytes stays
 
 

@@ -64,7 +64,7 @@ def test_the_pointer_is_moved_before_the_manifest_is_written(folder: Pod, monkey
     real = publish.StepPublish._commit_manifest
 
     def commit(self: Any, *more: Any, **options: Any) -> Any:
-        publish.point(self.store, self.latest, "soon", b"soon", False, self._check_fence)
+        publish.point(self.store, self.latest, "soon", b"soon", False, self.check_fence)
         return real(self, *more, **options)
 
     monkeypatch.setattr(publish.StepPublish, "_commit_manifest", commit)
