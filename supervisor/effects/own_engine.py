@@ -20,7 +20,7 @@ from supervisor.base import http
 from supervisor.base.errors import ConfigError, SupervisorError, UnknownDialectError
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.effects.before_start import NO_CHECK, BeforeStart
+from supervisor.effects.before_start import BeforeStart
 from supervisor.effects.run_context import RunContext, Sights
 from supervisor.jobs.base import Job, StartRequest, WeightUpdate
 from supervisor.process.attempts import attempt_dir, take_snapshot
@@ -56,9 +56,7 @@ def look_at(state_dir: Path, engine: int) -> ShimState:
 class OwnEngine:
     """Starts and stops the server, and gives it weights. ``start`` and ``stop`` block: they are a lane's work."""
 
-    def __init__(
-        self, run: RunContext, sights: Sights, hurry: threading.Event, start_check: BeforeStart = NO_CHECK
-    ) -> None:
+    def __init__(self, run: RunContext, sights: Sights, hurry: threading.Event, start_check: BeforeStart) -> None:
         """``hurry``: when set, no more patience. ``start_check`` is asked before it is started with the job."""
         self._run = run
         self._sights = sights

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,9 @@ class StoreWork:
         self._unkept = ""  # why the store does not know yet which steps are left
         self._publishing = -1  # the step that was asked for last
         self._left = -1  # that step, once the run has left it
-        self._kept = threading.Event()  # with the next two: what the end waits for, set when nothing is under way
-        self._kept.set()
-        self._given_back = threading.Event()
-        self._given_back.set()
-        self._logged = threading.Event()
-        self._logged.set()
+        nothing_under_way = threading.Event()
+        nothing_under_way.set()
+        self._kept = self._given_back = self._logged = nothing_under_way  # what the end waits for
         self._looked = PROMISED not in run.environ
         self._unfit = ""
         self.claiming = Claiming(
@@ -126,6 +123,19 @@ class StoreWork:
         for done in (self._kept, self._logged):
             done.wait(min(LAST_RECORDS_S, max(0.0, until - time.monotonic())))
         self.transfers.close()
+
+    def _put_awaited(self, lane: str, work: Callable[[], None]) -> threading.Event:
+        """Queue work. The event is set once it has ended, however it ended."""
+        ended = threading.Event()
+
+        def do() -> None:
+            try:
+                work()
+            finally:
+                ended.set()
+
+        self._lanes.put(lane, do)
+        return ended
 
     # ------------------------------------------------------------ requests
 
@@ -184,15 +194,11 @@ class StoreWork:
         # Nothing is under way then, unless this pod's time is over: no manifest of ours comes after the release.
         self.transfers.cancel("publish", "This pod's time is over.")
         self.claiming.rest()
-        self._given_back.clear()
-        self._lanes.put("claims", lambda: self._release_run(action))
+        self._given_back = self._put_awaited("claims", lambda: self._release_run(action))
 
     def _release_run(self, action: a.Release) -> None:
         self._logged.wait(0.0 if action.brief else LAST_LOGS_S)  # afterwards nothing of ours is written
-        try:
-            self.claiming.give_back(action.code, mask_secrets(action.reason)[:LONGEST_LAST_WORDS])
-        finally:
-            self._given_back.set()
+        self.claiming.give_back(action.code, mask_secrets(action.reason)[:LONGEST_LAST_WORDS])
 
     def put_heartbeat(self, value: dict[str, Any]) -> None:
         """Put a sign of life beside the steps. Blocks for one request; raises StoreError."""
@@ -350,23 +356,18 @@ class StoreWork:
 
         The event is set once it is here, or not to be had: then ``restore`` says why.
         """
-        fetched, run_file = threading.Event(), self._run.run_file
+        run_file = self._run.run_file
 
         def fetch() -> None:
-            try:
+            with contextlib.suppress(SupervisorError, OSError):
                 early = None if self._run.disks is not None else pod_setup.early_folder(run_file, step)
                 if early is not None:
                     place = {"primary": f"step_{step}"}
                     asked = self._ask_store("restore", step=step, output_dir=str(early), place=place)
                     self.transfers.run(asked, what="restore")
                     self._early = early
-            except (SupervisorError, OSError):
-                pass
-            finally:
-                fetched.set()
 
-        self._lanes.put("restore", fetch)
-        return fetched
+        return self._put_awaited("restore", fetch)
 
     def restore(self, action: a.Restore, fetched: threading.Event | None = None) -> None:
         """Fetch a step to where the job looks for it, or put it there once ``fetched`` is set."""
@@ -439,23 +440,22 @@ class StoreWork:
 
     def pin(self, action: a.Pin) -> None:
         """Write down that a step is pinned, or no longer."""
-        try:
-            self._write_to_store("pin", step=action.step, pinned=action.pinned)
-        except StoreError as error:
-            permanent = error.kind in ("permanent", "damaged")
-            self._run.post(f.PinKept(action.step, action.pinned, str(error), permanent))
-            return
-        self._run.post(f.PinKept(action.step, action.pinned))
+        reason, permanent = self._try_to_write("pin", step=action.step, pinned=action.pinned)
+        self._run.post(f.PinKept(action.step, action.pinned, reason, permanent))
 
     def keep_holds(self, action: a.KeepHolds) -> None:
         """Write down which steps are held while training is worth nothing, and why."""
+        holds = [vars(one) for one in action.holds]
+        reason, permanent = self._try_to_write("hold", steps=list(action.steps), holds=holds)
+        self._run.post(f.HoldsKept(action.steps, action.holds, reason, permanent))
+
+    def _try_to_write(self, do: str, **more: Any) -> tuple[str, bool]:
+        """As ``_write_to_store``, of ``pins.json``: why that failed, "" where it did not; and is it no use to go on?"""
         try:
-            self._write_to_store("hold", steps=list(action.steps), holds=[vars(one) for one in action.holds])
+            self._write_to_store(do, **more)
         except StoreError as error:
-            permanent = error.kind in ("permanent", "damaged")
-            self._run.post(f.HoldsKept(action.steps, action.holds, str(error), permanent))
-            return
-        self._run.post(f.HoldsKept(action.steps, action.holds))
+            return str(error), error.kind in ("permanent", "damaged")
+        return "", False
 
     def end_left_publish(self, action: a.KeepLineage) -> None:
         """End the publish of a step that the run leaves: a pod that vanishes meanwhile would leave it as the newest."""
@@ -503,20 +503,15 @@ class StoreWork:
 
     def keep_records(self, action: a.KeepRecords) -> None:
         """Queue this pod's records; ``close`` waits a little for them."""
-        self._kept.clear()
-        self._lanes.put("records", lambda: self._keep_records(action))
+        self._kept = self._put_awaited("records", lambda: self._keep_records(action))
 
     def _keep_records(self, action: a.KeepRecords) -> None:
         record = run_records.Record(action.journal, action.learned, action.ledger)
-        try:
-            text = _in_base64(run_records.to_bytes(record))
-            with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
-                # Not signed: one object a journal, so no other pod's is ever replaced; and the last one is written
-                # while the run is being given back.
-                self._ask_briefly("put-record", journal=action.journal, record=text)
-        finally:
-            if self._lanes.idle("records"):
-                self._kept.set()
+        text = _in_base64(run_records.to_bytes(record))
+        with contextlib.suppress(StoreError):  # the publish tells when the store is away, and more records follow
+            # Not signed: one object a journal, so no other pod's is ever replaced; and the last one is written
+            # while the run is being given back.
+            self._ask_briefly("put-record", journal=action.journal, record=text)
 
     def upload_logs(self, attempt: int) -> None:
         """Queue an upload of the ends of the attempt's logs: the next pod's owner wants to know how this one ended."""
@@ -527,14 +522,7 @@ class StoreWork:
         """Queue an upload of how the attempt ended; ``close`` waits a little for it."""
         with contextlib.suppress(OSError):
             texts = log_ends(self._sights.log_files())
-            self._logged = sent = threading.Event()
-            self._lanes.put("logs", lambda: self._send_last_logs(attempt, texts, sent))
-
-    def _send_last_logs(self, attempt: int, texts: Mapping[str, bytes], sent: threading.Event) -> None:
-        try:
-            self._send_logs(attempt, texts)
-        finally:
-            sent.set()
+            self._logged = self._put_awaited("logs", lambda: self._send_logs(attempt, texts))
 
     def _upload_logs(self, attempt: int) -> None:
         self._send_logs(attempt, log_ends(self._sights.log_files()))

@@ -109,7 +109,7 @@ def test_an_end_that_waits_for_the_store_says_so_and_why(work: StoreWork, monkey
     work.transfers.close = lambda: None  # type: ignore[attr-defined]
     work.close(within_s=0.0)
     assert said == [], "nothing is to be given back"
-    work._given_back.clear()
+    work._given_back = threading.Event()
     work.claiming.unreturned = "The run could not be given back in the store: the folder is gone."
     work.close(release_s=0.1)
     assert said == [f"{work.claiming.unreturned} It is tried for 0.1 s more."]
