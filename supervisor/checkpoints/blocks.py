@@ -10,12 +10,11 @@ by any number of threads, and it vouches for the block hashes that lie beside a 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import xxhash
 
-from supervisor.storage.source import open_source, read_pieces
+from supervisor.storage.source import read_range
 
 BLOCKS = "manifest.blocks"
 HASH_BYTES = 16
@@ -105,12 +104,8 @@ class PartHasher:
     def finish_hashing(self) -> tuple[str, bytes]:
         """The SHA-1, hexadecimal, and the blocks' hashes, once all bytes were given."""
         if self._last > self._end_block:
-            descriptor = open_source(self._path)
-            try:
-                for piece in read_pieces(descriptor, self._path, self._end_block, self._last - self._end_block):
-                    self._blocks.update(piece)
-            finally:
-                os.close(descriptor)
+            for piece in read_range(self._path, self._end_block, self._last - self._end_block):
+                self._blocks.update(piece)
         blocks = self._blocks.hashes() if self._size else xxhash.xxh3_128_digest(b"")
         return self._sha1.hexdigest(), blocks
 
@@ -118,10 +113,6 @@ class PartHasher:
 def hash_part(path: Path, part: tuple[int, int], size: int, block_size: int) -> tuple[str, bytes]:
     """What ``PartHasher`` finds, for a part that is read for its own sake."""
     hasher = PartHasher(path, part, size, block_size)
-    descriptor = open_source(path)
-    try:
-        for piece in read_pieces(descriptor, path, *part):
-            hasher.update(piece)
-    finally:
-        os.close(descriptor)
+    for piece in read_range(path, *part):
+        hasher.update(piece)
     return hasher.finish_hashing()

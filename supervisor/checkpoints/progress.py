@@ -33,7 +33,7 @@ class Meter:
         self._report = report
         self._lock = threading.Lock()
         self._moved = Moved("starting", 0, 0, 0)
-        self._stopped: Exception | None = None
+        self._stopped: BaseException | None = None
 
     def phase(self, name: str, total: int) -> None:
         """Begin a phase of ``total`` bytes."""
@@ -55,7 +55,7 @@ class Meter:
             self._moved = Moved(moved.phase, moved.bytes + size, moved.total, moved.files + files)
             self._report(self._moved)
 
-    def stop(self, error: Exception) -> None:
+    def stop(self, error: BaseException) -> None:
         """Let all others fail with ``error`` as soon as they count."""
         with self._lock:
             self._stopped = self._stopped or error

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from supervisor.checkpoints.records import read_manifest, readable_latest
 from supervisor.checkpoints.staging import Staging, alone_in, begin_to_write, claim, local_disk, sync_file
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, part_ranges
+from supervisor.storage.parallel import all_of
 from supervisor.storage.source import hash_range
 
 REFETCHES = 5
@@ -303,14 +304,12 @@ class _Restore:
                     return
                 self._fetch_part(item, number)
 
+        def stop(failed: BaseException) -> None:
+            todo.clear()
+            self.meter.stop(failed)
+
         with ThreadPoolExecutor(self.store.streams, thread_name_prefix="restore") as pool:
-            jobs = [pool.submit(stream) for _ in range(min(self.store.streams, len(todo)))]
-            done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
-            failed = next((error for job in done if (error := job.exception()) is not None), None)
-            if failed is not None:
-                todo.clear()
-                self.meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
-                raise failed
+            all_of([pool.submit(stream) for _ in range(min(self.store.streams, len(todo)))], stop)
 
     def _fetch_part(self, item: Item, number: int | None) -> None:
         self.meter.add(0)  # raises when another part failed

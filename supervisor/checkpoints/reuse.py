@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from supervisor.checkpoints.progress import Meter
 from supervisor.checkpoints.records import read_latest, read_manifest
 from supervisor.checkpoints.sources import LocalFile
 from supervisor.storage.base import Composer, Part, Piece, Progress, Store, StoredFile, StoreError
-from supervisor.storage.source import open_source, read_pieces
+from supervisor.storage.source import read_range
 
 FORMAT = 1
 LARGEST_PIECE = 1_000_000_000  # bytes: a fifth of what one copy may have, so that it is answered in good time
@@ -176,13 +175,9 @@ def _hash_pieces(file: LocalFile, spans: Sequence[delta.Span], meter: Meter) -> 
 
 def _hash_span(path: Path, offset: int, size: int, progress: Progress) -> str:
     digest = hashlib.sha1(usedforsecurity=False)
-    descriptor = open_source(path)
-    try:
-        for read in read_pieces(descriptor, path, offset, size):
-            digest.update(read)
-            progress(len(read))
-    finally:
-        os.close(descriptor)
+    for read in read_range(path, offset, size):
+        digest.update(read)
+        progress(len(read))
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from supervisor.checkpoints.local_plan import Found, Identity, LocalPlan, Wanted
 from supervisor.checkpoints.progress import Meter
 from supervisor.storage.base import Cut, Hasher, Part, Progress, StoreError
 from supervisor.storage.hashing import part_ranges
+from supervisor.storage.parallel import all_of
 
 T = TypeVar("T")
 SMALL_BYTES = 1 << 20
@@ -187,16 +188,11 @@ class Sources:
 
     def _wait_for_jobs(self, jobs: Sequence[Future[Any]]) -> None:
         """Until all are done; what fails first stops whatever counts bytes, and is raised when nothing is under way."""
-        done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-        failed = next((error for job in done if (error := job.exception()) is not None), None)
-        if failed is None:
-            return
-        for job in waiting:
-            job.cancel()
-        self._meter.stop(failed if isinstance(failed, Exception) else RuntimeError(str(failed)))
-        wait(jobs)
-        self._local.save()
-        raise failed
+        try:
+            all_of(jobs, self._meter.stop)
+        except BaseException:
+            self._local.save()
+            raise
 
     def __enter__(self) -> Sources:
         return self

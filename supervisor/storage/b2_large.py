@@ -79,7 +79,7 @@ class LargeFiles:
                 self._send_part(name, file_id, number, stream, stop)
 
         sent_first = sorted(range(1, len(parts) + 1), key=lambda number: number in copies)  # so the link never waits
-        all_of([self._pool.submit(make, number) for number in sent_first], stop)
+        all_of([self._pool.submit(make, number) for number in sent_first], lambda _: stop.set())
         finishing(file_id)
         return self._finish(name, file_id, parts)
 

@@ -205,7 +205,7 @@ class Transport:
         }
         if late:
             headers["X-Bz-Content-Sha1"] = "hex_digits_at_end"
-        with self._borrowed_connection(address) as connection:
+        with self._take_connection(address) as connection:
             connection.putrequest("POST", target, skip_accept_encoding=True)
             for name, value in headers.items():
                 connection.putheader(name, value)
@@ -229,9 +229,11 @@ class Transport:
             if broken or not response.isclosed() or not framed:  # without a length, a cut looks like the end
                 raise broken or ConnectionResetError("the connection ended before the end of the answer")
             try:
-                return json.loads(body)
+                told = json.loads(body)
             except ValueError as error:  # a hotel's login page answers 200, too
                 raise ConnectionResetError("the server answered 200 with something that is not B2's JSON") from error
+        self.give_back(address, connection)
+        return told
 
     def _send_body(self, link: socket.socket, source: SourceRange, size: int, *, late: bool) -> None:
         pace = Pace(self.stall_s, time.monotonic())
@@ -275,16 +277,9 @@ class Transport:
     def fetch(self, url: str, headers: dict[str, str]) -> Download:
         """GET; the answer's head has arrived. Raises b2sdk's errors and OSError."""
         address, target = _split_url(url)
-        connection = self._take_connection(address)
-        try:
+        with self._take_connection(address) as connection:
             connection.request("GET", target, headers=headers | {"User-Agent": self._user_agent})
             answer = Download(self, address, connection)
-        except http.client.HTTPException as error:
-            connection.close()
-            raise ConnectionResetError(f"the server gave no proper answer ({type(error).__name__})") from error
-        except OSError:
-            connection.close()
-            raise
         if answer.status_code not in (200, 206):
             with answer:
                 raise answer.error()
@@ -293,9 +288,9 @@ class Transport:
     # ------------------------------------------------------------ connections
 
     @contextlib.contextmanager
-    def _borrowed_connection(self, address: Address) -> Iterator[http.client.HTTPConnection]:
-        """A connection that goes back when the block ends well, and is closed when it does not."""
-        connection = self._take_connection(address)
+    def _take_connection(self, address: Address) -> Iterator[http.client.HTTPConnection]:
+        """A connection that is closed when the block does not end well."""
+        connection = self._find_connection(address)
         try:
             yield connection
         except http.client.HTTPException as error:
@@ -304,9 +299,8 @@ class Transport:
         except BaseException:
             connection.close()
             raise
-        self.give_back(address, connection)
 
-    def _take_connection(self, address: Address) -> http.client.HTTPConnection:
+    def _find_connection(self, address: Address) -> http.client.HTTPConnection:
         while True:
             with self._lock:
                 idle = self._idle.get(address)

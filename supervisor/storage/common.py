@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,6 +34,13 @@ class CountingStore:
 
     def part_size(self) -> int:
         return self._part_size
+
+    @abstractmethod
+    def list_versions(self, prefix: str) -> Sequence[StoredFile]:
+        """As ``Store.list_versions``."""
+
+    def version(self, name: str, file_id: str) -> StoredFile | None:
+        return next((file for file in self.list_versions(name) if (file.name, file.file_id) == (name, file_id)), None)
 
     def get_range(self, file: StoredFile, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []

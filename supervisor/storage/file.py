@@ -85,9 +85,6 @@ class FileStore(CountingStore):
                 status = None
             return [_file_of_status(prefix, status)] if status is not None and stat.S_ISREG(status.st_mode) else []
 
-    def version(self, name: str, file_id: str) -> StoredFile | None:
-        return next((file for file in self.list_versions(name) if file.file_id == file_id), None)
-
     def list_hidden(self, prefix: str) -> tuple[Sequence[StoredFile], Sequence[StoredFile]]:
         return (), ()
 
@@ -155,7 +152,8 @@ class FileStore(CountingStore):
             size = os.fstat(descriptor).st_size
             if size > limit:
                 raise StoreError("damaged", f"{name} in {self.url} has {size} bytes, more than the {limit} it may have")
-            return _read_exactly(descriptor, 0, size)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(size)
 
     def read_range(self, file: StoredFile, offset: int, size: int, sink: Sink) -> None:
         end = offset + size
@@ -392,15 +390,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _read_exactly(descriptor: int, offset: int, size: int) -> bytes:
-    pieces = []
-    while size:
-        piece = os.pread(descriptor, size, offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        size -= len(piece)
-    return b"".join(pieces)

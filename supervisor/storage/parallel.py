@@ -1,18 +1,23 @@
-"""Parts of one file that travel side by side: all arrive, or the first failure stops the others."""
+"""Work side by side, as the parts of one file that travel: all of it is done, or the first failure stops the rest."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from typing import Any
 
 
-def all_of(jobs: Sequence[Future[None]], stop: threading.Event) -> None:
-    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way."""
+def all_of(jobs: Sequence[Future[Any]], stop: Callable[[BaseException], object]) -> None:
+    """Wait for all. After the first failure nothing further is begun, and it is raised when nothing is under way.
+
+    ``stop`` is told of that failure, so that what is under way ends soon.
+    """
     done, waiting = wait(jobs, return_when=FIRST_EXCEPTION)
-    stop.set()
+    failed = next((error for job in done if (error := job.exception()) is not None), None)
+    if failed is None:
+        return
+    stop(failed)
     for job in waiting:
         job.cancel()
     wait(jobs)
-    for job in done:
-        job.result()
+    raise failed

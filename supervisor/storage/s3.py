@@ -162,9 +162,6 @@ class S3Store(RemoteStore):
     def put_bytes(self, name: str, data: bytes) -> StoredFile:
         return self._put_bytes(name, data)
 
-    def version(self, name: str, file_id: str) -> StoredFile | None:
-        return next((file for file in self.list_versions(name) if (file.name, file.file_id) == (name, file_id)), None)
-
     def claim(self, name: str, data: bytes) -> bool | None:
         """By If-None-Match, where the service does not only take the header but also acts on it."""
         self._key(name)

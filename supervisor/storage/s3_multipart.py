@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -21,7 +20,7 @@ from supervisor.storage import s3errors
 from supervisor.storage.base import Finishing, Part, Progress, StoreError, unheard
 from supervisor.storage.parallel import all_of
 from supervisor.storage.s3client import S3Client, is_unsupported
-from supervisor.storage.source import SourceRange, open_source, read_pieces
+from supervisor.storage.source import SourceRange, read_range
 
 CONTENT_TYPE = "application/octet-stream"
 
@@ -71,7 +70,7 @@ class Multipart:
                 stream.report_confirmed()
 
         todo = [number for number in range(1, len(parts) + 1) if number not in upload.etags]
-        all_of([self._pool.submit(send, number) for number in todo], stop)
+        all_of([self._pool.submit(send, number) for number in todo], lambda _: stop.set())
         finishing("")
         return self._finish(name, key, upload, parts)
 
@@ -249,13 +248,9 @@ class Multipart:
 def md5_of(path: Path, part: Part) -> bytes:
     """MD5 of bytes that have the SHA-1 that was announced. Raises kind "changed" when they have another one."""
     md5, sha1 = hashlib.md5(usedforsecurity=False), hashlib.sha1(usedforsecurity=False)
-    descriptor = open_source(path)
-    try:
-        for piece in read_pieces(descriptor, path, part.offset, part.size):
-            md5.update(piece)
-            sha1.update(piece)
-    finally:
-        os.close(descriptor)
+    for piece in read_range(path, part.offset, part.size):
+        md5.update(piece)
+        sha1.update(piece)
     if sha1.hexdigest() != part.sha1:
         raise StoreError("changed", f"{path} changed after it was hashed (byte {part.offset} on)")
     return md5.digest()

@@ -42,6 +42,15 @@ def read_pieces(descriptor: int, path: Path, offset: int, size: int) -> Iterator
         yield piece
 
 
+def read_range(path: Path, offset: int, size: int) -> Iterator[bytes]:
+    """The same of a file that is opened for it. Raises as ``open_source`` and ``read_pieces``."""
+    descriptor = open_source(path)
+    try:
+        yield from read_pieces(descriptor, path, offset, size)
+    finally:
+        os.close(descriptor)
+
+
 def hash_range(path: Path, offset: int, size: int) -> str:
     """Hexadecimal SHA-1 of a range of a file. hashlib lets other threads run meanwhile."""
     digest = hashlib.sha1(usedforsecurity=False)
