@@ -63,15 +63,12 @@ def keep_earlier(state_dir: Path, attempt: int, doomed: Sequence[Path] = ()) -> 
     earlier = [number for number in attempts(state_dir) if number < attempt]
     newest = next((number for number in reversed(earlier) if read_index(folder_of(state_dir, number))), None)
     if newest is not None:
-        told = [record["path"] for number in earlier for record in _left_files(state_dir, number) if "path" in record]
-        _keep_logs(folder_of(state_dir, newest), set(told), problems)
+        indexes = [read_index(folder_of(state_dir, number)) for number in earlier]
+        told = {record["path"] for index in indexes for record in records(index, "left") if "path" in record}
+        _keep_logs(folder_of(state_dir, newest), told, problems)
     for number in earlier:
         _rescue_logs(folder_of(state_dir, number), doomed, problems)
     return problems
-
-
-def _left_files(state_dir: Path, number: int) -> list[dict[str, str]]:
-    return records(read_index(folder_of(state_dir, number)), "left")
 
 
 def _keep_logs(folder: Path, told: set[str], problems: list[str]) -> None:
@@ -80,7 +77,7 @@ def _keep_logs(folder: Path, told: set[str], problems: list[str]) -> None:
         if is_of(path, index):
             _move_log(folder, source.get("role", ""), path, path.parent, problems)
     before = {record.get("path", ""): record for record in records(index, "before")}
-    copied = _words_of_name(folder, "copied")
+    copied = words(index, "copied")
     deadline = time.monotonic() + COPIES_S
     for source, path in own_files(index, folder, ("shared",)):
         if not is_of(path, index) or str(path) in copied:
@@ -133,18 +130,13 @@ def _move_log(folder: Path, role: str, path: Path, aside: Path, problems: list[s
             if error.errno != errno.EXDEV:
                 raise
             waiting = aside / f".attempt-{folder.name}-logs"  # as list_waiting_folders wants it
-            _update_copies(
-                folder, problems, waiting=[*dict.fromkeys([*_words_of_name(folder, "waiting"), str(waiting)])]
-            )
+            told = words(read_index(folder), "waiting")
+            _update_copies(folder, problems, waiting=[*dict.fromkeys([*told, str(waiting)])])
             path.rename(_free_name(waiting, name))
     except OSError as error:
         problems.append(f"{path} could not be kept with attempt {int(folder.name)}: {error.strerror}.")
         return False
     return True
-
-
-def _words_of_name(folder: Path, name: str) -> list[str]:
-    return words(read_index(folder), name)
 
 
 def _free_name(place: Path, name: str) -> Path:

@@ -282,11 +282,6 @@ class Transfers:
             if child in self._waiting:
                 self._waiting.remove(child)
 
-    def children(self) -> list[int]:
-        """Pids of the transfers under way."""
-        with self._lock:
-            return list(self._at_work)
-
     def cancel(self, what: str, why: str) -> None:
         """Kill the transfer that is told as ``what``, if it is under way; its ``run`` raises kind "transient"."""
         with self._lock:

@@ -48,7 +48,7 @@ def test_the_next_request_is_carried_out_by_the_same_process(kept: Kept, tmp_pat
     assert kept.catalogue(tmp_path) == first
     assert kept.waiting() == [pid]
     assert psutil.Process(pid).nice() == min(19, psutil.Process().nice() + 10), "it has stepped back once"
-    assert (kept.children(), kept.moving) == ([], {})
+    assert (kept._at_work, kept.moving) == ({}, {})
 
 
 def test_a_moment_without_room_for_a_process_is_a_transient_failure_of_the_store(
