@@ -148,7 +148,8 @@ def claim(
             if not (seen.free or take_over or same_pod(seen.writer, writer) or seen == over):
                 return seen
             if pointed is None:
-                pointed = _generation_of_pointer(store, run_id)
+                latest = readable_latest(store, run_id)  # the claims may have been deleted by hand
+                pointed = latest.generation if latest else 0
                 if clock() - began > settle_s / 2:
                     continue
             target = 1 + max(seen.generation, pointed)
@@ -175,12 +176,6 @@ def claim(
             _delete_late_claims(store, found, versions)
         return found
     raise StoreError("transient", f"{store.url} answers too slowly for a claim to settle in {settle_s:.1f} s")
-
-
-def _generation_of_pointer(store: Store, run_id: str) -> int:
-    """The generation that the pointer names: the claims may have been deleted by hand."""
-    latest = readable_latest(store, run_id)
-    return latest.generation if latest else 0
 
 
 def _until_listed(

@@ -56,7 +56,10 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """One file of a step. ``path`` is relative to the step's folder in the store; hashes are of parts, in order."""
+    """One file of a step, as the manifest has it: the fields are those of its entry there.
+
+    ``path`` is relative to the step's folder in the store; hashes are of parts, in order.
+    """
 
     path: str
     size: int
@@ -80,7 +83,10 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class BlocksObject:
-    """``manifest.blocks``: hashes of small blocks, for the next step to tell what it shares with this one."""
+    """``manifest.blocks``: hashes of small blocks, for the next step to tell what it shares with this one.
+
+    The fields are those of its entry in the manifest.
+    """
 
     file_id: str
     size: int
@@ -126,21 +132,8 @@ class Manifest:
                 "step_base": self.step_base,
                 "reward": self.reward,
                 "total_bytes": self.total_bytes,
-                "blocks": {"file_id": self.blocks.file_id, "size": self.blocks.size} if self.blocks else None,
-                "files": [
-                    {
-                        "path": file.path,
-                        "size": file.size,
-                        "file_id": file.file_id,
-                        "part_size": file.part_size,
-                        "part_sha1": list(file.part_sha1),
-                        "sha1": file.sha1,
-                        "block_size": file.block_size,
-                        "xxh3": file.xxh3,
-                        "blocks_at": file.blocks_at,
-                    }
-                    for file in self.files
-                ],
+                "blocks": vars(self.blocks) if self.blocks else None,
+                "files": [vars(file) for file in self.files],
             }
         )
 

@@ -64,12 +64,8 @@ class Spot:
         return self.tree.target / self.inside
 
 
-def ignore_placed() -> None:
-    """A listener that wants to know nothing."""
-
-
 def place_files(
-    names: Iterable[str], step: int, place: Place, output_dir: Path, told: Callable[[], None] = ignore_placed
+    names: Iterable[str], step: int, place: Place, output_dir: Path, told: Callable[[], None] = lambda: None
 ) -> Mapping[str, Spot]:
     """A spot for each name, each ``told``. Raises kind "damaged" when a name is refused, "permanent" when the place is.
 

@@ -27,7 +27,7 @@ from supervisor.checkpoints.manifest import MANIFEST, Latest, Manifest, sha256, 
 from supervisor.checkpoints.placement import Place, Spot, Tree, place_files
 from supervisor.checkpoints.progress import Meter, Report
 from supervisor.checkpoints.records import read_manifest, readable_latest
-from supervisor.checkpoints.staging import Staging, alone_in, begin_to_write, claim, local_disk, sync_file
+from supervisor.checkpoints.staging import Staging, alone_in, begin_to_write, claim, local_disk, sync_files
 from supervisor.storage.base import Part, Store, StoredFile, StoreError
 from supervisor.storage.hashing import fitting_part_size, part_ranges
 from supervisor.storage.parallel import all_of
@@ -407,5 +407,5 @@ class _Restore:
         if item.size < WRITE_BACK_BYTES:
             self.unsynced.append(staged)
         else:
-            sync_file(staged)
+            sync_files([staged])
         self.meter.add(0, 1)

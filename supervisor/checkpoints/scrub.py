@@ -120,9 +120,9 @@ def _check_step(store: Store, run_id: str, step: int, versions: Versions, sample
         if error.kind not in ("damaged", "missing"):
             raise
         return Checked(step, True, (str(error),), len(versions), size)
-    problems = [problem for file in manifest.files if (problem := _check_by_listing(file, versions.get(file.path, ())))]
-    there = {file.path for file in manifest.files if not _check_by_listing(file, versions.get(file.path, ()))}
-    todo = [(file, part) for file, part in sample.of(step, manifest) if file.path in there]
+    listed = {file.path: _check_by_listing(file, versions.get(file.path, ())) for file in manifest.files}
+    problems = [problem for problem in listed.values() if problem]
+    todo = [(file, part) for file, part in sample.of(step, manifest) if not listed[file.path]]
     sample.meter.phase("checking", sum(part.size for _, part in todo))
     with ThreadPoolExecutor(max(1, min(store.streams, len(todo)))) as pool:
         wrong = pool.map(

@@ -148,7 +148,7 @@ class Staging:
         """
         pieces = [paths[start : start + SYNCED_TOGETHER] for start in range(0, len(paths), SYNCED_TOGETHER)]
         with ThreadPoolExecutor(max(1, min(streams, len(pieces))), thread_name_prefix="sync") as pool:
-            for _ in pool.map(_sync_files, pieces):
+            for _ in pool.map(sync_files, pieces):
                 told()
 
     def rename(self, trees: Sequence[Tree], told: Callable[[], None] = lambda: None) -> list[Path]:
@@ -216,12 +216,7 @@ def _link_in(tree: Tree) -> StoreError:
     return StoreError("permanent", f"{tree.staging_folder} holds a symbolic link; delete that folder and try again")
 
 
-def sync_file(path: Path) -> None:
-    """Bring one file to the disk."""
-    _sync_files([path])
-
-
-def _sync_files(paths: Iterable[Path]) -> None:
+def sync_files(paths: Iterable[Path]) -> None:
     """Bring files to the disk together: all begin to be written before the first is waited for."""
     descriptors: list[int] = []
     try:

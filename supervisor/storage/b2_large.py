@@ -87,7 +87,6 @@ class LargeFiles:
         self, prefix: str, full_prefix: str, spare: Callable[[str], bool], fence: Callable[[], None]
     ) -> int:
         """Cancel every unfinished file named ``full_prefix...``, unless ``spare`` takes its name."""
-        count = 0
         found = [
             entry
             for entry in self._all_unfinished(full_prefix, prefix)
@@ -95,9 +94,7 @@ class LargeFiles:
         ]
         if found:
             fence()
-        for entry in found:
-            count += self._cancel(entry["fileId"], prefix)
-        return count
+        return sum(self._cancel(entry["fileId"], prefix) for entry in found)
 
     def _cancel(self, file_id: str, what: str) -> bool:
         """Cancel an unfinished file; False when it had ended already."""

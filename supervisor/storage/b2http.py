@@ -353,10 +353,10 @@ class PartApi(B2RawHTTPApi):  # type: ignore[misc]
 
     def upload_part(  # noqa: PLR0917
         self, upload_url: str, upload_auth_token: str, part_number: int, content_length: int, content_sha1: str,
-        data_stream: Any, *rest: Any,
+        data_stream: SourceRange, *rest: Any,
     ) -> Any:  # fmt: skip
-        if not isinstance(data_stream, SourceRange) or self.transport.has_proxy(upload_url):
-            sha1 = data_stream.find_sha1() if isinstance(data_stream, SourceRange) else content_sha1
+        if self.transport.has_proxy(upload_url):
+            sha1 = data_stream.find_sha1()
             return super().upload_part(
                 upload_url, upload_auth_token, part_number, content_length, sha1, data_stream, *rest
             )

@@ -159,23 +159,21 @@ class S3Store(RemoteStore):
             raise StoreError("transient", f"{self.url} holds {stored.size} bytes of {name} after {size} were sent")
         return stored
 
-    def put_bytes(self, name: str, data: bytes) -> StoredFile:
-        return self._put_bytes(name, data)
-
     def claim(self, name: str, data: bytes) -> bool | None:
         """By If-None-Match, where the service does not only take the header but also acts on it."""
         self._key(name)
         if not self._can_claim(name):
             return None
         try:
-            self._put_bytes(name, data, IfNoneMatch="*")
+            self.put_bytes(name, data, IfNoneMatch="*")
         except StoreError as error:
             if _precondition(error):
                 return False
             raise
         return True
 
-    def _put_bytes(self, name: str, data: bytes, **conditions: str) -> StoredFile:
+    def put_bytes(self, name: str, data: bytes, **conditions: str) -> StoredFile:
+        """As ``Store.put_bytes``. ``conditions``: of the request, as botocore spells them."""
         md5 = hashlib.md5(data, usedforsecurity=False).digest()
         sha1 = hashing.sha1(data)
         return self._upload(name, self._key(name), io.BytesIO(data), len(data), md5, sha1, unheard, **conditions)
@@ -346,9 +344,9 @@ class S3Store(RemoteStore):
         with self._claiming:
             if self._claims is None:
                 probe = f"{name}.probe-{secrets.token_hex(8)}"
-                made = [self._put_bytes(probe, b"?")]
+                made = [self.put_bytes(probe, b"?")]
                 try:
-                    made.append(self._put_bytes(probe, b"!", IfNoneMatch="*"))
+                    made.append(self.put_bytes(probe, b"!", IfNoneMatch="*"))
                     self._claims = False
                 except StoreError as error:
                     if not (_precondition(error) or is_unsupported(error)):
