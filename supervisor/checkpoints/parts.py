@@ -59,7 +59,7 @@ class _Part(StepPublish):
         self.sources.read_all([file for file in files if file.name in known])
         self.check_fence()
         self._look_at_the_base(own)
-        stored = self._send_files(own, listing, before)
+        stored = self._send_files(own, listing, committed)
         self.local.retire()
         entries = [entry_of(file, stored[file.name].file_id if file.name in stored else "") for file in files]
         return {"files": [asdict(entry) for entry in entries], "sent_bytes": self.store.sent_bytes() - sent_before}
@@ -95,14 +95,14 @@ class _Commit(StepPublish):
         super().__init__(store, plan, report)
         self.sent = sent
 
-    def _files_to_send(self, before: Mapping[str, ManifestFile]) -> list[LocalFile]:
+    def _files_to_send(self, committed: Mapping[str, ManifestFile]) -> list[LocalFile]:
         return list(self.sent)
 
     def _is_same_content(self, before: Manifest, files: Sequence[LocalFile]) -> bool:
         return {content_of(file) for file in files} == {file.content() for file in before.files}
 
     def _without_rotten(
-        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], committed: Mapping[str, ManifestFile]
     ) -> dict[str, StoredFile]:
         return listing
 
@@ -110,7 +110,7 @@ class _Commit(StepPublish):
         self.reuse = Reuse(self.plan.step, None, None)  # the bytes to compare are not here
 
     def _send_files(
-        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], committed: Mapping[str, ManifestFile]
     ) -> dict[str, StoredFile]:
         return {file.name: StoredFile(self.folder + file.name, file.size, file.file_id) for file in files}
 

@@ -173,11 +173,12 @@ class StepPublish:
         sent_before = self.store.sent_bytes()
         listing = {file.name: file for file in self.store.list(self.folder)}
         before, data, file_id = self._committed_manifest(listing)
-        files = self._files_to_send({file.path: file for file in before.files} if before else {})
+        committed = {file.path: file for file in before.files} if before else {}
+        files = self._files_to_send(committed)
         same = before is not None and not self._passed_over(before) and self._is_same_content(before, files)
         untouched = same and before is not None and self._is_untouched(before, listing)
         if f"{self.folder}{MANIFEST}" in listing and (self.plan.reread or not untouched):
-            listing = self._without_rotten(files, listing, before)
+            listing = self._without_rotten(files, listing, committed)
         already = untouched and not self.rotten
         stored: dict[str, StoredFile] = {}
         left = ""
@@ -188,7 +189,7 @@ class StepPublish:
             if not same:
                 self._uncommit_step(before, listing, files)
             self._look_at_the_base(files)
-            stored = self._send_files(files, listing, before)
+            stored = self._send_files(files, listing, committed)
             self._check_listing(files, stored)
             self.check_fence()
             data, file_id = self._commit_manifest(files, stored, listing, before, keep=bool(left))
@@ -247,12 +248,12 @@ class StepPublish:
         """Is it a step that the run went back behind? It was reached anew, and its old commit says nothing of that."""
         return self.plan.happened.passed_over(self.plan.step, before.lineage, before.generation)
 
-    def _files_to_send(self, before: dict[str, ManifestFile]) -> list[LocalFile]:
+    def _files_to_send(self, committed: Mapping[str, ManifestFile]) -> list[LocalFile]:
         """All sources, unread. A file is cut as the manifest before cut it, so they compare."""
         files = []
         for file in self.plan.files:
             identity = Identity.of(file.source)
-            earlier = before.get(file.name)
+            earlier = committed.get(file.name)
             part_size = fitting_part_size(identity.size, self.store.part_size(), self.store.streams)
             if earlier is not None and earlier.size == identity.size:
                 part_size = earlier.part_size
@@ -276,14 +277,13 @@ class StepPublish:
         )
 
     def _without_rotten(
-        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], committed: Mapping[str, ManifestFile]
     ) -> dict[str, StoredFile]:
         """The listing without the files that would stay but have other bytes now: those are sent anew.
 
         An id proves no bytes, nor does the SHA-1 that the store tells: both are from the day on which the file came.
         What an interrupted publish left is not read again, since it came a moment ago.
         """
-        committed = {file.path: file for file in before.files} if before else {}
 
         def stays(file: LocalFile) -> StoredFile | None:
             there = listing.get(self.folder + file.name)
@@ -336,10 +336,9 @@ class StepPublish:
                 delete_versions(self.store, self.folder, {self.folder + path for path in gone}, self.check_fence)
 
     def _send_files(
-        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], before: Manifest | None
+        self, files: Sequence[LocalFile], listing: dict[str, StoredFile], committed: Mapping[str, ManifestFile]
     ) -> dict[str, StoredFile]:
         """Small files first, then large ones; those that are compared are hashed meanwhile, and come last."""
-        committed = {file.path: file for file in before.files} if before else {}
         listing = self._with_unlisted(files, listing)
         # A copy of what rotted may be as rotten.
         comparable = self.reuse.comparable([file for file in files if file.name not in self.rotten])
