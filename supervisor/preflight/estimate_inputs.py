@@ -34,12 +34,15 @@ SANE = 1 << 40
 
 _GPUS = ("inference_gpu_ids", "trainer_gpu_ids", "inference_gpus", "trainer_gpus", "deployment")
 
-UTILIZATION = ("inference.vllm.gpu_memory_utilization", "inference.gpu_memory_utilization")
+DEFAULT_UTILIZATION = 0.9  # vLLM's, and inference.gpu_memory_utilization from 454e2cba4 to 559b44772
+UTILIZATION = tuple(
+    f"inference.{table}gpu_memory_utilization" for table in ("vllm.", "vllm_extra.", "")
+)  # d1046b876, 2026-08-08: in [inference.vllm]
 CONTEXT = (
     *("inference.vllm.max_model_len", "inference.vllm_extra.max_model_len", "inference.model.max_model_len"),
     "max_model_len",  # of all parts, until 2025; what later versions do with it is no reason for an error here
 )
-_EAGER = ("inference.vllm.enforce_eager", "inference.model.enforce_eager", "inference.enforce_eager")
+EAGER = tuple(f"inference.{table}enforce_eager" for table in ("vllm.", "vllm_extra.", "model.", ""))
 # Settings of vLLM with which its memory is another matter.
 _UNUSUAL = ("cpu_offload_gb", "pipeline_parallel_size", "kv_cache_memory_bytes", "num_gpu_blocks_override",
             "swap_space", "speculative_config", "enable_expert_parallel", "hf_overrides", "quantization")  # fmt: skip
@@ -161,7 +164,7 @@ def engine_setup(subject: Subject) -> EngineSetup | None:
         if any(subject.settings.get(f"{table}.{key}") for key in _UNUSUAL):
             return None
     share = first(subject, *UTILIZATION)
-    utilization = 0.9 if share is None else share.value
+    utilization = DEFAULT_UTILIZATION if share is None else share.value
     if not is_number(utilization) or not 0 < utilization <= 1:
         return None
     context = first(subject, *CONTEXT)
@@ -176,7 +179,7 @@ def engine_setup(subject: Subject) -> EngineSetup | None:
         gpus=copies,
         utilization=float(utilization),
         max_model_len=length.value if length else (model.positions if model else 0),
-        eager=bool(switched_on(subject, *_EAGER)),
+        eager=bool(switched_on(subject, *EAGER)),
         weight_width=4.0 if width is not None and width.value == "float32" else 2.0,
         kv_width=1 if kv is not None and "fp8" in str(kv.value) else 2,
     )

@@ -176,8 +176,8 @@ def _note_estimate(subject: Subject, facts: ModelFacts, need: Estimate, engine: 
 
 def _spelling_of_share(subject: Subject) -> tuple[str, ...]:
     """The key of the engine's share, as this version spells it, first."""
-    newer, older = estimate_inputs.UTILIZATION
-    said = first(subject, newer, older)
+    newer, _, older = estimate_inputs.UTILIZATION
+    said = first(subject, *estimate_inputs.UTILIZATION)
     if said is not None:
         return (said.path,)
     return (newer, older) if has(subject, _VLLM_TABLE) else (older, newer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.core.facts import EMPTY_BYTES
-from supervisor.preflight.estimate_inputs import one_machine
+from supervisor.preflight.estimate_inputs import DEFAULT_UTILIZATION, UTILIZATION, one_machine
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.installed import parse_version
 from supervisor.preflight.reading import ANY_LORA, ANY_MODEL, is_number
@@ -18,16 +18,12 @@ OPEN_FILES = 65535  # what vLLM's set_ulimit asks for
 FEW_PROCESSES, VERY_FEW_PROCESSES = 4096, 1024
 SMALL_SHM_BYTES = GIB
 BLACKWELL, AMPERE = (10, 0), (8, 0)
-UTILIZATION = 0.9  # vLLM's default for the part of a GPU that it takes
 
 GPU_KEYS = (
     *("deployment.num_train_gpus", "deployment.num_infer_gpus", "trainer_gpu_ids", "inference_gpu_ids"),
     *("deployment.num_gpus", "trainer_gpus", "inference_gpus", "trainer.gpus", "inference.gpus"),
 )
-UTILIZATION_KEYS = (
-    *("inference.gpu_memory_utilization", "inference.vllm.gpu_memory_utilization"),
-    *("inference.args.gpu_memory_utilization", "inference.args.gpu-memory-utilization"),
-)
+_UTILIZATION = (*UTILIZATION, "inference.args.gpu_memory_utilization", "inference.args.gpu-memory-utilization")
 _ON = {"1", "on", "yes", "true"}  # huggingface_hub, constants.py
 _LOCAL = (".", "/", "~", "outputs/", "models/", "checkpoints/", "weights/")
 
@@ -329,8 +325,8 @@ def _run_key(subject: Subject, *key: str) -> Where:
 
 def _share_of_engine(subject: Subject) -> float:
     """The part of a GPU that the engine takes. vLLM compares it with the free memory when it starts."""
-    value = subject.settings.get(*UTILIZATION_KEYS)
-    return float(value) if is_number(value) and 0 < value <= 1 else UTILIZATION
+    value = subject.settings.get(*_UTILIZATION)
+    return float(value) if is_number(value) and 0 < value <= 1 else DEFAULT_UTILIZATION
 
 
 def _holders_in_words(processes: Sequence[GpuProcess] | None) -> str:

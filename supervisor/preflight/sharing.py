@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
+from supervisor.preflight.estimate_inputs import DEFAULT_UTILIZATION, EAGER, UTILIZATION
 from supervisor.preflight.finding import Finding, Severity, Where
 from supervisor.preflight.reading import (
     DATA,
@@ -22,7 +23,6 @@ from supervisor.preflight.reading import (
 from supervisor.preflight.subject import Check, Subject
 from supervisor.primerl import configs
 
-DEFAULT_UTILIZATION = 0.9  # inference.gpu_memory_utilization from 454e2cba4 to 559b44772
 SHARED_UTILIZATION = 0.5
 """What worked on one shared GPU: a 7B model with LoRA and activation checkpointing used 72 of 81 GB."""
 HOPELESS_UTILIZATION = 0.85
@@ -32,10 +32,6 @@ GIB = 1 << 30
 ACTIVATIONS = 20 * GIB
 """What activation checkpointing saved in the measured run of 7B: more than that, a smaller model will not need."""
 
-_UTILIZATION = tuple(
-    f"inference.{table}gpu_memory_utilization" for table in ("vllm.", "vllm_extra.", "")
-)  # d1046b876, 2026-08-08: in [inference.vllm]
-_EAGER = ("inference.vllm.enforce_eager", "inference.vllm_extra.enforce_eager", "inference.model.enforce_eager")
 _BROADCAST = ("weight_broadcast.type", "trainer.weight_broadcast.type", "orchestrator.weight_broadcast.type")
 
 
@@ -51,7 +47,7 @@ def _check_era(subject: Subject) -> Iterator[Finding]:
 
 def _no_share(subject: Subject) -> Iterator[Finding]:
     """vLLM takes a share of the GPU: more than nothing, and no more than all of it."""
-    found = first(subject, *_UTILIZATION)
+    found = first(subject, *UTILIZATION)
     if subject.kind == "rl" and found is not None and is_number(found.value) and (found.value <= 0 or found.value > 1):
         told = f"{found.path} = {found.value}, and it is a share of the GPU's memory, between 0 and 1."
         percent = f"Set {found.path} = {found.value / 100:g}." if 1 < found.value <= 100 else ""
@@ -62,14 +58,14 @@ def _check_utilization(subject: Subject) -> Iterator[Finding]:
     """vLLM claims its part of the whole GPU, and refuses to start when less than that is free."""
     if not _shares_gpu(subject):
         return
-    found = first(subject, *_UTILIZATION)
+    found = first(subject, *UTILIZATION)
     value = found.value if found else DEFAULT_UTILIZATION
     if not is_number(value) or not SHARED_UTILIZATION < value <= 1:
         return
     said = f"{found.path} = {value}" if found else f"gpu_memory_utilization is not set, so it is {value},"
     told = f"{said} on GPU {', '.join(_both_share(subject))}, which the trainer uses as well."
     newest = has(subject, date(2026, 8, 8)) is True  # d1046b876
-    path = found.path if found else _UTILIZATION[0 if newest else -1]
+    path = found.path if found else UTILIZATION[0 if newest else -1]
     if value < HOPELESS_UTILIZATION and _fits_beside(subject, float(value), ACTIVATIONS, known=True):
         return  # a small model on a large GPU
     hopeless = value >= HOPELESS_UTILIZATION and not _fits_beside(subject, float(value), GIB)
@@ -106,7 +102,7 @@ def _check_savings(subject: Subject) -> Iterator[Finding]:
             f"Trainer and engine share GPU {', '.join(_both_share(subject))} with {size}, and activations are all kept."
         )
         yield Finding("shared-gpu-checkpointing", told, _place_of_key(subject, "trainer.model.ac"))
-    if not switched_on(subject, *_EAGER):
+    if not switched_on(subject, *EAGER):
         told = (
             f"Trainer and engine share GPU {', '.join(_both_share(subject))}, and the engine captures CUDA graphs "
             "there."

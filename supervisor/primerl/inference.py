@@ -95,7 +95,7 @@ def problems(run: RunFile, dialect: Dialect, settings: Settings, both: Settings)
 
 def _weights_words(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
     file = run.job.inference_config
-    kinds = {broadcast_type(settings, dialect), both.get("inference.weight_broadcast.type") or "filesystem"}
+    kinds = {broadcast_type(settings, dialect), str(both.get("inference.weight_broadcast.type") or "filesystem")}
     if kinds != {"filesystem"}:
         yield (
             f'recovery.inference = "own-role" needs weights that go through files, and {" and ".join(sorted(kinds))} '
@@ -144,7 +144,12 @@ def _same_model(run: RunFile, settings: Settings, both: Settings) -> Iterator[st
 def _addresses_words(run: RunFile, dialect: Dialect, settings: Settings, both: Settings) -> Iterator[str]:
     file, port = run.job.inference_config, both.number("inference.server.port") or DEFAULT_PORT
     client = next((path for path in _CLIENTS if settings.has(path)), _CLIENTS[0])
-    asked = _parse_ports(settings.get(f"{client}.base_url")) or [DEFAULT_PORT]
+    try:
+        asked = _parse_ports(settings.get(f"{client}.base_url")) or [DEFAULT_PORT]
+        updated = _parse_ports(settings.get(f"{client}.admin_base_url"))
+    except ValueError as error:
+        yield f"[{client}] in {settings.where} has an address that cannot be read: {error}. Mend it."
+        return
     if asked != [port]:
         yield (
             f"The orchestrator asks port {', '.join(map(str, asked))}, and {file} makes the inference server listen on "
@@ -152,7 +157,7 @@ def _addresses_words(run: RunFile, dialect: Dialect, settings: Settings, both: S
         )
     if has_router(dialect, both):
         engine = port_behind_router(both, port)
-        if _parse_ports(settings.get(f"{client}.admin_base_url")) != [engine]:
+        if updated != [engine]:
             yield (
                 "The orchestrator would send its weight updates to the router, since `rl` without [inference] does not "
                 f'know the engine\'s own address. Set {client}.admin_base_url = ["http://localhost:{engine}/v1"] in '

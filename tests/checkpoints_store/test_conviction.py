@@ -170,7 +170,7 @@ def test_a_conviction_of_a_claim_that_never_beat_counts_too(store: Store) -> Non
     """A pod that died in its first minute: the mark is that of its claim."""
     Pod(store, "a").starts()
     standing = look(store, RUN)
-    two = Pod(store, "b", f"{standing.generation}:{standing.mark}").starts()
+    two = Pod(store, "b", f"{standing.generation}:{standing.mark}", settle_s=SETTLE_S).starts()
     assert two.holds() and two.claiming.generation == 2
 
 

@@ -106,7 +106,7 @@ def test_a_spinning_trainer_beside_a_hung_engine_is_told_apart_and_no_secret_is_
     (trainer,) = [line for line in tree.splitlines() if " trainer " in line]
     (hung,) = [line for line in tree.splitlines() if " inference " in line]
     assert trainer.split()[2] == "R"
-    assert float(trainer.split()[5].rstrip("%")) > 5, "it works at this moment"
+    assert float(trainer.split()[5].rstrip("%")) > 1, "it works at this moment, beside whatever else runs here"
     assert hung.split()[2] == "T", "it stands still"
     assert hung.split()[5] == "0%"
     assert "1 threads (1 T)" in texts["threads.txt"].decode()

@@ -76,15 +76,16 @@ class PracticeCluster(Cluster):
         return found
 
     def core_of_engine(self, name: str) -> psutil.Process:
-        """The process of the engine itself below the server on this machine."""
-        nanny = psutil.Process(self.nannies[name].pid)
-        cores = set(self.practice.pids("engine-core"))
-        return next(one for one in nanny.children(recursive=True) if one.pid in cores)
+        """The process of the engine itself below the server on this machine, as soon as it is there."""
+        found = self.wait_for(lambda: self._children(name, "engine-core"), f"the engine's core on {name}")
+        return found[0]
 
     def server_of_engine(self, name: str) -> psutil.Process:
-        nanny = psutil.Process(self.nannies[name].pid)
-        servers = set(self.practice.pids("inference"))
-        return next(one for one in nanny.children(recursive=True) if one.pid in servers)
+        return self._children(name, "inference")[0]
+
+    def _children(self, name: str, part: str) -> list[psutil.Process]:
+        pids = set(self.practice.pids(part))
+        return [one for one in psutil.Process(self.nannies[name].pid).children(recursive=True) if one.pid in pids]
 
     def step(self) -> int:
         return int(self.status().get("step") or 0)

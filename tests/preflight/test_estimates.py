@@ -157,6 +157,12 @@ def test_an_engine_with_seven_tenths_leaves_no_room_for_a_trainer() -> None:
     assert "set inference.gpu_memory_utilization = 0.50" in finding.remedy
 
 
+def test_a_share_in_the_extra_table_of_vllm_is_the_engines_share() -> None:
+    text = SHARED.replace("gpu_memory_utilization = 0.50\n", "[inference.vllm_extra]\ngpu_memory_utilization = 0.7\n")
+    finding = only(found(text, plan=ONE), "shared-gpu-out-of-memory")
+    assert "set inference.vllm_extra.gpu_memory_utilization = 0.50" in finding.remedy
+
+
 def test_gpt_oss_on_a_gpu_with_48_gb_cannot_be_loaded() -> None:
     text = APART.replace("Qwen/Qwen3-8B", "openai/gpt-oss-20b")
     finding = only(found(text, gpus=A6000), "trainer-out-of-memory")

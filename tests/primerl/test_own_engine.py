@@ -242,3 +242,18 @@ def test_a_server_of_somebody_else_and_a_launcher_that_hides_its_entry_point_are
 def test_without_a_file_of_its_own_the_sentence_says_how_to_make_one(tmp_path: Path) -> None:
     job = own(tmp_path, AUGUST, job={"inference_config": None})
     assert any("move the table [inference] of" in problem for problem in job.problems())
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "told"),
+    [
+        ('[orchestrator.model.client]\nbase_url = ["http://localhost:8000x/v1"]\n', "", "address that cannot be read"),
+        (ADMIN.replace("8100", "81OO"), "", "address that cannot be read"),
+        ("", "[weight_broadcast]\ntype = 3\n", "3 and filesystem is configured"),
+    ],
+)
+def test_what_is_no_address_and_no_type_is_a_problem_in_a_sentence(
+    tmp_path: Path, config: str, engine: str, told: str
+) -> None:
+    job = own(tmp_path, V06, RUN + config, engine)
+    assert any(told in problem for problem in job.problems()), job.problems()
