@@ -1,6 +1,6 @@
 """Fold one fact into the state: knowledge only, no judgement and no action.
 
-One small function a fact, found by its type. Whatever concerns an attempt other than the present one is dropped here.
+One small function a fact, found by its type. What concerns another attempt than the present one changes nothing.
 """
 
 from __future__ import annotations
@@ -40,12 +40,33 @@ SUPPRESSED_AGAIN_S = 3600.0
 def observe(state: State, observation: f.Observation) -> State:
     """The state after ``observation``; time never runs backwards."""
     t, fact, before = observation.t, observation.fact, state
-    state = free_slots(replace(state, now=t if t > state.now else state.now, wall=observation.wall), fact)
+    state = replace(state, now=t if t > state.now else state.now, wall=observation.wall)
+    if is_of_the_past(state, fact):
+        return state
+    state = free_slots(state, fact)
     handler = _HANDLERS.get(type(fact))
     if handler is None:
         return state
     seen = handler(state, fact)
     return wake(seen) if is_back(before, seen, fact) else seen
+
+
+_OF_AN_ATTEMPT = (
+    f.ProcessSeen,
+    f.ProcessGone,
+    f.ComponentExited,
+    f.AttemptStarted,
+    f.AttemptStopped,
+    f.StartFailed,
+)
+_OF_AN_ENGINE = (f.EngineStarted, f.EngineStartFailed, f.EngineExited, f.EngineStopped)
+
+
+def is_of_the_past(state: State, fact: f.Fact) -> bool:
+    """Does it concern an attempt, or an inference server of ours, other than the present one?"""
+    if isinstance(fact, _OF_AN_ATTEMPT):
+        return fact.attempt != state.attempt.number
+    return isinstance(fact, _OF_AN_ENGINE) and fact.engine != state.own.number
 
 
 def fresh_attempt(state: State) -> State:
@@ -187,8 +208,6 @@ def suspend(state: State, seconds: float) -> State:
 
 
 def _attempt_started(state: State, fact: f.AttemptStarted) -> State:
-    if fact.attempt != state.attempt.number:
-        return state
     used = {name: state.machines.get(name, Machine()) for name in fact.machines}
     used = {name: replace(one, attempt=fact.attempt, failed_starts=0, sees_gpus=False) for name, one in used.items()}
     # What a machine that is left out shows is none of the run's.
@@ -254,20 +273,16 @@ def _observe_suppressed_effect(state: State, fact: f.Suppressed) -> State:
 
 
 def _engine_started(state: State, fact: f.EngineStarted) -> State:
-    if fact.engine != state.own.number:
-        return state
     return replace(state, own=replace(state.own, alive=True, pid=fact.pid, asked=""))
 
 
 def _engine_start_failed(state: State, fact: f.EngineStartFailed) -> State:
-    if fact.engine != state.own.number:
-        return state
     return replace(state, own=replace(state.own, alive=False, pid=None, asked=""))
 
 
 def _engine_exited(state: State, fact: f.EngineExited) -> State:
     own = state.own
-    if fact.engine != own.number or not own.alive:
+    if not own.alive:
         return state
     state = replace(state, own=replace(own, alive=False))
     if own.asked or not state.live or any(gone.role == "inference" for gone in state.job.gone):
@@ -277,8 +292,6 @@ def _engine_exited(state: State, fact: f.EngineExited) -> State:
 
 
 def _engine_stopped(state: State, fact: f.EngineStopped) -> State:
-    if fact.engine != state.own.number:
-        return state
     processes = {key: one for key, one in state.job.processes.items() if one.role != "inference"}
     gone = tuple(one for one in state.job.gone if one.role != "inference")
     errors = {name: one for name, one in state.job.errors.items() if name not in OF_THE_ENGINE}

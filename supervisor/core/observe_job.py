@@ -55,8 +55,6 @@ COUNTED = ("trainer", "job")  # the steps of these roles are the run's steps
 
 
 def _process_seen(state: State, fact: f.ProcessSeen) -> State:
-    if fact.attempt != state.attempt.number:
-        return state
     process = Process(fact.role, fact.pid, fact.start_ticks, fact.key, fact.title, fact.host, fact.index)
     return replace(state, job=replace(state.job, processes={**state.job.processes, _name_process(fact): process}))
 
@@ -66,8 +64,6 @@ def _name_process(fact: f.ProcessSeen | f.ProcessGone) -> str:
 
 
 def _process_gone(state: State, fact: f.ProcessGone) -> State:
-    if fact.attempt != state.attempt.number:
-        return state
     name = _name_process(fact)
     rest = {key: process for key, process in state.job.processes.items() if key != name}
     gone = state.job.gone
@@ -100,7 +96,7 @@ def _one_of_many_exited(state: State, fact: f.ComponentExited) -> State:
 
 
 def _component_exited(state: State, fact: f.ComponentExited) -> State:
-    if fact.attempt != state.attempt.number or state.job.ended is not None:
+    if state.job.ended is not None:
         return state
     if fact.host:
         state = _one_of_many_exited(state, fact)

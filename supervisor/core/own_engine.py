@@ -21,8 +21,6 @@ from supervisor.core.words import span
 
 
 def start_failed(before: State, state: State, fact: f.EngineStartFailed) -> tuple[State, Actions]:
-    if fact.engine != state.own.number:
-        return state, []
     sentence = f"The inference server could not be launched: {fact.reason.rstrip('.')}."
     told = say("engine", sentence, "error")
     if state.orders.paused:
@@ -49,8 +47,6 @@ def effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple[
 
 
 def react_to_stop(before: State, state: State, fact: f.EngineStopped) -> tuple[State, Actions]:
-    if fact.engine != state.own.number:
-        return state, []
     told = say("engine", f"The inference server is stopped after {span(fact.seconds)}.")
     if fact.survivors:
         left = "; ".join(fact.survivors)

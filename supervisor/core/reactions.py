@@ -45,7 +45,7 @@ from supervisor.core.moves import (
     with_all,
     with_first,
 )
-from supervisor.core.observe import CRASH_PAUSE_S, rebase
+from supervisor.core.observe import CRASH_PAUSE_S, is_of_the_past, rebase
 from supervisor.core.reports import REPORTS
 from supervisor.core.state import ENDED, Ending, Mode, Root, State
 from supervisor.core.unsaved import unsaved_sentences
@@ -56,6 +56,8 @@ from supervisor.core.words import root_line, span
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
     """What a fact itself asks for, before the mode's ladder is climbed."""
+    if is_of_the_past(state, fact):
+        return state, []
     if (report := REPORTS.get(type(fact))) is not None:
         return state, report(before, state, fact)
     handler = _HANDLERS.get(type(fact))
@@ -114,7 +116,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
 
 
 def _attempt_started(before: State, state: State, fact: f.AttemptStarted) -> tuple[State, Actions]:
-    if fact.attempt != state.attempt.number or state.mode != "starting":
+    if state.mode != "starting":
         return state, []  # in another mode it is being stopped already
     state = replace(state, recovery=replace(state.recovery, full_since=None))
     state = replace(state, orders=replace(state.orders, new_config=False))  # it runs with that
@@ -138,12 +140,8 @@ def _attempt_adopted(before: State, state: State, fact: f.AttemptAdopted) -> tup
     return adopted, [say("adopted", sentence, attempt=fact.attempt)]
 
 
-def _start_failed(before: State, state: State, fact: f.StartFailed) -> tuple[State, Actions]:
-    return start_failed(state, fact) if fact.attempt == state.attempt.number else (state, [])
-
-
 def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tuple[State, Actions]:
-    if fact.attempt != state.attempt.number or state.mode != "stopping":
+    if state.mode != "stopping":
         return state, []
     state = replace(state, job=replace(state.job, processes={}, gone=()), attempt=replace(state.attempt, pid=None))
     if state.incidents.open is not None:
@@ -342,7 +340,7 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.Command: orders.react,
     f.AttemptStarted: _attempt_started,
     f.AttemptAdopted: _attempt_adopted,
-    f.StartFailed: _start_failed,
+    f.StartFailed: lambda before, state, fact: start_failed(state, fact),
     f.AttemptStopped: _attempt_stopped,
     f.StepDone: step_done.react,
     f.ErrorSeen: step_done.judge_training,

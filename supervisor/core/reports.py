@@ -55,8 +55,6 @@ def _store_records(before: State, state: State, fact: f.StoreRecords) -> Actions
 
 
 def _engine_started(before: State, state: State, fact: f.EngineStarted) -> Actions:
-    if fact.engine != state.own.number:
-        return []
     return [say("engine", f"The inference server is launched ({fact.engine}): {fact.command}")]
 
 

@@ -79,18 +79,6 @@ def _free(state: State, slots: tuple[str, ...]) -> State:
     return replace(state, busy=replace(state.busy, **{slot: getattr(_NOTHING, slot) for slot in slots}))
 
 
-def _of_start(state: State, fact: f.AttemptStarted | f.StartFailed) -> tuple[str, ...]:
-    return _START if fact.attempt == state.attempt.number else ()
-
-
-def _of_stop(state: State, fact: f.AttemptStopped) -> tuple[str, ...]:
-    return ("stop",) if fact.attempt == state.attempt.number and state.mode == "stopping" else ()
-
-
-def _of_hook(state: State, fact: f.HookDone) -> tuple[str, ...]:
-    return ("hook",) if state.mode == "finishing" else ()
-
-
 def _of_prune(state: State, fact: f.Pruned | f.PruneFailed) -> tuple[str, ...]:
     return ("prune_store",) if fact.where == "store" else ("prune_local",)
 
@@ -106,16 +94,16 @@ def _of_crash(state: State, fact: f.EffectCrashed) -> tuple[str, ...]:
 
 _ANSWERED_BY: dict[type, Callable[[State, Any], tuple[str, ...]]] = {
     f.DaemonStarted: lambda state, fact: _EVERY_SLOT,  # the effects of the daemon before are gone
-    f.AttemptStarted: _of_start,
-    f.StartFailed: _of_start,
-    f.AttemptStopped: _of_stop,
+    f.AttemptStarted: lambda state, fact: _START,
+    f.StartFailed: lambda state, fact: _START,
+    f.AttemptStopped: lambda state, fact: ("stop",) if state.mode == "stopping" else (),
     f.Published: lambda state, fact: ("publish",),
     f.PublishFailed: lambda state, fact: ("publish",),
     f.Pruned: _of_prune,
     f.PruneFailed: _of_prune,
     f.Restored: lambda state, fact: ("restore",),
     f.RestoreFailed: lambda state, fact: ("restore",),
-    f.HookDone: _of_hook,
+    f.HookDone: lambda state, fact: ("hook",) if state.mode == "finishing" else (),
     f.LineageKept: lambda state, fact: ("lineage",),
     f.LineageFailed: lambda state, fact: ("lineage",),
     f.HoldsKept: lambda state, fact: ("holds",),
