@@ -14,7 +14,7 @@ from supervisor.core import facts as f
 from supervisor.core.deadlines import asked_from
 from supervisor.core.launcher import STOPPING
 from supervisor.core.pictures import name_picture, picture_limit, sees_processes
-from supervisor.core.retention import disk_critical, disk_over, disk_short
+from supervisor.core.retention import disk_over, disk_short
 from supervisor.core.state import EngineMemory, State
 
 
@@ -104,7 +104,7 @@ def _disk(before: State, after: State, fact: f.DiskLook) -> bool:
 
 
 def _full(state: State) -> bool:
-    return disk_over(state) or disk_critical(state) or disk_short(state)
+    return disk_over(state) or disk_short(state)
 
 
 def _steps(before: State, after: State, fact: f.LocalSteps) -> bool:

@@ -135,7 +135,10 @@ def which_disk(state: State) -> str:
 
 
 def disk_short(state: State) -> bool:
-    """Does the next checkpoint not fit? Told before it is written, while there is still something to be done."""
+    """Does the next checkpoint not fit? Told before it is written, while there is still something to be done.
+
+    It holds wherever ``disk_critical`` does.
+    """
     return state.disk.free is not None and state.disk.free < next_save_bytes(state) + state.settings.stop_below_bytes
 
 

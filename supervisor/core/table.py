@@ -13,7 +13,7 @@ from supervisor.base.records import dataclass
 from supervisor.core import machines, recurring, stuck
 from supervisor.core.blame import TWICE, at_one_place, is_one_of, is_unreadable, suspects
 from supervisor.core.proof import Verdict
-from supervisor.core.retention import disk_critical, disk_short, safe_locally
+from supervisor.core.retention import disk_short, safe_locally
 from supervisor.core.starts import HUNG, fruitless_s
 from supervisor.core.state import State
 from supervisor.core.words import span
@@ -150,7 +150,7 @@ HISTORY: dict[str, Callable[[State, Verdict], bool]] = {
     "incurable": lambda state, verdict: verdict.deterministic,
     "patient": lambda state, verdict: state.recovery.waits < MOST_WAITS,
     "served": _waits_elsewhere,
-    "no room": lambda state, verdict: (disk_critical(state) or disk_short(state)) and not safe_locally(state, keep=1),
+    "no room": lambda state, verdict: disk_short(state) and not safe_locally(state, keep=1),
     "no other machine": lambda state, verdict: machines.has_no_other(state, verdict.host),
     "same gpu": lambda state, verdict: recurring.failing_gpu(state) != "",
     "nothing new": lambda state, verdict: fruitless_s(state) >= FRUITLESS_STARTS * state.settings.startup,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from supervisor.core import facts as f
 from supervisor.core.evolve import replace
-from supervisor.core.retention import disk_critical, disk_short
+from supervisor.core.retention import disk_short
 from supervisor.core.state import State
 
 
@@ -26,12 +26,8 @@ def is_back(before: State, state: State, fact: f.Fact) -> bool:
         case f.StoreSteps():
             return not fact.reason and before.store.reason != ""
         case f.DiskLook():
-            return _no_room(before) and not _no_room(state)
+            return disk_short(before) and not disk_short(state)
     return False
-
-
-def _no_room(state: State) -> bool:
-    return disk_critical(state) or disk_short(state)
 
 
 def wake(state: State) -> State:
