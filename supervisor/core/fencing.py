@@ -14,16 +14,15 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
-from supervisor.core.records import Happened
+from supervisor.core.moves import Actions, list_anew, say
+from supervisor.core.records import LONGEST_WHY, Happened
 from supervisor.core.state import NOT_SINCE, Fence, State
 from supervisor.core.under_way import order_effect
 from supervisor.core.watch import Watch
 from supervisor.core.words import span
 
 LINEAGE_AGAIN_S = 20.0
-LONGEST_WHY = 300  # characters that are kept in the store
 TAKE_OVER = "supervisorctl start --take-over"
-Actions = list[a.Action]
 
 
 def may_write(state: State) -> bool:
@@ -38,15 +37,13 @@ def is_claim_unanswered(state: State) -> bool:
 
 
 def may_get_the_run(state: State) -> bool:
-    """May the run be this pod's soon? Its own claim from before a boot is watched for a few beats, and then over."""
-    return is_claim_unanswered(state) or state.fence.own_stands_s is not None
+    """May the run be this pod's soon? A store that is away is asked again and again.
 
-
-def refused_for_now(state: State) -> bool:
-    """Was the store asked for the run, and away? It is asked again and again."""
+    Its own claim from before a boot is watched for a few beats, and then over.
+    """
     fence = state.fence
-    asked = state.settings.fencing and fence.asked and fence.generation is None and not fence.by
-    return asked and fence.reason != "" and not fence.permanent
+    asked = state.settings.fencing and fence.asked and fence.generation is None
+    return (asked and not fence.by and not fence.permanent) or fence.own_stands_s is not None
 
 
 def held_back(state: State) -> Choice | None:
@@ -217,36 +214,32 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
     """What is said of it, and whether the checkpoints have to be looked at anew."""
     match fact:
         case f.Claimed():
-            acts: Actions = [_say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
+            acts: Actions = [say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
             if state.fence.unswept:
                 acts.append(a.Sweep())
             if state.leave.asked:
                 acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
-            return replace(state, local=state.local.being_listed(state.now)), [*acts, a.Survey()]
+            return list_anew(state, acts)
         case f.Swept() if fact.cancelled:
             sentence = f"Cancelled {fact.cancelled} unfinished uploads that pods before this one left in the store."
-            return state, [_say("swept", sentence)]
+            return state, [say("swept", sentence)]
         case f.ClaimHeld() if (before.fence.by, before.fence.by_generation) != (fact.by, fact.generation):
             going_on = "The job that runs here goes on, and nothing of it is published. " if state.live else ""
-            return state, [_say("claim-held", going_on + state.fence.reason, "warning")]
+            return state, [say("claim-held", going_on + state.fence.reason, "warning")]
         case f.ClaimFailed() if before.fence.reason != fact.reason:
-            return state, [_say("claim-failed", f"The run could not be claimed: {fact.reason}", "warning")]
+            return state, [say("claim-failed", f"The run could not be claimed: {fact.reason}", "warning")]
         case f.Fenced() if not before.fence.lost:
             going_on = "The job goes on, and its checkpoints stay on this disk. " if state.live else ""
-            return state, [_say("fenced", going_on + sentence_of_lost_run(state), "error")]
+            return state, [say("fenced", going_on + sentence_of_lost_run(state), "error")]
         case f.LineageKept():
             back = f" latest.json went back to step {fact.pointer}." if fact.pointer is not None else ""
-            return state, [_say("lineage", f"The store knows which steps are left.{back}")]
+            return state, [say("lineage", f"The store knows which steps are left.{back}")]
         case f.LineageFailed():
             sentence = "The store does not know yet which steps are left, and nothing is published before"
-            return state, [_say("lineage", f"{sentence}: {fact.reason}", "warning")]
+            return state, [say("lineage", f"{sentence}: {fact.reason}", "warning")]
     return state, []
-
-
-def _say(event: str, sentence: str, level: str = "info") -> a.Say:
-    return a.Say(level, event, sentence)
 
 
 # ---------------------------------------------------------------- which steps are left

@@ -50,7 +50,7 @@ def soon(state: State, fact: f.LeaveSoon) -> tuple[State, Actions]:
     told: Actions = [say("leaving", f"{_when(state)} {_the_job(state)}", "warning")]
     if not known.asked:
         told = [*_mark(state), *told]
-    if state.mode == "stopping" and state.busy.stop is not None and exit_at is not None:
+    if state.is_being_stopped and exit_at is not None:
         told.append(a.Hurry())
     return with_all(told, end_of_the_run_here(state, f"This pod is about to go ({fact.why})."))
 

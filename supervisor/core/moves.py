@@ -7,11 +7,10 @@ from supervisor.core import facts as f
 from supervisor.core import machines, recurring
 from supervisor.core.deadlines import start_of_limit
 from supervisor.core.evolve import replace
-from supervisor.core.fencing import LONGEST_WHY
-from supervisor.core.records import Happened
+from supervisor.core.records import LONGEST_WHY, Happened
 from supervisor.core.save_under_way import Saving
 from supervisor.core.starts import HUNG, progress_of_start
-from supervisor.core.state import Failure, Incident, Mode, Next, OwnEngine, State
+from supervisor.core.state import BEING_LISTED, Failure, Incident, Mode, Next, OwnEngine, State
 from supervisor.core.under_way import order_effect
 from supervisor.core.unsaved import unsaved_sentences
 from supervisor.core.words import span
@@ -37,10 +36,6 @@ def enter(state: State, mode: Mode, why: str) -> State:
     return replace(state, mode=mode, since=since, since_wall=wall, why=why)
 
 
-def with_first(first: a.Action, result: tuple[State, Actions]) -> tuple[State, Actions]:
-    return result[0], [first, *result[1]]
-
-
 def with_all(first: Actions, result: tuple[State, Actions]) -> tuple[State, Actions]:
     return result[0], [*first, *result[1]]
 
@@ -56,7 +51,7 @@ def stop(
 ) -> tuple[State, Actions]:
     """Order the job's end. ``at_once``: it has failed. ``saving``: the checkpoint that is waited for then."""
     state = replace(state, own=replace(state.own, wanted=keep_engine and state.own.wanted, alone=False))
-    if state.mode == "stopping" and state.busy.stop is not None:
+    if state.is_being_stopped:
         return replace(state, attempt=replace(state.attempt, after_stop=after, stop_reason=reason)), []
     state = replace(
         enter(state, "stopping", reason),
@@ -109,21 +104,23 @@ def incident_stop(state: State, cause: str, after: Next, sentence: str) -> tuple
 
 
 def open_incident(state: State, cause: str, sentence: str) -> tuple[State, a.Say]:
-    if state.incidents.open is None:
+    one = state.incidents.open
+    if one is None:
         since = state.suspicion.since if state.suspicion.since is not None else state.now
         if state.job.gone:
             since = min(since, state.job.gone[0].t)
         number = state.incidents.count + 1
         wall, attempt, step = state.wall - (state.now - since), state.attempt.number, state.progress.step
-        incident = Incident(number, cause, sentence, since, wall, attempt, step, decided=state.now)
-        state = replace(state, incidents=replace(state.incidents, open=incident, count=number))
-    number = state.incidents.open.id if state.incidents.open else 0
-    told = say("verdict", sentence, "error", verdict=cause, incident=number, attempt=state.attempt.number)
-    return state, told
+        one = Incident(number, cause, sentence, since, wall, attempt, step, decided=state.now)
+        state = replace(state, incidents=replace(state.incidents, open=one, count=number))
+    return state, say("verdict", sentence, "error", verdict=cause, incident=one.id, attempt=state.attempt.number)
 
 
-def to_go_back(state: State, step: int, why: str = "") -> State:
-    """The next start is at ``step``; what is above it is another lineage then. ``why``: where no person said so."""
+def to_go_back(state: State, step: int | None, why: str = "") -> State:
+    """The next start is at ``step``; what is above it is another lineage then. ``why``: where no person said so.
+
+    None: the start is as the run file's options (--step, --fresh) say.
+    """
     return replace(
         state, orders=replace(state.orders, override=True, asked_step=step, asked_why=why, left_higher=False)
     )
@@ -187,16 +184,18 @@ def try_again(
     return enter(replace(state, recovery=recovery), "backing-off", text), [say(event, text, "warning")]
 
 
+def list_anew(state: State, acts: Actions) -> tuple[State, Actions]:
+    """List the disk and the store: what is known may be minutes old, and only this answer counts."""
+    return replace(state, local=replace(state.local, reason=BEING_LISTED, asked=state.now)), [*acts, a.Survey()]
+
+
 def survey(state: State, acts: Actions, why: str) -> tuple[State, Actions]:
-    # What is on the disk is looked at anew before each start; what was known may be minutes old.
-    state = replace(enter(state, "surveying", why), local=state.local.being_listed(state.now))
-    return state, [*acts, a.Survey()]
+    return list_anew(enter(state, "surveying", why), acts)
 
 
 def finish(state: State, acts: Actions) -> tuple[State, Actions]:
     why = "Training is finished; the last step is being published."
-    state = replace(enter(state, "publishing", why), local=state.local.being_listed(state.now))
-    return close_incident(state), [*acts, a.Survey()]
+    return list_anew(close_incident(enter(state, "publishing", why)), acts)
 
 
 def close_incident(state: State, step: int | None = None) -> State:

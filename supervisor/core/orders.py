@@ -19,7 +19,6 @@ from supervisor.core.moves import (
     survey,
     to_go_back,
     with_all,
-    with_first,
 )
 from supervisor.core.state import Ending, State
 from supervisor.core.words import numbers
@@ -61,9 +60,9 @@ def _stop(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
     if state.mode == "stopping" and state.attempt.after_stop == "shutdown":
         return state, [told]  # the daemon ends, and the next one leaves the run stopped
     if state.live and state.leave.asked:
-        return with_first(told, stop(state, "shutdown", f"Stopped{by}."))
+        return with_all([told], stop(state, "shutdown", f"Stopped{by}."))
     if state.holds_a_job:
-        return with_first(told, stop(state, "stop", f"Stopped{by}."))
+        return with_all([told], stop(state, "stop", f"Stopped{by}."))
     if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
         state = enter(close_incident(state), "stopped", f"Stopped{by}.")
     return state, [told]
@@ -120,7 +119,7 @@ def _shutdown(state: State, fact: f.Command, told: a.Say) -> tuple[State, Action
 
 
 def _pin(state: State, fact: f.Command, told: a.Say) -> tuple[State, Actions]:
-    return with_first(told, pinned_steps.pin(state, fact))
+    return with_all([told], pinned_steps.pin(state, fact))
 
 
 def _daemon_is_ending(state: State) -> bool:

@@ -13,7 +13,7 @@ from supervisor.core.moves import (
     say,
     stop,
     want_engine,
-    with_first,
+    with_all,
 )
 from supervisor.core.observe import CRASH_PAUSE_S
 from supervisor.core.state import State
@@ -26,12 +26,12 @@ def start_failed(before: State, state: State, fact: f.EngineStartFailed) -> tupl
     if state.orders.paused:
         return state, [told]  # nothing is stopped now; once it goes on, a job without its other half is a verdict
     if fact.permanent and (state.live or _job_is_restarting(state)):
-        return with_first(told, stop(state, "give-up", sentence))
+        return with_all([told], stop(state, "give-up", sentence))
     if fact.permanent and state.mode in ("surveying", "backing-off"):
-        return with_first(told, end(state, "gave-up", EXIT_PERSON, sentence))
+        return with_all([told], end(state, "gave-up", EXIT_PERSON, sentence))
     if not state.live:
         return state, [told]
-    return with_first(told, stop(note_failure(state, "engine-start-failed"), "restart", sentence))
+    return with_all([told], stop(note_failure(state, "engine-start-failed"), "restart", sentence))
 
 
 def effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple[State, Actions]:
@@ -52,9 +52,9 @@ def react_to_stop(before: State, state: State, fact: f.EngineStopped) -> tuple[S
         left = "; ".join(fact.survivors)
         sentence = f"Something of the inference server cannot be ended: {left}. The pod has to be replaced."
         if state.live or _job_is_restarting(state):
-            return with_first(told, stop(state, "unfit", sentence))
+            return with_all([told], stop(state, "unfit", sentence))
         if state.mode in ("surveying", "restoring", "backing-off", "disk-full"):
-            return with_first(told, end(state, "unfit", EXIT_UNFIT, sentence))
+            return with_all([told], end(state, "unfit", EXIT_UNFIT, sentence))
         return state, [told, say("survivors", sentence, "error")]
     if not before.own.alone or not state.live:
         return state, [told]

@@ -35,7 +35,6 @@ from supervisor.core.moves import (
     to_go_back,
     want_engine,
     with_all,
-    with_first,
 )
 from supervisor.core.observe import fresh_attempt
 from supervisor.core.proof import Verdict
@@ -102,7 +101,7 @@ def _live(state: State, watch: Watch) -> tuple[State, Actions]:
     verdict = _held_back(state, judge(state, watch), _full(state, watch))
     if verdict.kind == "finished":
         told = say("verdict", verdict.sentence, verdict=verdict.kind)
-        return with_first(told, stop(state, "finish", verdict.sentence))
+        return with_all([told], stop(state, "finish", verdict.sentence))
     if verdict.act:
         return _act_on_verdict(state, verdict)
     if (worthless := _worthless(state)) is not None:
@@ -261,45 +260,38 @@ def _act_on_verdict(state: State, verdict: Verdict) -> tuple[State, Actions]:
     sentence = f"{verdict.sentence} {reason}".rstrip()
     if reason and row.do not in ("give-up", "unfit", "step-back"):  # these say it themselves
         acts.append(say("policy", reason, cause=verdict.cause, does=row.do))
+    after: Next = "restart"
     match row.do:
+        case "engine-alone":
+            return with_all(acts, restart_engine(state, verdict.sentence))
         case "give-up" if row.history in ("no progress", "nothing new"):
-            asks = "A person has to look at the evidence, then start the run again."
+            after, sentence = "give-up", f"{sentence} A person has to look at the evidence, then start the run again."
             if row.history == "nothing new":
-                asks += " If this run's start needs longer, raise deadlines.startup first."
-            return with_all(acts, _stop_failed(state, verdict, "give-up", f"{sentence} {asks}"))
+                sentence += " If this run's start needs longer, raise deadlines.startup first."
         case "give-up":
             error = state.job.errors.get(verdict.cause)
             remedy = error.remedy if error else ""
-            return with_all(acts, _stop_failed(state, verdict, "give-up", f"{sentence} {remedy}".rstrip()))
+            after, sentence = "give-up", f"{sentence} {remedy}".rstrip()
         case "unfit":
-            return with_all(acts, _stop_failed(state, verdict, "unfit", sentence))
+            after = "unfit"
+        case "wait-for-room":
+            after = "disk-full"
         case "wait":
             # Not the run's failure: its budget stays, and only the patience is counted.
             state = _give_back_budget(state, before)
             state = replace(state, recovery=replace(state.recovery, waits=state.recovery.waits + 1))
-            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence))
-        case "wait-for-room":
-            return with_all(acts, _stop_failed(state, verdict, "disk-full", sentence))
         case "step-back" if not would:  # else an untried step would be quarantined, for all pods
             state, back = one_step_back(state, lower_good_step(state) or 0, reason)
+            acts += back
             if row.history == "unreadable":  # proven: it uses up neither the budget nor the one try
                 state = _give_back_budget(state, before)
             else:
                 left = state.attempt.resume_step
                 state = replace(state, recovery=replace(state.recovery, stepped_back=True, left_step=left))
-            return with_all(acts + back, _stop_failed(state, verdict, "restart", verdict.sentence))
-        case "engine-alone":
-            return with_all(acts, restart_engine(state, verdict.sentence))
-        case _:
-            keep = row.do == "job-alone"
-            return with_all(acts, _stop_failed(state, verdict, "restart", verdict.sentence, keep_engine=keep))
-
-
-def _stop_failed(
-    state: State, verdict: Verdict, after: Next, reason: str, *, keep_engine: bool = False
-) -> tuple[State, Actions]:
-    saving = save_under_way(state, verdict)
-    return stop(state, after, reason, keep_engine=keep_engine, at_once=True, saving=saving)
+    if after == "restart":
+        sentence = verdict.sentence
+    keep, saving = row.do == "job-alone", save_under_way(state, verdict)
+    return with_all(acts, stop(state, after, sentence, keep_engine=keep, at_once=True, saving=saving))
 
 
 def _give_back_budget(state: State, before: State) -> State:

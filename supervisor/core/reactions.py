@@ -36,14 +36,15 @@ from supervisor.core.moves import (
     enter,
     finish,
     forgiven,
+    list_anew,
     say,
     start_failed,
     stop,
     survey,
+    to_go_back,
     try_again,
     wait_for_room,
     with_all,
-    with_first,
 )
 from supervisor.core.observe import CRASH_PAUSE_S, is_of_the_past, rebase
 from supervisor.core.reports import REPORTS
@@ -78,7 +79,7 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
     if before.mode == "finished" and not raised and not asked:
         missing = f" {unsaved_sentences(before)}".rstrip()
         sentence = f"This run is finished.{missing} Raise max_steps to go on, or start with --fresh."
-        return with_first(told, end(state, "finished", EXIT_OK, sentence))
+        return with_all([told], end(state, "finished", EXIT_OK, sentence))
     state, claim = fencing.begin(state)
     looks: Actions = [*claim, a.Setup(), a.Survey()] if fact.setup else [*claim, a.Survey()]
     over = before.mode == "leaving" and before.attempt.after_stop == "finish"
@@ -86,9 +87,8 @@ def _begin(before: State, state: State, fact: f.DaemonStarted) -> tuple[State, A
         return finish(state, [told, *claim])
     state = replace(state, orders=replace(state.orders, wanted=state.orders.wanted or asked))
     if asked:
-        orders_anew = replace(state.orders, override=True, asked_step=None, asked_why="", left_higher=False)
         # A person may have mended what is asked for.
-        state = replace(state, orders=orders_anew, store=replace(state.store, damaged={}))
+        state = replace(to_go_back(state, None), store=replace(state.store, damaged={}))
     else:  # a rollback that the daemon before had begun
         state = replace(state, orders=replace(state.orders, override=state.orders.asked_step is not None))
     if before.mode == "gave-up" or (before.mode == "finished" and raised):
@@ -156,7 +156,7 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
     if fact.survivors:
         left = "; ".join(fact.survivors)
         sentence = f"Something of the job cannot be ended: {left}. The pod has to be replaced."
-        return with_first(say("survivors", sentence, "error"), end(state, "unfit", EXIT_UNFIT, sentence))
+        return with_all([say("survivors", sentence, "error")], end(state, "unfit", EXIT_UNFIT, sentence))
     if fact.gpu_free is False and state.attempt.after_stop == "restart":
         sentence = (
             "The job is gone and its GPU memory is not: no living process of the run holds it, so the driver does. "
@@ -194,7 +194,7 @@ def _attempt_stopped(before: State, state: State, fact: f.AttemptStopped) -> tup
 def _last_look(result: tuple[State, Actions], told: Actions) -> tuple[State, Actions]:
     """List the disk once more before the daemon ends: a step that was completed just now is published first."""
     state, acts = result
-    return replace(state, local=state.local.being_listed(state.now)), [*told, *acts, a.Survey()]
+    return list_anew(state, [*told, *acts])
 
 
 def _go_on_without_effect(before: State, state: State, fact: f.Suppressed) -> tuple[State, Actions]:
@@ -240,15 +240,15 @@ def _effect_crashed(before: State, state: State, fact: f.EffectCrashed) -> tuple
         recovery = replace(state.recovery, backoff_until=state.now + CRASH_PAUSE_S, backoff_outside=False)
         return replace(state, recovery=recovery), [told]
     if fact.lane == "hook" and state.mode == "finishing":
-        return with_first(told, _hook_done(before, state, f.HookDone("finish", reason)))
+        return with_all([told], _hook_done(before, state, f.HookDone("finish", reason)))
     if fact.lane == "setup" and before.setup_pending:
-        return with_first(told, _setup_done(before, state, f.SetupDone(reason)))
+        return with_all([told], _setup_done(before, state, f.SetupDone(reason)))
     if fact.lane in ("restore", "setup") and before.busy.restore is not None:
-        return with_first(told, _restore_failed(before, state, f.RestoreFailed(before.busy.restore, reason)))
+        return with_all([told], _restore_failed(before, state, f.RestoreFailed(before.busy.restore, reason)))
     if fact.lane == "engine" and state.own.asked:
-        return with_first(told, own_engine.effect_crashed(before, state, fact))
+        return with_all([told], own_engine.effect_crashed(before, state, fact))
     if fact.lane == "job" and before.busy.start is not None:
-        return with_first(told, start_failed(state, f.StartFailed(state.attempt.number, reason)))
+        return with_all([told], start_failed(state, f.StartFailed(state.attempt.number, reason)))
     return state, [told]
 
 

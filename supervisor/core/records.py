@@ -42,6 +42,9 @@ class Hold:
     lifted: int | None = None
 
 
+LONGEST_WHY = 300  # characters of one that are kept in the store
+
+
 @dataclass(frozen=True)
 class Happened:
     """Something that leaves steps of a run, or takes one back; ``wall`` is Unix time.

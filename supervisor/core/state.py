@@ -548,10 +548,6 @@ class Local:
     restored: tuple[int, str] = (-1, "")  # fetched last, and its manifest: the store's, whatever the clocks say
     writing: tuple[int, float] = (-1, 0.0)  # a step saved without a log line, and when its files came
 
-    def being_listed(self, now: float) -> Local:
-        """A survey is asked for: what is known may be minutes old, and only its answer counts."""
-        return replace(self, reason=BEING_LISTED, asked=now)
-
 
 @dataclass(frozen=True)
 class Store:

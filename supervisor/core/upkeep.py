@@ -9,7 +9,6 @@ from supervisor.core.evolve import replace
 from supervisor.core.moves import EXIT_OK, EXIT_TRY_AGAIN, Actions, say, stop_budget
 from supervisor.core.observe_steps import remember_begun
 from supervisor.core.retention import (
-    disk_critical,
     disk_over,
     disk_short,
     next_save_bytes,
@@ -59,7 +58,7 @@ def upkeep(state: State, watch: Watch) -> tuple[State, Actions]:
             acts += ordered
     # Where the job waits for room, it is made until it may go on, not only until the next save fits.
     waits = state.mode == "disk-full" and state.disk.free is not None and state.disk.free <= room_to_go_on(state)
-    full = not going and (disk_over(state) or disk_critical(state) or disk_short(state) or waits)
+    full = not going and (disk_over(state) or disk_short(state) or waits)
     if state.busy.prune_local is None and full and not state.local.reason and watch.over(state.disk.prune_after, 0.0):
         state, more = _prune_local(state, watch)
         acts += more
@@ -118,7 +117,7 @@ def _why_skipped(state: State, step: int, skipped: list[int]) -> str:
 
 
 def _prune_local(state: State, watch: Watch) -> tuple[State, Actions]:
-    keep = 1 if disk_critical(state) or disk_short(state) else state.settings.keep_local
+    keep = 1 if disk_short(state) else state.settings.keep_local
     victims = safe_locally(state, keep)
     if state.disk.stale_attempt != state.attempt.number or watch.over(state.disk.stale_t, STALE_AGAIN_S):
         # What is left of steps that are gone, and what starts moved out of the way: nothing needs it at any time.
@@ -179,7 +178,7 @@ def leave(state: State, watch: Watch) -> tuple[State, Actions]:
 
 def _may_still_publish(state: State) -> bool:
     """Does the store take the last step, or may it before the time for it is over? A store that is away comes back."""
-    holds = fencing.may_write(state) or fencing.may_get_the_run(state) or fencing.refused_for_now(state)
+    holds = fencing.may_write(state) or fencing.may_get_the_run(state)
     return holds and not (state.publishing.permanent or (state.store.reason != "" and state.store.permanent))
 
 

@@ -34,7 +34,7 @@ WRITERS = {
     "leave": "leaving observe upkeep",
     "left": "adoption observe",
     "lineage": "fencing moves observe_steps waking",
-    "local": "fencing journal_lost leaving moves observe observe_steps policy reactions tier waking",
+    "local": "journal_lost leaving moves observe observe_steps policy reactions tier waking",
     "mode": "moves",
     "now": "observe",
     "observing": "observe observed policy step_done",
