@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from supervisor.base.records import dataclass
 from supervisor.core.machines import rest_since
-from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, ENGINE_UPDATE, KEEP, RESUME, STEP, WARM, limits
+from supervisor.core.phases import ENGINE_IDLE, ENGINE_UP, ENGINE_UPDATE, KEEP, RESUME, STEP, WARM, Limits, limits
 from supervisor.core.starts import OVERDUE, more_time
 from supervisor.core.state import EngineMemory, Phase, State
 from supervisor.core.watch import NEVER, Watch
@@ -33,34 +32,22 @@ BESIDE = "orchestrator/eval"
 weights meanwhile (559b44772, dispatcher.py: eval episodes may finish even if training advances)."""
 
 
-@dataclass(frozen=True)
-class StepDeadline:
-    """Seconds since the last step after which it is overdue: ``soft_s`` with a second signal, ``hard_s`` alone."""
-
-    soft_s: float
-    hard_s: float
-    sentence: str
-
-
-def step_limits(state: State) -> tuple[float, float]:
-    """Soft and hard limit of the next step, in seconds since the last one."""
+def step_limits(state: State) -> Limits:
+    """Seconds since the last step after which the next one is overdue, with a second signal and alone."""
     settings = state.settings
-    found = limits(state.books.learned.phases.get(STEP), settings.step_floor, settings.step_ceiling)
-    return found.soft_s, found.hard_s
+    return limits(state.books.learned.phases.get(STEP), settings.step_floor, settings.step_ceiling)
 
 
-def step_deadline(state: State) -> StepDeadline:
-    """The limits of the next step with the sentence that explains them."""
+def explain_step_limits(state: State) -> str:
+    """Why the limits of the next step are what they are, a clause."""
     soft, hard = step_limits(state)
     times = state.books.learned.phases.get(STEP)
     if times is None or not times.count:
-        return StepDeadline(soft, hard, f"no step was timed yet, so {span(hard)} is allowed")
+        return f"no step was timed yet, so {span(hard)} is allowed"
     few = f", only {times.count} timed yet" if times.count < WARM else ""
-    return StepDeadline(
-        soft,
-        hard,
+    return (
         f"steps take {span(times.median_s)} (longest {span(times.longest_s)}{few}), so {span(soft)} is overdue with a "
-        f"second signal and {span(hard)} alone",
+        f"second signal and {span(hard)} alone"
     )
 
 
@@ -141,13 +128,11 @@ def start_of_limit(state: State, watch: Watch | None = None, until: float = NEVE
 
 
 def step_began(state: State, watch: Watch | None = None) -> float:
-    """When the step under way began, by a clock that stood still while a known reason explained the silence."""
-    return state.progress.t + allowance(state, watch)
+    """When the step under way began, by a clock that stood still while a known reason explained the silence.
 
-
-def allowance(state: State, watch: Watch | None = None) -> float:
-    """Seconds by which known reasons stretch the step's limits: what they took, and what the present ones may take."""
-    return _explained_s(state, state.progress.t, watch)
+    Of the present reasons that is as long as they may take.
+    """
+    return state.progress.t + _explained_s(state, state.progress.t, watch)
 
 
 def worked_last(state: State) -> float:

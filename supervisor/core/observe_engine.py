@@ -107,8 +107,13 @@ def _made_many(old: EngineMemory, fact: f.EngineLook) -> bool:
 
 def _keeps_work_waiting(engine: EngineMemory, hang_s: float) -> bool:
     """Does work wait for an engine that does not answer from within while it stands still? Else it is idle."""
-    silent = engine.lively_t <= engine.moved_t + hang_s / 2 or engine.counted_t - engine.lively_t >= hang_s / 2
+    silent = not answers_from_within(engine, hang_s) or engine.counted_t - engine.lively_t >= hang_s / 2
     return engine.work_since is not None and silent
+
+
+def answers_from_within(engine: EngineMemory, hang_s: float) -> bool:
+    """Has /liveness been answered well after its counters moved last? Then it is idle, rather than stuck."""
+    return engine.lively_t > engine.moved_t + hang_s / 2
 
 
 def _note_work(state: State, engine: EngineMemory, fact: f.EngineLook) -> EngineMemory:

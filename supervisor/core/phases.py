@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from math import exp, log, sqrt
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from supervisor.base.records import dataclass
 from supervisor.core.evolve import replace
 from supervisor.core.records import Learned, PhaseTimes
 
@@ -38,8 +37,7 @@ ENGINE_IDLE = "engine/idle"  # for how long it was idle before it worked again
 ENGINE_UPDATE = "engine/update"  # for how long it stood still in an update of its weights
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Seconds after which a phase is suspicious (``soft_s``), and after which its length alone convicts."""
 
     soft_s: float

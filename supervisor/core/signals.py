@@ -16,18 +16,18 @@ from supervisor.core.deadlines import (
     current,
     excuse,
     excuse_limit,
+    explain_step_limits,
     explained_s,
     knows_counters,
     standstill_limits,
     start_of_limit,
     step_began,
-    step_deadline,
     step_limits,
     unsaid,
 )
 from supervisor.core.facts import is_gpu_empty
 from supervisor.core.launcher import who
-from supervisor.core.observe_engine import TOLD_S
+from supervisor.core.observe_engine import TOLD_S, answers_from_within
 from supervisor.core.observe_job import see_alone
 from supervisor.core.phases import STEP, limits
 from supervisor.core.pictures import (
@@ -66,9 +66,8 @@ class Signal:
     sentence: str
 
 
-def engine_signals(state: State, watch: Watch | None = None) -> list[Signal]:
+def engine_signals(state: State, watch: Watch) -> list[Signal]:
     """What speaks against the engine now, at most one signal a kind."""
-    watch = watch or Watch(state.now)
     settings, engine, now = state.settings, state.engine, state.now
     signals: list[Signal] = []
     look = engine.look
@@ -160,7 +159,7 @@ def _standing_still(state: State, watch: Watch) -> list[Signal]:
         waits_s = engine.counted_t - engine.work_since if engine.work_since is not None else 0.0
         # An engine that answers from within does not hang, unless it makes no token for us either: what others call
         # work in flight may be requests that it refuses at once.
-        lively = engine.lively_t > engine.moved_t + hang_s / 2 and engine.canary_misses < BAD_CANARIES
+        lively = answers_from_within(engine, hang_s) and engine.canary_misses < BAD_CANARIES
         if frozen_s >= hang_s and waits_s >= hang_s and not lively:
             signals.append(Signal("counters", f"it made no token for {span(frozen_s)} while work waits"))
         elif frozen_s < hang_s or any(unit.busy_since is None for unit in engine.units.values()):
@@ -235,7 +234,7 @@ def soft_overdue(state: State, watch: Watch) -> Signal | None:
         return None
     if not watch.over(step_began(state, watch), soft + unsaid(state, watch)):
         return None
-    return Signal("step", f"no new step for {late(state)} ({step_deadline(state).sentence})")
+    return Signal("step", f"no new step for {late(state)} ({explain_step_limits(state)})")
 
 
 def late(state: State) -> str:

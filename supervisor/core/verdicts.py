@@ -10,6 +10,7 @@ from __future__ import annotations
 from supervisor.core import machines, stuck
 from supervisor.core.deadlines import (
     excuse,
+    explain_step_limits,
     is_paused_for_update,
     knows_counters,
     longest_pause,
@@ -18,7 +19,6 @@ from supervisor.core.deadlines import (
     startup_budget,
     startup_suspect,
     step_began,
-    step_deadline,
     step_limits,
     unsaid,
     worked_last,
@@ -340,7 +340,7 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
     since, found = late(state).rstrip(","), stuck.find(state)
     sentence = f"{found.sentence};" if found.sure else "The job hangs:"
     cause = found.cause if found.sure else "step-overdue"
-    return Verdict("hung", cause, f"{sentence} no new step for {since}; {step_deadline(state).sentence}.", act=True)
+    return Verdict("hung", cause, f"{sentence} no new step for {since}; {explain_step_limits(state)}.", act=True)
 
 
 def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:

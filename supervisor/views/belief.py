@@ -13,12 +13,12 @@ from supervisor.base.records import dataclass
 from supervisor.core import facts as f
 from supervisor.core.deadlines import (
     FRESH_S,
-    allowance,
     excuse,
     excuse_limit,
     start_of_limit,
     startup_budget,
-    step_deadline,
+    step_began,
+    step_limits,
 )
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import who
@@ -271,7 +271,7 @@ def _step_belief(state: State) -> list[Piece]:
         return [Piece("start", "no new step yet", begun, budget, budget - begun, would)]
     if state.mode != "running":
         return []
-    limits, explained = step_deadline(state), allowance(state)
+    limits, explained = step_limits(state), step_began(state) - state.progress.t
     soft, hard = limits.soft_s + explained, limits.hard_s + explained
     if since < soft < hard:
         would = f"{span(soft)} without a new step {A_SIGNAL}; {span(hard)} alone would be acted upon"

@@ -8,7 +8,14 @@ from typing import Any
 
 from supervisor.core import fencing, leaving, pinned_steps
 from supervisor.core.account import ledger_until_now
-from supervisor.core.deadlines import allowance, excuse, start_of_limit, startup_budget, step_deadline
+from supervisor.core.deadlines import (
+    excuse,
+    explain_step_limits,
+    start_of_limit,
+    startup_budget,
+    step_began,
+    step_limits,
+)
 from supervisor.core.goodput import across, sum_ledgers
 from supervisor.core.launcher import who
 from supervisor.core.phases import STEP
@@ -312,9 +319,9 @@ def _deadline_at(state: State) -> dict[str, Any] | None:
 
 def _deadline_fields(state: State) -> dict[str, Any] | None:
     if state.mode == "running":
-        deadline, extra = step_deadline(state), allowance(state)
-        left = deadline.hard_s + extra - (state.now - state.progress.t)
-        told = f"A new step: {deadline.sentence}{_known_reasons(extra)}."
+        extra = step_began(state) - state.progress.t
+        left = step_limits(state).hard_s + extra - (state.now - state.progress.t)
+        told = f"A new step: {explain_step_limits(state)}{_known_reasons(extra)}."
     elif state.mode == "starting":
         budget, extra = startup_budget(state), start_of_limit(state) - state.attempt.started
         left = budget + extra - (state.now - state.attempt.started)

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core import actions as a
 from supervisor.core import facts as f
-from supervisor.core.deadlines import startup_budget, step_deadline
+from supervisor.core.deadlines import explain_step_limits, startup_budget, step_limits
 from supervisor.core.evolve import replace
 from supervisor.core.records import Learned, PhaseTimes
 
@@ -45,27 +45,27 @@ def idle(world: World) -> None:
 def test_deadlines_follow_the_runs_own_steps(world: World) -> None:
     world.settings = replace(SETTINGS, step_floor=60.0)
     world.running_at(12)
-    deadline = step_deadline(world.state)
+    deadline = step_limits(world.state)
     assert deadline.hard_s == pytest.approx(1000, abs=10)
     assert 590 <= deadline.soft_s < 1000
-    assert "steps take 3 min 20 s (longest 3 min 2" in deadline.sentence
+    assert "steps take 3 min 20 s (longest 3 min 2" in explain_step_limits(world.state)
 
 
 def test_before_five_steps_are_timed_the_ceiling_holds(world: World) -> None:
     world.running_at(3)
-    deadline = step_deadline(world.state)
+    deadline = step_limits(world.state)
     assert deadline.hard_s == SETTINGS.step_ceiling
-    assert "only 2 timed yet" in deadline.sentence
+    assert "only 2 timed yet" in explain_step_limits(world.state)
 
 
 def test_one_freak_step_does_not_widen_the_suspicion_for_long(world: World) -> None:
     world.running_at(12)
-    usual = step_deadline(world.state).soft_s
+    usual = step_limits(world.state).soft_s
     world.step(13, seconds=900)
-    assert step_deadline(world.state).soft_s >= 1.5 * 900, "it has been seen, so it may come again"
+    assert step_limits(world.state).soft_s >= 1.5 * 900, "it has been seen, so it may come again"
     for number in range(14, 66):
         world.step(number)
-    assert step_deadline(world.state).soft_s == pytest.approx(usual, rel=0.3)
+    assert step_limits(world.state).soft_s == pytest.approx(usual, rel=0.3)
 
 
 def test_a_step_during_which_another_daemon_watched_teaches_nothing(world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_pod_begins_with_what_the_pods_before_it_learned(world: World) -> None
     times = PhaseTimes((240.0,) * 20, 300.0, 20, 240.0, 720.0)
     world.boot()
     world.see(f.StoreRecords(Learned({"step": times, "resume": PhaseTimes((400.0,), 400.0, 1, 400.0, 1200.0)})))
-    assert step_deadline(world.state).hard_s == 1500
+    assert step_limits(world.state).hard_s == 1500
     assert startup_budget(world.state) == 2000
 
 
@@ -143,7 +143,7 @@ def test_a_download_that_grows_does_not_use_up_the_start(world: World) -> None:
 
 def test_rollouts_that_still_end_hold_the_verdict_back_for_three_times_as_long(world: World) -> None:
     world.running_at(12)
-    hard = step_deadline(world.state).hard_s
+    hard = step_limits(world.state).hard_s
     done = iter(range(10_000))
 
     def moving() -> None:
@@ -182,7 +182,7 @@ def test_the_trainer_that_trains_while_all_wait_is_believed_for_five_times_its_l
 def test_an_orchestrator_that_waits_for_the_trainer_says_who_works(world: World) -> None:
     world.running_at(12)
     world.see(f.PhaseSeen("orchestrator", "barrier", 13))
-    soft = step_deadline(world.state).soft_s
+    soft = step_limits(world.state).soft_s
     for _ in range(int(soft / 10) + 5):
         world.t += 10
         idle(world)
@@ -200,7 +200,7 @@ def test_everybody_waits_for_everybody_and_the_orchestrator_is_blamed(world: Wor
     world.see(f.PhaseSeen("trainer", "rollouts", 13))
     took = until(world, "verdict", 4000, lambda: idle(world))
     assert "The orchestrator is stuck: the trainer has waited for its batch for" in world.said("verdict")[0]
-    assert took < step_deadline(world.state).hard_s
+    assert took < step_limits(world.state).hard_s
 
 
 def test_a_deadlock_while_resuming_is_found_long_before_the_start_is_overdue(world: World) -> None:
@@ -689,7 +689,7 @@ def test_observing_says_what_would_be_done_and_does_nothing(world: World) -> Non
 def test_a_run_that_goes_on_by_itself_is_kept_as_a_counterfactual(world: World) -> None:
     observed(world)
     world.see(f.PhaseSeen("orchestrator", "rollouts", 13))
-    quiet = 3 * step_deadline(world.state).hard_s + 60
+    quiet = 3 * step_limits(world.state).hard_s + 60
     for _ in range(int(quiet / 10)):
         world.t += 10
         world.engine(iterations=world.t, running=1.0)
