@@ -217,7 +217,11 @@ def across(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
 
 
 def sum_ledgers(ledgers: Mapping[str, Ledger]) -> Ledger:
-    """The run's ledger: the sum of its journals' (``across``). Spans and what is under way are left out."""
+    """The run's ledger: the sum of its journals' (``across``). Spans and what is under way are left out.
+
+    Its ``share`` of productive time is the effective training time ratio (ETTR): the measure of ByteRobust (arXiv
+    2509.16293) and of Llama 3 (arXiv 2407.21783, "effective training time").
+    """
     parts = list(across(ledgers).values())
     return Ledger(
         seconds={name: sum(one.seconds.get(name, 0.0) for one in parts) for name in CATEGORIES},
@@ -237,11 +241,3 @@ def sum_ledgers(ledgers: Mapping[str, Ledger]) -> Ledger:
         restarts=sum(one.restarts for one in parts),
         outages=tuple(sorted((out for one in parts for out in one.outages), key=lambda out: out.wall)),
     )
-
-
-def ettr(ledgers: Mapping[str, Ledger]) -> float:
-    """Effective training time ratio of a run: seconds of steps that stayed, by all seconds; 0 to 1.
-
-    The measure of ByteRobust (arXiv 2509.16293) and of Llama 3 (arXiv 2407.21783, "effective training time").
-    """
-    return sum_ledgers(ledgers).share(PRODUCTIVE)

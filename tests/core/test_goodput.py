@@ -326,7 +326,7 @@ def test_a_lost_pods_gap_and_the_steps_it_had_not_published_are_in_the_runs_ledg
     assert run.seconds[k.INFRASTRUCTURE] == 950
     assert run.seconds[k.WASTED] == 200
     assert (run.steps, run.steps_lost, run.steps_kept) == (11, 2, 9)
-    assert g.ettr({"aa": first, "bb": second}) == pytest.approx(900 / 2500)
+    assert run.share(k.PRODUCTIVE) == pytest.approx(900 / 2500)
     assert list(g.across({"bb": second, "aa": first})) == ["aa", "bb"]
 
 
@@ -344,8 +344,8 @@ def test_pods_whose_clocks_overlap_book_no_negative_gap() -> None:
 
 
 def test_a_run_that_has_not_begun_has_no_ratio() -> None:
-    assert g.ettr({}) == 0.0
-    assert g.ettr({"a": Ledger()}) == 0.0
+    assert g.sum_ledgers({}).share(k.PRODUCTIVE) == 0.0
+    assert g.sum_ledgers({"a": Ledger()}).share(k.PRODUCTIVE) == 0.0
     assert g.sum_ledgers({"a": Ledger()}).total_s == 0
 
 
