@@ -15,13 +15,14 @@ def of_run_file(file: RunFile) -> Settings:
 
 def under(file: RunFile, recorded: Settings) -> Settings:
     """The settings of ``file`` for a run that was recorded under others: what the job itself told then stays."""
+    chooses_interval = file.job.kind != "command" and file.job.checkpoint_interval == "auto"
     tables = (file.deadlines, file.recovery, file.disk, file.store)
     known = {field.name for field in fields(Settings)}
     return replace(
         recorded,
         max_steps=file.run.max_steps or recorded.max_steps,
         stop_below_bytes=file.disk.stop_below_mb << 20,
-        interval_between=file.job.checkpoint_interval_between if file.job.chooses_interval else None,
+        interval_between=file.job.checkpoint_interval_between if chooses_interval else None,
         hooks=("finish",) if file.hooks.finish else (),
         **{name: value for table in tables for name, value in table if name in known},
     )

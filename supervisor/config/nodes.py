@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from supervisor.config.section import Section
+from supervisor.config.section import HostPort, Section
 
 LEASE_S = 480.0
 WRITERS = ("trainer", "orchestrator")
@@ -45,7 +45,7 @@ class Nodes(Section):
 
     folder: Path
     """Folder that all machines see: where the daemon listens, and the run's token, for our user alone. Required."""
-    listen: Annotated[str, Field(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] = "0.0.0.0:0"
+    listen: HostPort = "0.0.0.0:0"
     """`host:port` for the agents. Port 0: any. What is said there is authenticated and not encrypted."""
     address: str | None = None
     """Name or address by which the other machines reach this one. Default: that of `listen`, else the host name."""

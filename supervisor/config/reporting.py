@@ -13,11 +13,24 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from supervisor.base import secrets
 from supervisor.base.secret_shapes import is_telling
-from supervisor.config.section import Positive, Section
+from supervisor.config.section import Section
+from supervisor.core.settings import Positive
+
+
+def _check_url(url: str) -> str:
+    """``url``, or ValueError that does not hold it: it may be a secret."""
+    from supervisor.base import http  # brings a whole HTTP library, which most run files need not
+
+    if problem := http.problem_of(url):
+        raise ValueError(f"what is written there {problem}")
+    return url
+
+
+Url = Annotated[str, AfterValidator(_check_url)]
 
 
 class Logging(Section):
@@ -70,7 +83,7 @@ class Leaving(Section):
     `within_s` (seconds) or `time` (ISO 8601). Default: unknown, so everything is done at once."""
     file: Path | None = None
     """The pod goes when this file appears. An absolute path."""
-    url: str | None = None
+    url: Url | None = None
     """The pod goes when this page answers with status 200 (Amazon:
     `http://169.254.169.254/latest/meta-data/spot/instance-action`)."""
     url_matches: str | None = None
@@ -88,11 +101,6 @@ class Leaving(Section):
         if value is not None and not value.is_absolute():
             raise ValueError(f"must be an absolute path: {value}")
         return value
-
-    @field_validator("url")
-    @classmethod
-    def askable(cls, value: str | None) -> str | None:
-        return _check_url(value)
 
     @field_validator("url_matches")
     @classmethod
@@ -131,7 +139,7 @@ class Heartbeat(Section):
     """A sign of life for a page that calls people when it stops (Healthchecks.io and the like). It goes out only while
     the run trains *and* what it trains reaches the store; why it stops is told once."""
 
-    url: str | None = None
+    url: Annotated[Url, AfterValidator(secrets.remember_url)] | None = None
     """Page that is asked with GET. It is treated as a secret. Default: the secret RL_HEARTBEAT_URL, else none."""
     object: bool = False
     """Also write `heartbeat.json` beside the run's steps in the store."""
@@ -141,11 +149,6 @@ class Heartbeat(Section):
     """Unhealthy when a complete step has waited this many seconds to be published."""
     behind_steps: Positive | None = None
     """Unhealthy when the newest published step is this many steps behind. Default: any number."""
-
-    @field_validator("url")
-    @classmethod
-    def askable(cls, value: str | None) -> str | None:
-        return value if _check_url(value) is None else secrets.remember_url(str(value))
 
 
 class Notify(Section):
@@ -157,12 +160,3 @@ class Notify(Section):
     """Most messages an hour. What comes beyond is told together when there is room again; errors never wait."""
     asleep: Annotated[str, StringConstraints(pattern=r"^([01]?\d|2[0-3])-([01]?\d|2[0-3])$")] | None = None
     """Hours (UTC) in which only errors are sent, such as `"22-7"`; the rest is told together afterwards."""
-
-
-def _check_url(value: str | None) -> str | None:
-    """``value``, or ValueError that does not hold it: it may be a secret."""
-    from supervisor.base import http  # brings a whole HTTP library, which most run files need not
-
-    if value is not None and (problem := http.problem_of(value)):
-        raise ValueError(f"what is written there {problem}")
-    return value

@@ -16,7 +16,7 @@ with suppress(ImportError):
     from pydantic.plugin import _loader
 
     _loader._plugins = {}
-Positive = Annotated[int, Field(ge=1)]
+HostPort = Annotated[str, Field(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")]
 
 
 class Section(BaseModel):

@@ -20,12 +20,13 @@ from supervisor.config import run_place
 from supervisor.config.nodes import Nodes
 from supervisor.config.reporting import Evidence, Heartbeat, Leaving, Logging, Logs, Notify
 from supervisor.config.run_place import RUN_ID
-from supervisor.config.section import Positive, Section
+from supervisor.config.section import HostPort, Section
 from supervisor.config.slurm import Slurm
 from supervisor.core.settings import (
     FIRST_INTERVAL,
     DeadlineSettings,
     DiskSettings,
+    Positive,
     RecoverySettings,
     Seconds,
     StoreSettings,
@@ -168,11 +169,6 @@ class Job(Section):
     def first_interval(self) -> int:
         """The same before the first start."""
         return FIRST_INTERVAL if self.checkpoint_interval == "auto" else self.checkpoint_interval
-
-    @property
-    def chooses_interval(self) -> bool:
-        """Does the core choose the steps between two checkpoints?"""
-        return self.kind != "command" and self.checkpoint_interval == "auto"
 
 
 class Gpus(Section):
@@ -318,14 +314,14 @@ class Api(Section):
     all others only with the bits for reading or writing."""
     group: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,31}$")] | None = None
     """Group (its name or number) of the socket; its members are let in. Default: none."""
-    tcp: Annotated[str, StringConstraints(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] | None = None
+    tcp: HostPort | None = None
     """`host:port` for /metrics, /healthz and /readyz only; commands stay on the socket. Default: nothing listens."""
 
 
 class Web(Section):
     """The page of the run for browsers; it needs `rl-supervisor[web]`."""
 
-    listen: Annotated[str, StringConstraints(pattern=r"^[\w.:\[\]-]+:\d{1,5}$")] | None = None
+    listen: HostPort | None = None
     """`host:port` of a page beside the daemon, as `rl-supervisor web` serves it. Elsewhere than on loopback it asks for
     a token: the link is in STATE/page.log. Default: none."""
 

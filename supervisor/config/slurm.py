@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
-from supervisor.config.section import Positive, Section
+from supervisor.config.section import Section
+from supervisor.core.settings import Positive
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]{0,99}$")]
 Nodes = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,\[\]-]{0,199}$")]

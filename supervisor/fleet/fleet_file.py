@@ -17,8 +17,9 @@ from supervisor.base.secrets import remember_environment
 from supervisor.config import run_file
 from supervisor.config.reporting import Notify
 from supervisor.config.run_place import LARGEST
-from supervisor.config.section import Positive, Section
+from supervisor.config.section import Section
 from supervisor.config.settings import GpuName, RunFile
+from supervisor.core.settings import Positive
 from supervisor.fleet.places.base import Want
 from supervisor.storage.backends import keys_of, url_problem
 
