@@ -131,7 +131,7 @@ def _held_back(state: State, verdict: Verdict, full: str) -> Verdict:
         why = "Observed only, so nothing is done"
     else:
         return verdict
-    return replace(verdict, kind="suspect", act=False, sentence=f"{why}: {verdict.sentence}")
+    return replace(verdict, kind="suspect", sentence=f"{why}: {verdict.sentence}")
 
 
 def _while_there_is_room(state: State, watch: Watch) -> tuple[State, Actions]:

@@ -29,15 +29,19 @@ OOM_S = 60.0  # how far apart the kernel's counter and the end may be seen
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the core concludes, why, and whether that is enough to act."""
+    """What the core concludes, and why."""
 
     kind: Kind
     cause: str
     sentence: str
-    act: bool = False
     signals: tuple[Signal, ...] = ()
     deterministic: bool = False
     host: str = ""  # the machine that is to blame, where the run has several
+
+    @property
+    def act(self) -> bool:
+        """Is that enough to act?"""
+        return self.kind in ("exited", "dead", "hung", "finished")
 
 
 def judge_exit(state: State, watch: Watch) -> Verdict | None:
@@ -60,13 +64,12 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
     left = early or (resumed and step is None and state.progress.highest is not None)
     left = left and all(one.signature != "exit-0" for one in state.recovery.failures)
     if ended.exit_code == 0 and (own or reached or not (settings.has_finish_line or left)):
-        return Verdict("finished", "finished", f"The job finished: exit code 0 {where}.", act=True)
+        return Verdict("finished", "finished", f"The job finished: exit code 0 {where}.")
     if finish and reached:
         return Verdict(
             "finished",
             "finished",
             f"The job finished: the {finish[0]} said so and the last step is done, though it ended with {how}.",
-            act=True,
         )
     if (ended.exit_code == 0 or finish or reached) and not watch.over(ended.t, APART_S):
         # A line of success, the last step and the exit are in different files, and one may be read after the other.
@@ -78,23 +81,21 @@ def judge_exit(state: State, watch: Watch) -> Verdict | None:
             "exit-0-no-step",
             f"The job ended with exit code 0 without doing a step after it resumed at step "
             f"{state.attempt.resume_step}; if the run is complete, say so with max_steps.",
-            act=True,
             deterministic=True,
         )
     deeper = _deeper(state, ended.t)
     if deeper is not None:
-        return Verdict("exited", deeper[0], f"The job ended with {how} {where}: {deeper[1]}.", act=True)
+        return Verdict("exited", deeper[0], f"The job ended with {how} {where}: {deeper[1]}.")
     error, stop = _culprit(state), why_launcher_stops(state)
     if stop is not None and not stop.failed and (error is None or error.t > stop.t):
         sentence = f"The job ended with {how} {where}. {stop.sentence}."
-        return Verdict("exited", stop.cause, sentence, act=True)
+        return Verdict("exited", stop.cause, sentence)
     because = f": {error.text.rstrip('. ')}." if error else "."
     told = f" {error.sentence}" if error and error.sentence else ""
     return Verdict(
         "exited",
         error.signature if error else f"exit-{ended.exit_code if ended.exit_code is not None else 'signal'}",
         f"The job ended with {how} {where}{because}{told}",
-        act=True,
         deterministic=bool(error and error.deterministic and step is None and not killed_from_outside(ended)),
     )
 
@@ -181,7 +182,7 @@ def finished_but_alive(state: State, watch: Watch) -> Verdict | None:
         return None
     since = span(state.now - max(done))
     sentence = f"Training finished {since} ago and the job is still there: it is stopped, nothing is lost."
-    return Verdict("finished", "finished-not-ended", sentence, act=True)
+    return Verdict("finished", "finished-not-ended", sentence)
 
 
 def grace(state: State, gone: Gone) -> float:
@@ -225,15 +226,15 @@ def process_gone(state: State, watch: Watch) -> Verdict | None:
         deeper = _deeper(state, gone.t, gone.host)
         if deeper is not None:
             sentence = f"{subject} died: {seen}; {deeper[1]}."
-            return Verdict("dead", deeper[0], sentence, act=True, host=gone.host)
+            return Verdict("dead", deeper[0], sentence, host=gone.host)
         if stop is not None and gone.role == stop.part:
             alive, said = "", f"; {stop.text}"
         if gone.role == "inference":
             silently = "" if stop is not None and stop.part == "inference" else " silently"
             sentence = f"{subject} died{silently}: {seen}{alive}{said}."
-            return Verdict("dead", "engine-gone", _with_memory(state, sentence), act=True, host=gone.host)
+            return Verdict("dead", "engine-gone", _with_memory(state, sentence), host=gone.host)
         sentence = f"{subject} died: {seen}{alive}{said}."
-        return Verdict("dead", f"{gone.role}-gone", sentence, act=True, host=gone.host)
+        return Verdict("dead", f"{gone.role}-gone", sentence, host=gone.host)
     return None
 
 
@@ -243,7 +244,7 @@ def ended_by_launcher(state: State, stop: Stop, seen: str, signals: tuple[Signal
     why = f"; {deeper[1]}" if deeper is not None else ""
     cause = deeper[0] if deeper is not None else stop.cause
     sees = f". The launcher ends the rest: {seen}" if stop.part is not None else f"; {seen}"
-    return Verdict("dead", cause, f"{stop.sentence}{why}{sees}.", True, signals)
+    return Verdict("dead", cause, f"{stop.sentence}{why}{sees}.", signals)
 
 
 def whose_process(gone: Gone) -> str:
@@ -258,7 +259,7 @@ def engine_missing(state: State) -> Verdict | None:
         return None
     if any(gone.role == "inference" for gone in state.job.gone):
         return None  # its end was seen, and is judged with its grace
-    return Verdict("dead", "engine-gone", "The job lives and its inference server was never launched.", act=True)
+    return Verdict("dead", "engine-gone", "The job lives and its inference server was never launched.")
 
 
 def _was_replaced(state: State, gone: Gone, watch: Watch) -> bool:

@@ -127,7 +127,6 @@ def _from_scratch(state: State) -> Verdict | None:
         "fresh-start",
         f"The job was told to resume at step {state.attempt.resume_step}, said that it starts from scratch, and is at "
         f"step {step}: stopped before it overwrites checkpoints.",
-        act=True,
     )
 
 
@@ -146,7 +145,7 @@ def _gpu_lost(state: State, watch: Watch) -> Verdict | None:
     if second is None:
         return None
     sentence = f"A GPU is lost: {_both([signal, second])}."
-    return Verdict("dead", trouble.cause, sentence, act=True, signals=(signal, second), host=trouble.host)
+    return Verdict("dead", trouble.cause, sentence, signals=(signal, second), host=trouble.host)
 
 
 def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict | None:
@@ -170,7 +169,7 @@ def _machine_lost(state: State, against: list[Signal], watch: Watch) -> Verdict 
         ]
         if others:
             sentence = f"{name} is lost: {_both([silent, others[0]])}."
-            return Verdict("dead", "machine-lost", sentence, act=True, signals=(silent, others[0]), host=name)
+            return Verdict("dead", "machine-lost", sentence, signals=(silent, others[0]), host=name)
     return None
 
 
@@ -194,11 +193,11 @@ def _engine_dead(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     if memory and kinds & {"http", "slow", "log", "counters", "request", "step"}:
         holds = [m.gpu for m in state.gpus.by_uuid.values() if m.gpu.role == "trainer" and not m.gpu.is_empty]
         trainer = f" while the trainer holds {size(max(g.used_bytes for g in holds))}" if holds else ""
-        return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", True, tuple(signals))
+        return Verdict("dead", "engine-memory", f"vLLM is dead{trainer}: {_both(signals)}.", tuple(signals))
     if "http" in kinds and kinds & {"log", "rollouts", "step"} and not memory:
-        return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", True, tuple(signals))
+        return Verdict("dead", "engine-unreachable", f"vLLM is dead: {_both(signals)}.", tuple(signals))
     if kinds >= {"slow", "step"} and not excuse(state, watch) and not is_step_moving(state, watch):
-        return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", True, tuple(signals))
+        return Verdict("hung", "engine-silent", f"vLLM hangs: {_both(signals)}.", tuple(signals))
     return None
 
 
@@ -226,7 +225,7 @@ def _engine_hung(state: State, signals: list[Signal], watch: Watch) -> Verdict |
         return None
     answers = "answers /health but " if state.engine.look and state.engine.look.health == "ok" else ""
     return Verdict(
-        "hung", "engine-hang", f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.", True, tuple(signals)
+        "hung", "engine-hang", f"vLLM hangs: it {answers}makes no progress: {_both(signals)}.", tuple(signals)
     )
 
 
@@ -263,9 +262,7 @@ def _hopeless(state: State, watch: Watch) -> Verdict | None:
             continue
         log = Signal("log", f"the {error.role} has logged {error.count} times: {error.text}")
         what = error.sentence or "This error comes again and again, and no restart cures it."
-        return Verdict(
-            "hung", error.signature, f"{what} {_both([log, still])}.", True, (log, still), deterministic=True
-        )
+        return Verdict("hung", error.signature, f"{what} {_both([log, still])}.", (log, still), deterministic=True)
     return None
 
 
@@ -281,7 +278,7 @@ def _judge_standstill(state: State, watch: Watch) -> Verdict | None:
         return None
     found = stuck.find(state)
     joined = "; " if ": " in found.sentence else ": "
-    return Verdict("hung", found.cause, f"{found.sentence}{joined}{_both(signals)}.", True, tuple(signals))
+    return Verdict("hung", found.cause, f"{found.sentence}{joined}{_both(signals)}.", tuple(signals))
 
 
 def _nobody_works(state: State, watch: Watch) -> list[Signal]:
@@ -340,7 +337,7 @@ def _overdue(state: State, watch: Watch) -> Verdict | None:
     since, found = late(state).rstrip(","), stuck.find(state)
     sentence = f"{found.sentence};" if found.sure else "The job hangs:"
     cause = found.cause if found.sure else "step-overdue"
-    return Verdict("hung", cause, f"{sentence} no new step for {since}; {explain_step_limits(state)}.", act=True)
+    return Verdict("hung", cause, f"{sentence} no new step for {since}; {explain_step_limits(state)}.")
 
 
 def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict | None:
@@ -359,7 +356,7 @@ def _stuck_start(state: State, signals: list[Signal], watch: Watch) -> Verdict |
     found = stuck.find(state)
     named = f" ({found.sentence[0].lower()}{found.sentence[1:]})" if found.sure else ""
     sentence = f"The start is stuck{named}: {_both(evidence)}."
-    return Verdict("hung", "start-stuck", sentence, act=True, signals=tuple(evidence))
+    return Verdict("hung", "start-stuck", sentence, signals=tuple(evidence))
 
 
 def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
@@ -374,7 +371,6 @@ def _startup_overdue(state: State, watch: Watch) -> Verdict | None:
         "startup-overdue",
         f"The job made no step in {span(since)} since {whose} was started, "
         f"{span(startup_budget(state))} are allowed{doing}.",
-        act=True,
     )
 
 

@@ -288,7 +288,7 @@ def explain(state: State) -> dict[str, Any]:
     verdict = judge(state) if state.live else None
     return {
         "sentence": verdict.sentence if verdict else "; ".join([state.why.rstrip("."), *_what_then(state)]),
-        "verdict": asdict(verdict) if verdict else None,
+        "verdict": {**asdict(verdict), "act": verdict.act} if verdict else None,
         "excuse": excuse(state),
         "mode": state.settings.mode,
         "paused": state.orders.paused,
