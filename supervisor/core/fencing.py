@@ -14,7 +14,7 @@ from supervisor.core import actions as a
 from supervisor.core import facts as f
 from supervisor.core.choose import Choice, choose
 from supervisor.core.evolve import replace
-from supervisor.core.moves import Actions, list_anew, say
+from supervisor.core.moves import EXIT_UNFIT, Actions, end, list_anew, say, with_all
 from supervisor.core.records import LONGEST_WHY, Happened
 from supervisor.core.state import NOT_SINCE, Fence, State
 from supervisor.core.under_way import order_effect
@@ -211,7 +211,7 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
 
 
 def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
-    """What is said of it, and whether the checkpoints have to be looked at anew."""
+    """What is said of it, and whether the checkpoints have to be looked at anew, or the pod given up."""
     match fact:
         case f.Claimed():
             acts: Actions = [say("claimed", f"This pod holds the run now (generation {fact.generation}).")]
@@ -221,7 +221,10 @@ def react(before: State, state: State, fact: f.Fact) -> tuple[State, Actions]:
                 acts.append(a.MarkLeaving(fact.generation))  # it was told to end while it asked
             if state.mode != "surveying":
                 return state, acts
-            return list_anew(state, acts)
+            state, acts = list_anew(state, acts)
+            if not fact.unfit:
+                return state, acts
+            return with_all(acts, end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.unfit}"))
         case f.Swept() if fact.cancelled:
             sentence = f"Cancelled {fact.cancelled} unfinished uploads that pods before this one left in the store."
             return state, [say("swept", sentence)]

@@ -320,13 +320,6 @@ def _warn_of_hardware(before: State, state: State, fact: f.HostLook | f.GpuLook 
     return warn(before, recurring.told_late(before, state))
 
 
-def _judge_claimed_pod(before: State, state: State, fact: f.Claimed) -> tuple[State, Actions]:
-    state, acts = fencing.react(before, state, fact)
-    if not fact.unfit or state.mode != "surveying":
-        return state, acts
-    return with_all(acts, end(state, "unfit", EXIT_UNFIT, f"This pod is unfit: {fact.unfit}"))
-
-
 def _store_steps(before: State, state: State, fact: f.StoreSteps) -> tuple[State, Actions]:
     if not fact.reason:
         return pinned_steps.react_to_listing(before, state)
@@ -352,7 +345,6 @@ _HANDLERS: dict[type, Callable[[State, State, Any], tuple[State, Actions]]] = {
     f.GpuFault: _warn_of_hardware,
     f.StoreSteps: _store_steps,
     **dict.fromkeys(fencing.HANDLERS, fencing.react),
-    f.Claimed: _judge_claimed_pod,
     f.RestoreFailed: _restore_failed,
     f.LeaveSoon: lambda before, state, fact: leaving.soon(state, fact),
     f.PublishMoves: lambda before, state, fact: leaving.report_publish_progress(state),
