@@ -260,8 +260,7 @@ def _sentences_of_errors(
         sentence = unique[0]
         if len(unique) > 1:  # a union: each member complained, any of them would do
             sentence = sentence + " Or: " + " ".join(part.removeprefix(f"{_name_of_key(key)} ") for part in unique[1:])
-        place = _nearest_position(positions, key)
-        placed.append(((place.line if place else 0), _place_of_key(path, positions, key) + sentence))
+        placed.append((_line_of_key(positions, key), _place_of_key(path, positions, key) + sentence))
     return [text for _, text in sorted(placed, key=lambda pair: pair[0])]
 
 

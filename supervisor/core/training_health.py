@@ -192,11 +192,6 @@ class _Judge:
         # A clock that stepped back gives a negative time, which is no reason to warn early.
         return row if not row.said and row.bad >= rule.steps and self.t - row.since >= rule.seconds else None
 
-    def stands(self, name: str) -> bool:
-        """Were people told?"""
-        row = self.worth.rows.get(name)
-        return row is not None and bool(row.said)
-
     def say(self, name: str, row: Streak, sentence: str) -> None:
         self._keep(name, replace(row, said=sentence, said_wall=self.wall))
         if name in self.worth.holds:
@@ -314,7 +309,7 @@ def _error_rate(judge: _Judge, step: int, rate: float) -> None:
 def _throughput(judge: _Judge, step: int, speed: float) -> None:
     worth = judge.worth
     learned = median(worth.speeds) if len(worth.speeds) >= LEARNED_AFTER else None
-    stands = judge.stands("throughput-fell")
+    stands = "throughput-fell" in standing_findings(worth)
     if learned is None or speed >= learned * (FAST if stands else SLOW):
         judge.worth = replace(worth, speeds=(*worth.speeds, speed)[-KEEP_SPEEDS:])
         judge.good("throughput-fell", f"The trainer is fast again: {speed:.0f} tokens/s at step {step}.")
