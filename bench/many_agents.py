@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -73,7 +74,7 @@ class Agent:
         self.name, self.number = f"n{number}", number
         host, _, port = head.rpartition(":")
         self.line = Line(socket.create_connection((host, int(port)), 10))
-        hello, mine = self.line.wait_for_one(10), wire.new_nonce()
+        hello, mine = self.line.wait_for_one(10), secrets.token_hex(16)
         proof = wire.prove(token, "agent", "many", self.name, str(hello["nonce"]), mine)
         about = {"run": "many", "name": self.name, "rank": number, "nonce": mine, "address": "127.0.0.1"}
         self.line.put({"v": wire.VERSION, "proof": proof, **about})

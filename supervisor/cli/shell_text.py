@@ -7,6 +7,7 @@ Language, 2.2 to 2.10), with bash's arrays and ``$'...'``.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -146,6 +147,7 @@ class _Reader:
         self.text, self.at = text, 0
         self.commands: list[Command] = []
         self.problems: list[str] = []
+        self._newlines = [found.start() for found in re.finditer("\n", text)]
         self._heredocs: list[str] = []
         self._before = "\n"
         self._open = self._arms = 0
@@ -161,7 +163,7 @@ class _Reader:
         self.problems.append(f"line {self._line_number(at)}: {problem}")
 
     def _line_number(self, at: int) -> int:
-        return self.text.count("\n", 0, at) + 1
+        return bisect_left(self._newlines, at) + 1
 
     # ---------------------------------------------------------------- commands
 
@@ -183,7 +185,7 @@ class _Reader:
                 if redirect and is_redirect and not _PLACEHOLDER.match(self.text, self.at):
                     self._read_redirect(redirect)
                 elif redirect and not is_redirect:
-                    begin, self.at = self.at, _find_closing(self.text, self.at + 1)
+                    begin, self.at = redirect.end() - 1, _find_closing(self.text, redirect.end())
                     self._words.append(self.text[begin : self.at])
                 elif array := _ARRAY.match(self.text, self.at):
                     self._read_array(array)
@@ -205,7 +207,7 @@ class _Reader:
             self._arms += _ARMS.get(words[0], 0)
             words = words[1:]
         if words and words[0] in _LOOPS and len(words) > 1:
-            assignments, words = [*assignments, Assignment(words[1], (), loop=True)], []
+            assignments, words = [*assignments, Assignment(words[1].replace("\\\n", ""), (), loop=True)], []
         elif words and words[0] in ("case", "function"):
             self._arms += words[0] == "case"
             words = []
@@ -249,7 +251,7 @@ class _Reader:
         self._skip_blanks()
         target = self._read_word()
         if found[1].lstrip("0123456789") in ("<<", "<<-"):
-            self._heredocs.append(re.sub(r"[\\'\"]", "", target))
+            self._heredocs.append(re.sub(r"\$(?=['\"])|[\\'\"]", "", target))
         self._redirects.append((found[1], target))
 
     def _skip_heredocs(self) -> None:

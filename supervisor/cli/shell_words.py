@@ -42,6 +42,7 @@ class Scope:
     """What ``$@``, and ``$1`` with a default, were taken for where the words of the call are not known."""
     known: Callable[[str], str | None] = lambda text: None
     """The value of a ``$(...)`` that can be told without executing it."""
+    _depth: int = 0
 
     def assign(self, given: Assignment) -> Word:
         """Remember it; for a list, the answer is its words with blanks between."""
@@ -102,7 +103,7 @@ class Scope:
                 [_unknown(shown)] if SECRET_NAME.search(found[1]) else list(self.own.get(found[1], (_unknown(shown),)))
             )
         parameter = _PARAMETER.fullmatch(text) if piece.kind in ("name", "braces") else None
-        if parameter is None or (parameter[3] or "").count("${") >= DEEPEST:
+        if parameter is None or (parameter[3] is not None and self._depth >= DEEPEST):
             shown = {"braces": f"${{{text}}}", "ansi": f"$'{text}'"}.get(piece.kind, text)
             told = self.known(shown)
             return [_unknown(shown) if told is None else Word(told)]
@@ -150,7 +151,10 @@ class Scope:
     def _expand_default(self, text: str) -> Word:
         if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
             text = text[1:-1]
-        return join_words([word for values in self._values(text, quoted=True) for word in values], "")
+        self._depth += 1
+        word = join_words([word for values in self._values(text, quoted=True) for word in values], "")
+        self._depth -= 1
+        return word
 
     def _expand_home(self, text: str) -> str:
         home = self.environ.get("HOME", "")

@@ -42,7 +42,7 @@ class SpreadJob(PlainJob):
         """The components, trainer 0 first. Raises ConfigError while there are problems."""
         if problems := self.problems():
             raise ConfigError("\n".join(problems))
-        values = {**self._values_of_holes(request), "{attempt}": str(request.attempt)}
+        values = {"{attempt}": str(request.attempt), **self._values_of_holes(request)}
         env = self.job_variables(request)
         found = []
         for one, index, name in self._number_components():

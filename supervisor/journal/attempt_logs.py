@@ -26,9 +26,10 @@ from supervisor.journal.attempt_folders import (
 )
 
 NAMED_ROLES = {"rl": "launcher", "sft": "launcher"}  # captured output by its component, where there is no index
-LINE_BYTES = 64 << 10  # of a longer line the beginning is shown
+LINE_BYTES = 64 << 10  # of a longer line, which a progress bar may be, the end is shown
 PLAIN_BYTES = 64 << 20  # how far back a plain file is read for its last lines
 BLOCK_BYTES = 256 << 10
+HOLE = bytes(512)  # so a block begins of which the disk was given back
 
 State = Literal["plain", "compressed", "in the job's folder"]
 
@@ -150,22 +151,24 @@ def last_lines(pieces: Sequence[Path], count: int) -> list[str]:
 
 def _of_plain(path: Path, count: int) -> list[bytes]:
     with path.open("rb") as file:
-        start = file.seek(0, os.SEEK_END)
-        data = b""
-        while start > 0 and data.count(b"\n") <= count and len(data) < PLAIN_BYTES:
+        end = start = file.seek(0, os.SEEK_END)
+        blocks: list[bytes] = []
+        ends = 0
+        while start > 0 and ends <= count and end - start < PLAIN_BYTES:
             size = min(BLOCK_BYTES, start)
             start -= size
             file.seek(start)
             block = file.read(size)
-            data = block + data
-            if block.startswith(b"\0"):
-                data, start = data.lstrip(b"\0"), 0  # what was before is in a compressed piece: here is a hole
-    lines = data.split(b"\n")
+            if block.startswith(HOLE):
+                block, start = block.lstrip(b"\0"), 0  # what was before is in a compressed piece
+            blocks.append(block)
+            ends += block.count(b"\n")
+    lines = b"".join(reversed(blocks)).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if start > 0 and len(lines) <= count:
         lines = lines[1:] or lines  # the first is the end of a line
-    return [line[:LINE_BYTES] for line in lines[-count:]]
+    return [line[-LINE_BYTES:] for line in lines[-count:]]
 
 
 def _of_gzip(path: Path, count: int) -> list[bytes]:
@@ -183,8 +186,8 @@ def _of_gzip(path: Path, count: int) -> list[bytes]:
                     break
                 packed = unpacker.unconsumed_tail
                 *whole, rest = (rest + data).split(b"\n")
-                rest = rest[:LINE_BYTES]
-                lines.extend(line[:LINE_BYTES] for line in whole)
+                rest = rest[-LINE_BYTES:]
+                lines.extend(line[-LINE_BYTES:] for line in whole)
     if rest:
         lines.append(rest)
     return list(lines)

@@ -68,13 +68,14 @@ class RoomSensor(DiskSensor):
         if files is None or job is None or files == self._measured or time.monotonic() < self._again_at:
             return
         self._again_at = time.monotonic() + AGAIN_S
-        for step in sorted(job.steps(), reverse=True):
+        steps = sorted(job.steps(), reverse=True)
+        for step in steps:
             paths = [str(file.source.relative_to(self._path)) for file in job.step_files(step)]
             own = {host: sum(of[path].size for path in paths if path in of) for host, of in files.items()}
             whole = sum(max((of[path].size for of in files.values() if path in of), default=0) for path in paths)
             # What a start brought, to some machines or all, says nothing of what each saves.
             is_brought = sum(own.values()) > MOST_TWICE * whole
             if whole and not is_brought and job.check_step(step, settled=True).state == "complete":
-                self._step_bytes, self._measured = whole, files
+                self._step_bytes, self._measured = whole, files if step == steps[0] else None
                 self._parts = {host: size / whole for host, size in own.items()}
                 return

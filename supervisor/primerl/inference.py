@@ -146,7 +146,7 @@ def _addresses_words(run: RunFile, dialect: Dialect, settings: Settings, both: S
     client = next((path for path in _CLIENTS if settings.has(path)), _CLIENTS[0])
     try:
         asked = _parse_ports(settings.get(f"{client}.base_url")) or [DEFAULT_PORT]
-        updated = _parse_ports(settings.get(f"{client}.admin_base_url"))
+        updated = _parse_ports(settings.get(f"{client}.admin_base_url")) if has_router(dialect, both) else []
     except ValueError as error:
         yield f"[{client}] in {settings.where} has an address that cannot be read: {error}. Mend it."
         return

@@ -97,7 +97,9 @@ def _read_journal(state_dir: Path, job: dict[str, Any] | None) -> dict[str, Any]
             "SELECT sentence FROM events WHERE event = 'launched' ORDER BY id DESC LIMIT 1"
         ).fetchone()
         # What it said of its end is not what its log ends with: records and claims come after that.
-        why = incidents.last_word(db)
+        why = None
+        with contextlib.suppress(sqlite3.Error):  # of a journal that is damaged in its older part alone
+            why = incidents.last_word(db)
         state = None
         with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version
             state = newest_state(db)

@@ -68,6 +68,8 @@ def words(text: str, **environ: str) -> list[Word]:
         ("x ${#ONE}", "${#ONE}"),
         ("x $GONE", "$GONE"),
         ("x <(ls)", "(ls)"),
+        ("x 2>(tee log)", "(tee log)"),
+        ("for i\\\n in 1 2; do x $i; done", "$i"),
         ("x ${NAMES[0]}", "${NAMES[0]}"),
         ("for i in 1 2; do x $i; done", "$i"),
         ("x $WANDB_API_KEY", "$WANDB_API_KEY"),
@@ -77,6 +79,15 @@ def test_what_only_a_running_shell_knows_stays_as_it_is(text: str, unknown: str)
     (found,) = words(text, WANDB_API_KEY="0123456789")[1:]
     assert found.unknown == (unknown,)
     assert "0123456789" not in found.text
+
+
+def test_defaults_may_stand_side_by_side_as_often_as_one_likes() -> None:
+    many = " ".join(f"${{V{number}:-{number}}}" for number in range(40))
+    assert words(f"x ${{ARGS:-{many}}}")[1:] == [Word(str(number)) for number in range(40)]
+    deep = "0"
+    for number in range(40):
+        deep = f"${{V{number}:-{deep}}}"
+    assert words(f"x {deep}")[1].unknown
 
 
 def test_lists_and_assignments() -> None:

@@ -248,7 +248,6 @@ def test_without_a_file_of_its_own_the_sentence_says_how_to_make_one(tmp_path: P
     ("config", "engine", "told"),
     [
         ('[orchestrator.model.client]\nbase_url = ["http://localhost:8000x/v1"]\n', "", "address that cannot be read"),
-        (ADMIN.replace("8100", "81OO"), "", "address that cannot be read"),
         ("", "[weight_broadcast]\ntype = 3\n", "3 and filesystem is configured"),
     ],
 )

@@ -258,6 +258,16 @@ def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the end of a log
 
 
+def test_of_a_long_line_the_end_is_shown_and_a_stray_nul_is_no_hole(tmp_path: Path) -> None:
+    """A progress bar of one line, in which the newest part says what happened."""
+    log = tmp_path / "bar.log"
+    nul = attempt_logs.BLOCK_BYTES
+    log.write_bytes(b"first\n" * 90_000 + b"\0" + b"second\n" * (nul // 7) + b"x" * (nul - 1 - nul // 7 * 7))
+    assert len(last_lines([log], 50_000)) == 50_000
+    log.write_bytes(b"x" * 40_000_000 + b"\rrefused")
+    assert last_lines([log], 5000)[0].endswith("x\rrefused")
+
+
 def test_the_last_lines_with_their_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"".join(b"line %d\r\n" % n for n in range(20_000)) + b"\x1b[32mgreen\x1b[0m\nhalf")
