@@ -25,8 +25,8 @@ def hung(tmp_path: Path) -> Iterator[Pod]:
     pod = Pod(
         tmp_path,
         "v0.6",
-        faults=[{"kind": "engine-hang", "at_step": 4}],
-        max_steps=10,
+        faults=[{"kind": "engine-hang", "at_step": 9}],
+        max_steps=15,
         step_s=0.3,
         environ={"WANDB_API_KEY": KEY, "HF_VENDOR_SECRET": PLAIN, "B2_APPLICATION_KEY": "K005" + "q" * 27},
     )

@@ -47,7 +47,7 @@ def test_a_run_whose_loss_is_nan_keeps_the_step_before_it_and_the_next_pod_goes_
     assert command, sentence
     assert command[2] == "6"
     two.wait_for(lambda: two.sentences("step"), "it trains")
-    assert sentence in two.status()["notes"]
+    two.wait_for(lambda: sentence in two.status()["notes"], "the note in its status")
     two.command(command[1], command[2])
     two.wait_for(lambda: 6 in two.resume_steps(), "it goes back")
     two.wait_for(lambda: 8 in two.stored() and two.latest().get("step") == "step_8", "and on, with another lineage")
