@@ -65,10 +65,10 @@ def _note_answers(engine: EngineMemory, fact: f.EngineLook, now: float) -> Engin
 
 def _note_answer_in_update(state: State, old: EngineMemory) -> None:
     """It answers from within. That ends an update where it has no tokens to make, or where none can be counted."""
-    update, hang_s = state.job.update, state.settings.hang
-    known, silent_s = knows_counters(old, Watch(state.now)), state.now - max(old.moved_t, old.lively_t)
+    update, hang_s, known = state.job.update, state.settings.hang, knows_counters(old, Watch(state.now))
     if update is None or (known and old.work_since is not None):
         return
+    silent_s = state.now - max(old.moved_t, old.lively_t)
     # An idle one answers before its pause as well, which may be long in coming.
     if not known or silent_s >= hang_s or state.now - update.t >= PAUSED_BY_S:
         note_updated(state, silent_s, waited=silent_s >= hang_s)

@@ -382,6 +382,12 @@ def end_phase(state: State, name: str) -> State:
     return state
 
 
+def last_update(job: Job) -> Phase | None:
+    """The newest update of weights. An older daemon's state has it only as what its role said last."""
+    said = [one for one in job.phases.values() if one.phase == "weight-update"]
+    return job.update or max(said, key=lambda one: one.t, default=None)
+
+
 def note_updated(state: State, still_s: float, *, waited: bool) -> None:
     """The engine makes tokens, after so many seconds without one, in which work ``waited``: its update is over."""
     update = state.job.update
@@ -454,9 +460,3 @@ HANDLERS: dict[type, Callable[[State, Any], State]] = {
     f.ErrorSeen: _error_seen,
     f.FreshStartSeen: _fresh_start_seen,
 }
-
-
-def last_update(job: Job) -> Phase | None:
-    """The newest update of weights. An older daemon's state has it only as what its role said last."""
-    said = [one for one in job.phases.values() if one.phase == "weight-update"]
-    return job.update or max(said, key=lambda one: one.t, default=None)

@@ -115,9 +115,8 @@ def _no_progress(state: State, verdict: Verdict) -> bool:
 def _waits_elsewhere(state: State, verdict: Verdict) -> bool:
     """Is it neither engine nor trainer that keeps all waiting? A judge elsewhere may be away for an hour."""
     found, engine = stuck.find(state), state.engine
-    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > (
-        engine.ours if engine.lively_t else SERVED
-    )
+    ours = engine.ours if engine.lively_t else SERVED
+    worked = engine.worked_t > state.attempt.started and (engine.count or 0) > ours
     answers = engine.look is not None and engine.look.health == "ok" and not engine.liveness_misses
     wedged = found.cause == "orchestrator-wedged" and not found.sure
     return worked and answers and wedged and state.recovery.waits < WAITS_ELSEWHERE

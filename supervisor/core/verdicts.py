@@ -26,12 +26,7 @@ from supervisor.core.deadlines import (
 from supervisor.core.evolve import replace
 from supervisor.core.launcher import why_launcher_stops
 from supervisor.core.machines import rest_since
-from supervisor.core.pictures import (
-    AT_WORK_FACTOR,
-    processes_moved,
-    sees_processes,
-    trainer_rests_since,
-)
+from supervisor.core.pictures import AT_WORK_FACTOR, processes_moved, sees_processes, trainer_rests_since
 from supervisor.core.proof import (
     APART_S,
     CULPRIT_S,
