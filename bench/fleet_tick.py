@@ -33,6 +33,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
+from bench.footprint import read_highest_kib
 from bench.pod import ROOT
 from supervisor.checkpoints.manifest import Latest
 from supervisor.fleet.keys import name_key
@@ -273,13 +274,12 @@ class Fleet:
 
 
 def _run(words: Sequence[str], environ: dict[str, str], out: Path) -> Cost:
-    """The highest memory is VmHWM: ``ru_maxrss`` of a child begins with that of its parent."""
     began, highest = time.monotonic(), 0
     with out.open("wb") as file:
         actions = [(os.POSIX_SPAWN_DUP2, file.fileno(), 1), (os.POSIX_SPAWN_DUP2, file.fileno(), 2)]
         pid = os.posix_spawn(words[0], words, environ | {"PYTHONPATH": str(ROOT)}, file_actions=actions)
     while True:
-        highest = max(highest, _read_highest_kib(pid))
+        highest = max(highest, read_highest_kib(pid))
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
             break
@@ -288,12 +288,6 @@ def _run(words: Sequence[str], environ: dict[str, str], out: Path) -> Cost:
     if os.waitstatus_to_exitcode(status) not in (0, 93):
         raise RuntimeError(f"{' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}:\n{said[-3000:]}")
     return Cost(seconds, used.ru_utime + used.ru_stime, highest / 1024, said)
-
-
-def _read_highest_kib(pid: int) -> int:
-    """0 when it has ended."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
 
 
 def _find_rates(places: dict[str, _Timed]) -> list[Rate]:

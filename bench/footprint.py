@@ -33,6 +33,12 @@ class Cost:
     lines: int = 0
 
 
+def read_highest_kib(pid: int) -> int:
+    """VmHWM, since ``ru_maxrss`` of a child begins with that of its parent. 0 when it has ended."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+
 def measure(warm_up_s: float, seconds: float, folder: Path) -> tuple[Cost, Cost]:
     """Ours and the peer's. Steps of ten seconds, a checkpoint every ten of them, each published."""
     knobs = {"gpus": GPUS, "step_s": 10.0, "interval": 10, "pipeline_log_s": 10.0}

