@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -139,12 +139,12 @@ def parse_line(role: Role, line: str) -> list[Fact]:
     text = message[:SHOWN].rstrip()
     if level is None:
         # No logger's line: a traceback's last line may stand here, and nothing else that we believe.
-        return _read_errors(role, message)
+        return list(_find_errors(role, message))
     facts: list[Fact] = []
     if level in ("INFO", "SUCCESS", "DEBUG", "WARNING") or role == "launcher":
         facts += _read_progress(role, message, text)
     if level in ("WARNING", "ERROR", "CRITICAL"):
-        facts += _read_errors(role, message)
+        facts += _find_errors(role, message)
     return facts
 
 
@@ -221,10 +221,11 @@ def _read_step(role: Role, found: re.Match[str], message: str) -> StepDone:
     )
 
 
-def _read_errors(role: Role, message: str) -> list[Fact]:
+@lru_cache(256)  # a storm says the same again and again
+def _find_errors(role: Role, message: str) -> tuple[Fact, ...]:
     # Of the message: in the line an escape of JSON may hide a word.
     error = SIGNATURES.error(role, message, [place - 1 for place in _choices().of(message) if place])
-    return [error] if error else []
+    return (error,) if error else ()
 
 
 def parse_metrics(record: Mapping[str, object]) -> list[Fact]:
