@@ -3,7 +3,7 @@
 python docs/eras.py PRIME_RL VERIFIERS           is the file what the two clones give?
 python docs/eras.py PRIME_RL VERIFIERS --write   write it
 
-A new version of prime-rl: set LAST in supervisor/preflight/eras.py to its commit, then write. It takes some minutes.
+A new version of prime-rl: set LAST below to its commit, then write. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from supervisor.preflight.eras import DATA, FIRST, KINDS, LAST
+from supervisor.preflight.eras import DATA, KINDS
 from supervisor.preflight.pydantic_source import schema_of
 from supervisor.preflight.schema import Field, Schema, walk
 from supervisor.primerl.dialect import Dialect
 from supervisor.primerl.probe import dialect_of
 
+FIRST, LAST = "ceb60c03f", "559b44772"
+"""Commits on main between which it is read."""
 ROOTS = ("src/prime_rl", "packages/prime-rl-configs/src/prime_rl")
 VERIFIERS = "deps/verifiers"
 """The submodule that says which verifiers a commit of prime-rl is made for; since 2026-05 there is one."""

@@ -21,8 +21,6 @@ from supervisor.primerl.dialect import Dialect
 
 DATA = Path(__file__).with_name("eras.json")
 KINDS = ("rl", "sft")
-FIRST, LAST = "ceb60c03f", "559b44772"
-"""Commits on main between which it was read."""
 _LEAST_EXPLAINED = 0.5
 """A configuration of which no version knows even this part of the keys is none of prime-rl."""
 

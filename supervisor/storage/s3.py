@@ -67,9 +67,11 @@ def open_at(asked: Opening) -> S3Store:
 class S3Store(RemoteStore):
     """The objects of one bucket below ``prefix`` (empty, or ending in '/'). The bucket is looked at at once."""
 
+    scheme = "s3"  # another one's store, where its service speaks S3, is a subclass
+
     def __init__(self, *, client: S3Client, prefix: str, streams: int, part_size: int | None) -> None:
         part_size = min(max(part_size or PART_BYTES, LEAST_PART_BYTES), LARGEST_REQUEST)
-        super().__init__(f"s3://{client.bucket}/{prefix}".rstrip("/"), streams, part_size, client.retry)
+        super().__init__(f"{self.scheme}://{client.bucket}/{prefix}".rstrip("/"), streams, part_size, client.retry)
         self._client = client
         self._prefix = prefix
         self._claiming = threading.Lock()
