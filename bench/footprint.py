@@ -34,7 +34,7 @@ class Cost:
 
 
 def read_highest_kib(pid: int) -> int:
-    """VmHWM, since ``ru_maxrss`` of a child begins with that of its parent. 0 when it has ended."""
+    """VmHWM, since ``ru_maxrss`` of a child begins with that of its parent. 0 once it has ended."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
 

@@ -273,7 +273,7 @@ class Bench:
         )
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
         highest_kib: list[int] = []
-        watching = threading.Thread(target=_watch_memory, args=(child.pid, highest_kib))
+        watching = threading.Thread(target=_watch_memory, args=(child.pid, highest_kib), daemon=True)
         watching.start()
         child.stdin.write(given)
         child.stdin.close()
@@ -290,7 +290,7 @@ class Bench:
             seconds=seconds,
             cpu_s=usage.ru_utime + usage.ru_stime,
             server_cpu_s=self.server.cpu_s() - before,
-            rss_mib=max(highest_kib) / 1024,
+            rss_mib=max(highest_kib, default=0) / 1024,
             requests=sum(self.server.ask("counters")["requests"].values()),
         )
 

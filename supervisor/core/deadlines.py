@@ -25,7 +25,6 @@ STILL_WRITTEN_S = 60.0
 FRESH_S = 120.0  # how long an error line, or a reading of the engine's counters, counts as present
 MOST_SPANS = 64
 UPDATE_S = 720.0  # after which prime-rl gives up a request to update the weights (559b44772, utils/client.py)
-UPDATE_HANGS = 1.5  # times deadlines.hang that any update may take: in steps of seconds, each hang falls into one
 PAUSED_BY_S = 60.0  # of an update that pauses the engine, where requests under way are ended first
 APART = ("eval", "checkpoint")  # work that a step of the trainer does not end
 BESIDE = "orchestrator/eval"
@@ -295,8 +294,10 @@ def is_paused_for_update(state: State) -> bool:
     # After a hang, which may have been none, what was learned counts for nothing: ended in each, a job makes no step.
     doubted = any(one.signature == "engine-hang" for one in state.recovery.failures)
     learned_s = UPDATE_S if times is None or times.count < LEARNED_FROM or doubted else PAUSE_LONGEST * times.longest_s
-    soon = since <= update.t + PAUSED_BY_S or doubted
-    limit = min(UPDATE_S, max(UPDATE_HANGS * hang_s, learned_s)) if soon else 2 * hang_s
+    # In steps of seconds each hang falls into an update.
+    step_s = max(state.progress.duration_s or NEVER, state.progress.interval_s or NEVER)
+    least_s = (1.5 if step_s < hang_s / 2 else 2.0) * hang_s
+    limit = min(UPDATE_S, max(least_s, learned_s if since <= update.t + PAUSED_BY_S or doubted else 0.0))
     return since <= update.t + 2 * hang_s and max(engine.counted_t - since, state.now - update.t - PAUSED_BY_S) < limit
 
 

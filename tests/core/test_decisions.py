@@ -838,7 +838,7 @@ def test_lines_from_before_the_attachment_teach_nothing_and_count_for_nothing(wo
     assert world.state.books.learned.phases["step"].count >= 1
 
 
-def test_a_hang_that_began_before_an_update_of_weights_is_found_in_a_minute_and_a_half(world: World) -> None:
+def test_a_hang_that_began_before_an_update_of_weights_is_found_within_two_minutes(world: World) -> None:
     world.boot()
     world.job_up()
     for number in range(1, 8):
@@ -853,7 +853,7 @@ def test_a_hang_that_began_before_an_update_of_weights_is_found_in_a_minute_and_
         if world.said("verdict"):
             break
     assert world.said("verdict")
-    assert 80 <= world.t - began <= 95
+    assert 100 <= world.t - began <= 120
 
 
 def test_an_error_line_and_an_unanswered_request_are_no_hang_while_nobody_waits(world: World) -> None:

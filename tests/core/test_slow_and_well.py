@@ -150,6 +150,15 @@ def test_an_engine_that_hangs_in_steps_of_seconds_is_found_though_an_update_of_w
     assert world.t - began <= (90 if counts else 180) and "vLLM hangs" in world.said("verdict")[0], world.t - began
 
 
+@pytest.mark.parametrize("once_s", [85, 100])
+def test_an_update_of_weights_that_takes_four_times_the_usual_once_is_given_its_time(once_s: int) -> None:
+    """A share is busy now and then: ended each time, for nothing of an ended one is learned."""
+    world = begun()
+    for number in range(1, 13):
+        update(world, number, 20 if number % 4 else once_s)
+    assert not world.asked(a.Stop), world.said("verdict")
+
+
 def test_what_an_engine_rests_for_want_of_work_after_an_update_of_weights_is_a_part_of_the_step() -> None:
     """Agents boot their sandboxes for minutes; once, what was left to do is done before they begin."""
     world = begun()
