@@ -61,6 +61,8 @@ def test_the_first_pod_holds_the_run_and_the_second_is_told_by_whom(store: Store
     assert (found.generation, found.writer, found.released) == (1, A, False)
     assert [file.name for file in store.list(WRITERS)] == [f"{WRITERS}gen_00001.json"], "it wrote nothing"
     check(store, RUN, 1, A)
+    with pytest.raises(FencedError, match="pod pod-a holds run bs4-rl-7 now"):
+        check(store, RUN, 1, B)  # of two that claimed one generation, the look before each act tells the other
 
 
 def test_a_released_run_is_claimed_at_once_and_its_holder_of_before_is_fenced(store: Store) -> None:
