@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,8 +241,9 @@ def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_ne
         for number in range(1, len(whole.labels) + 1, every):
             go_back(pod, saved)
             machine = Machine(pod.home, number)
-            with machine, pytest.raises(PowerCut):
+            with machine, suppress(PowerCut):
                 mend()
+            assert machine.off or number > len(machine.labels), "threads may need a point or two less than they did"
             machine.lose("kept", number)
             if pod.server is not None:
                 pod.server.wait_idle()
