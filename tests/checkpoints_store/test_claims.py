@@ -357,7 +357,6 @@ class AsleepBefore:
         return Sleeping()
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(("look_number", "before"), [(1, "the files"), (2, "the manifest"), (3, "the pointer")])
 def test_a_pod_that_wakes_up_in_the_middle_of_a_publish_writes_and_deletes_nothing_more(
     store: Store, tmp_path: Path, look_number: int, before: str

@@ -92,7 +92,6 @@ def test_a_rotten_file_is_sent_anew_and_the_deep_check_is_clean_afterwards(  # n
     assert (again.already, again.sent_bytes) == (True, 0)
 
 
-@pytest.mark.soak
 def test_a_mend_without_the_local_plan_is_no_other(
     store: Store, rotten: Any, steps: list[Step], tmp_path: Path
 ) -> None:

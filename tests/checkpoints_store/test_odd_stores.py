@@ -230,7 +230,6 @@ def test_a_step_that_is_reached_anew_is_sent_once_when_the_stores_clock_went_bac
         assert b2.objects()[f"team/{RUN}/step_20/{name}"] == path.read_bytes(), "also for who reads it by its name"
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("hours", [-13.0, 13.0])
 def test_who_restores_is_heard_however_far_the_stores_clock_is_from_ours(
     b2: B2Server, tmp_path: Path, set_clock: Callable[[float], None], hours: float

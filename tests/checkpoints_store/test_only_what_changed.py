@@ -91,7 +91,6 @@ def test_the_manifest_follows_all_files_and_the_pointer_is_last_when_files_are_c
     assert sorted(writes[:-3]) == sorted(f"step_40/{name}" for name in step.files)
 
 
-@pytest.mark.soak
 def test_a_composed_step_outlives_the_step_that_it_was_made_of(b2: B2Server, tmp_path: Path) -> None:
     _, step, _ = two_steps(b2, tmp_path)
     folder = f"{RUN}/step_20/"
@@ -180,7 +179,6 @@ def test_bytes_that_rotted_in_the_store_are_not_copied_on(b2: B2Server, tmp_path
     comes_back(b2, step, tmp_path)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("fault", [{"status": 400, "code": "bad_request"}, {"status": 401, "code": "unauthorized"}])
 def test_where_the_server_refuses_to_copy_everything_is_sent(
     b2: B2Server, tmp_path: Path, fault: dict[str, Any]

@@ -135,7 +135,6 @@ def test_a_source_that_is_a_link_or_gone_is_refused_before_anything_is_sent(
     assert list(store.list(f"{RUN}/")) == []
 
 
-@pytest.mark.soak
 def test_the_pointer_goes_up_and_not_down_unless_that_is_meant(store: Store, tmp_path: Path) -> None:
     for number in (20, 100):
         publish(store, Step(tmp_path / f"pod-{number}", number).fill().plan(tmp_path / "state"), quiet)
@@ -322,7 +321,6 @@ def test_the_pointer_leaves_a_step_before_its_files_are_replaced(b2: B2Server, t
     assert latest is not None and latest.step == 40
 
 
-@pytest.mark.soak
 def test_a_kill_after_the_pointer_left_its_step_is_healed(b2: B2Server, tmp_path: Path) -> None:
     store = b2_store(b2)
     for number in (20, 40):

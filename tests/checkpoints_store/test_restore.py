@@ -64,7 +64,6 @@ def test_a_byte_that_stays_wrong_makes_the_step_damaged_and_leaves_nothing_in_it
     assert tree(tmp_path / "pod-b") == {}
 
 
-@pytest.mark.soak
 def test_a_file_that_is_gone_from_the_store_makes_the_step_damaged(store: Store, step: Step, tmp_path: Path) -> None:
     publish(store, step.plan(tmp_path / "state"), quiet)
     (lost,) = [file for file in store.list(f"{RUN}/step_20/") if file.name.endswith("__1_0.distcp")]
@@ -74,7 +73,6 @@ def test_a_file_that_is_gone_from_the_store_makes_the_step_damaged(store: Store,
     assert caught.value.kind == "damaged"
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("code", ["not_found", "nginx"])
 def test_a_file_that_is_not_found_for_a_moment_damages_nothing(
     b2: B2Server, step: Step, tmp_path: Path, code: str
@@ -98,7 +96,6 @@ def test_a_truncated_file_in_the_store_makes_the_step_damaged(store: Store, step
     assert caught.value.kind == "damaged"
 
 
-@pytest.mark.soak
 def test_a_store_that_was_copied_has_other_ids_and_the_hashes_decide(
     b2: B2Server, store: Store, step: Step, tmp_path: Path
 ) -> None:

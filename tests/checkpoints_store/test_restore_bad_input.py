@@ -226,7 +226,6 @@ def test_two_names_that_are_one_file_on_the_disk_never_overwrite_each_other(publ
     fetch(published, tmp_path / "pod-b")
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("what", ["file", "folder", "staging"])
 def test_a_link_left_in_the_staging_folder_is_not_written_through(published: Store, tmp_path: Path, what: str) -> None:
     staging = plug_pulled(published, tmp_path / "pod-b")
@@ -396,7 +395,6 @@ def _shrink(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("change", [_grow, _shrink, Path.unlink], ids=["grows", "shrinks", "vanishes"])
 def test_a_file_that_does_not_stand_still_while_it_is_sent_makes_no_step(
     store: Store, tmp_path: Path, change: Callable[[Path], None]

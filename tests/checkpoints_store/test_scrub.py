@@ -62,7 +62,6 @@ def _flip_small(b2: B2Server) -> None:
     b2.state.versions[version(b2, "step_10/trainer/.metadata").file_id].sha1 = "0" * 40
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -248,7 +248,6 @@ def test_secrets_in_the_jobs_log_do_not_leave_by_the_api(serve: Serve, sockets: 
 # ---------------------------------------------------------------- hostile and broken clients
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("request_", "status"),
     [

@@ -40,7 +40,6 @@ def test_the_small_reader_and_the_real_one_agree(tmp_path: Path, run: str, api: 
     assert which.of_file(path) == which.Here(real.run.id, real.socket, real.state_dir, path)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     "text",
     [

@@ -45,7 +45,6 @@ def compose(composer: Composer, path: Path, base: StoredFile, wanted: list[Piece
     return composer.compose("run/new", path, wanted, base, told.append), sum(told)
 
 
-@pytest.mark.soak
 def test_a_composed_object_has_the_new_bytes_and_only_the_sent_ones_travelled(
     store: Store, composer: Composer, big: Path
 ) -> None:

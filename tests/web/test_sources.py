@@ -145,7 +145,6 @@ def test_of_the_last_hour_each_sample_is_drawn_however_long_the_run() -> None:
     assert len(x) < 1500
 
 
-@pytest.mark.soak
 def test_a_value_that_is_no_number_hides_no_other() -> None:
     rows = [{"t": 1e9 + n, "step": n, "role": "trainer", "loss": float("nan") if n % 2 else 1.0} for n in range(20_000)]
     rows[10_000]["loss"] = 99.0
