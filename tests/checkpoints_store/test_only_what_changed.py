@@ -179,6 +179,7 @@ def test_bytes_that_rotted_in_the_store_are_not_copied_on(b2: B2Server, tmp_path
     comes_back(b2, step, tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("fault", [{"status": 400, "code": "bad_request"}, {"status": 401, "code": "unauthorized"}])
 def test_where_the_server_refuses_to_copy_everything_is_sent(
     b2: B2Server, tmp_path: Path, fault: dict[str, Any]

@@ -168,6 +168,7 @@ def test_what_a_person_must_mend_is_one_sentence(
     assert "\n" not in answer[1] and "K000" not in answer[1]
 
 
+@pytest.mark.soak
 def test_run_files_travel_to_the_next_pod(b2: B2Server, lasting: Lasting) -> None:
     files = {"run.toml": b'[run]\nid = "x"\n', "trainer-0.toml": bytes(range(256))}
     put = {"do": "put-run-files", "run_id": RUN, "store": where(b2)}

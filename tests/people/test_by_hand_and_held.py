@@ -58,6 +58,7 @@ def test_a_publish_by_hand_beats_while_it_lasts(
     assert claims.look(store, RUN).released
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_another_pod_published_makes_no_step_here_superfluous(
     run_file: RunFile, store: Store, dry_run: bool
