@@ -242,7 +242,7 @@ def test_killed_at_any_point_of_the_mend_nothing_is_worse_than_before_and_the_ne
             machine = Machine(pod.home, number)
             with machine, suppress(PowerCut):
                 mend()
-            assert machine.off or number > len(machine.labels), "threads may need a point or two less than they did"
+            assert machine.off or number > len(machine.labels) > 10, "threads may need a point less than they did"
             machine.lose("kept", number)
             if pod.server is not None:
                 pod.server.wait_idle()

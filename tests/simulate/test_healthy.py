@@ -41,7 +41,7 @@ def quiet(world: int, hours: float, seed: int, *sets: str) -> None:
     assert account.restarts == 0 and account.steps_done > 0
 
 
-@pytest.mark.parametrize("world", range(1, BLOCK + 1, 8))
+@pytest.mark.parametrize("world", range(1, BLOCK + 1, 4))
 def test_no_healthy_world_is_restarted(world: int) -> None:
     quiet(world, 8, 5)
 

@@ -192,14 +192,17 @@ def test_parts_of_other_bytes_that_a_killed_sender_left_are_sent_anew(s3: Proxy,
     assert accepted(s3) == [1, 1, 2, 3], "what is the same is not sent again"
 
 
+@pytest.mark.parametrize(
+    "fault", [{"status": 400, "code": "InvalidPart"}, pytest.param({"status": 500}, marks=pytest.mark.soak)]
+)
 def test_a_last_request_that_failed_is_no_success_because_an_older_object_has_the_name(
-    s3: Proxy, plain: str, three: Path
+    s3: Proxy, plain: str, three: Path, fault: dict[str, Any]
 ) -> None:
     store = opened(s3, plain)
     old = three.read_bytes()
     send(store, three)
     three.write_bytes(os.urandom(len(old)))
-    s3.fail("CompleteMultipartUpload", status=400, code="InvalidPart", times=10_000)
+    s3.fail("CompleteMultipartUpload", times=10_000, **fault)
     with pytest.raises(StoreError, match="could not finish the upload"):
         send(store, three)
     assert store.get_bytes("run/shard") == old
